@@ -1,0 +1,43 @@
+# Everything a developer or CI calls. Needs make and Python >= 3.11 (choose one with PYTHON=...); makes its own .venv.
+# Every target first brings .venv up to date: quickly when nothing changed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test check fix sim bench docs
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## ?/  make \1	/' | expand -t 16
+
+setup: ## make .venv with every extra and the demo's data set
+	@PYTHON="$(PYTHON)" scripts/setup_environment.sh
+
+demo: setup ## three brokers, 336,776 real flights, one kill -9, everything verified
+	@$(BIN)/python -m examples.demo_flights
+
+test: setup ## every test (ARGS="-k name -x" goes to pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, import rules, generated files; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy -p raftmq -p pyspark_raftmq
+	$(BIN)/mypy tests
+	$(BIN)/pyright
+	$(BIN)/python scripts/check_generated.py
+
+fix: setup ## format, sort imports, regenerate protobuf modules and the reference pages
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	PYTHON=$(BIN)/python scripts/generate_protobuf.sh
+	$(BIN)/python -m scripts.generate_docs
+
+sim: setup ## simulate Raft clusters: FIRST=0 SEEDS=1000, or one SEED=17 again
+	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench: setup ## measure; prints one table
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: setup ## write the reference pages in docs/reference from the code
+	@$(BIN)/python -m scripts.generate_docs

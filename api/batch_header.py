@@ -1,0 +1,193 @@
+"""The fixed 64-byte header of a record batch: all that a broker reads of a batch; the body is opaque to it.
+
+Layout, little-endian, without padding; frozen once released:
+
+    offset size field              offset size field
+         0    2 magic 0x4D52           20    8 base_timestamp_ms (signed)
+         2    1 version                28    8 max_timestamp_ms (signed)
+         3    1 codec                  36    8 producer_id (0: none)
+         4    4 flags                  44    8 producer_epoch
+         8    4 record_count           52    8 first_sequence
+        12    4 body_bytes             60    4 crc32c of bytes 0..59 and the body
+        16    4 raw_body_bytes
+
+Imports nothing of RaftMQ, never looks into the body, and never decompresses it: a claim about sizes costs nothing here.
+
+Source: CRC32C (Castagnoli), RFC 3720 appendix B.4.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+BATCH_MAGIC = 0x4D52
+BATCH_VERSION = 1
+HEADER_BYTES = 64
+RECORD_COUNT_MAX = 1 << 20
+"""Records in one batch. Bounds what a forged count can take of the offset space; 1 MiB batches stay far below it."""
+RAW_BODY_BYTES_MAX = 64 << 20
+"""Decompressed size of a body: what a reader may be made to allocate for one batch."""
+SEQUENCE_MAX = (1 << 64) - 1
+
+CODEC_NONE = 0
+CODEC_LZ4 = 1
+CODEC_ZSTD = 2
+CODEC_SNAPPY = 3
+CODEC_MAX = CODEC_SNAPPY
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = Struct("<HBBIIIIqqQQQI")
+_CRC = Struct("<I")
+_CRC_OFFSET = HEADER_BYTES - _CRC.size
+_PRODUCER = Struct("<QQQ")
+_PRODUCER_OFFSET = 36
+
+
+class BatchFormatError(ValueError):
+    """The bytes are not a batch that this version takes. Nothing was done with them.
+
+    The reason is for people; the subclasses tell apart what a caller can react to.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BatchTooLargeError(BatchFormatError):
+    """The batch, or what it claims to hold, is larger than allowed."""
+
+
+class UnsupportedBatchVersionError(BatchFormatError):
+    """A well-formed beginning of a batch of a version that this software does not know."""
+
+
+class UnsupportedCodecError(BatchFormatError):
+    """The body is compressed with a codec that this software does not know."""
+
+
+class BatchHeader(NamedTuple):
+    """A parsed header, in the order of the layout."""
+
+    magic: int
+    version: int
+    codec: int
+    flags: int
+    """The lower 8 bits are the format's own; the upper 24 are the writer's (Spark's task count)."""
+    record_count: int
+    body_bytes: int
+    """As stored, after compression."""
+    raw_body_bytes: int
+    """After decompression; a claim of the writer's."""
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    """0: the batch is not idempotent, and epoch and sequence mean nothing."""
+    producer_epoch: int
+    first_sequence: int
+    """Sequence of the first record; record i has first_sequence + i."""
+    crc: int
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record (inclusive)."""
+        return self.first_sequence + self.record_count - 1
+
+
+def parse_header(buffer: Buffer) -> BatchHeader:
+    """Read the header's fields without checking the CRC or the body. Raises `BatchFormatError` if it cannot be one."""
+    if len(buffer) < HEADER_BYTES:
+        raise BatchFormatError(f"a batch has at least {HEADER_BYTES} bytes, this one {len(buffer)}")
+    header = BatchHeader._make(_HEADER.unpack_from(buffer))
+    if header.magic != BATCH_MAGIC:
+        raise BatchFormatError(f"a batch begins with 0x{BATCH_MAGIC:04x}, this one with 0x{header.magic:04x}")
+    if header.version != BATCH_VERSION:
+        raise UnsupportedBatchVersionError(f"batch version {header.version} is not supported, {BATCH_VERSION} is")
+    return header
+
+
+def validate(buffer: Buffer, bytes_max: int) -> BatchHeader:
+    """Check everything a broker checks before it takes a batch of at most `bytes_max` bytes, header included.
+
+    Raises:
+        BatchTooLargeError: the buffer, the record count or the claimed decompressed size exceeds its limit.
+        UnsupportedBatchVersionError: the version is not ours.
+        UnsupportedCodecError: the codec is not ours.
+        BatchFormatError: length, magic, count, sequence or CRC is wrong.
+    """
+    size = len(buffer)
+    if size > bytes_max:
+        raise BatchTooLargeError(f"the batch has {size} bytes, at most {bytes_max} are allowed")
+    header = parse_header(buffer)
+    if header.body_bytes != size - HEADER_BYTES:
+        raise BatchFormatError(f"the header says {header.body_bytes} body bytes, there are {size - HEADER_BYTES}")
+    if header.record_count < 1:
+        raise BatchFormatError("a batch has at least one record")
+    if header.record_count > RECORD_COUNT_MAX:
+        raise BatchTooLargeError(f"the batch claims {header.record_count} records, at most {RECORD_COUNT_MAX} fit")
+    if header.raw_body_bytes > RAW_BODY_BYTES_MAX:
+        raise BatchTooLargeError(
+            f"the body claims {header.raw_body_bytes} bytes when decompressed, at most {RAW_BODY_BYTES_MAX} are allowed"
+        )
+    if header.codec > CODEC_MAX:
+        raise UnsupportedCodecError(f"codec {header.codec} is not supported")
+    if header.last_sequence > SEQUENCE_MAX:
+        raise BatchFormatError("the sequence runs past 64 bits")
+    actual = _checksum(buffer)
+    if actual != header.crc:
+        raise BatchFormatError(f"CRC32C is 0x{actual:08x}, the header says 0x{header.crc:08x}")
+    return header
+
+
+def seal(
+    body: Buffer,
+    *,
+    record_count: int,
+    raw_body_bytes: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    codec: int = CODEC_NONE,
+    flags: int = 0,
+    producer_id: int = 0,
+    producer_epoch: int = 0,
+    first_sequence: int = 0,
+) -> bytes:
+    """Put the header with its CRC in front of an encoded (and compressed) body.
+
+    Raises `struct.error` for a number that does not fit its field; limits are checked by `validate`.
+    """
+    head = _HEADER.pack(
+        BATCH_MAGIC,
+        BATCH_VERSION,
+        codec,
+        flags,
+        record_count,
+        len(body),
+        raw_body_bytes,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        first_sequence,
+        0,
+    )[:_CRC_OFFSET]
+    return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
+
+
+def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, first_sequence: int) -> bytes:
+    """The same batch under another producer, epoch or sequence: the body is kept as it is, only the CRC is made anew."""
+    view = memoryview(batch)
+    parse_header(view)
+    head = bytearray(view[:_CRC_OFFSET])
+    _PRODUCER.pack_into(head, _PRODUCER_OFFSET, producer_id, producer_epoch, first_sequence)
+    body = view[HEADER_BYTES:]
+    return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
+
+
+def _checksum(buffer: Buffer) -> int:
+    view = memoryview(buffer)
+    return crc32c(view[HEADER_BYTES:], crc32c(view[:_CRC_OFFSET]))

@@ -1,0 +1,544 @@
+"""Every error RaftMQ raises: one root, one class per way a caller can react, one table of codes that are never reused.
+
+Imports nothing of RaftMQ. Five branches say what to do about an error:
+
+- `UsageError`: the caller's mistake; the same call again cannot help.
+- `RejectedError`: a definite no; nothing was applied. Retry when ``retriable``.
+- `UnknownOutcomeError`: it may have happened, or may yet. Retry only what is idempotent.
+- `ProtocolError`: the two sides do not understand each other, or a record batch is damaged.
+- `StorageError`: the broker's disk or replica cannot serve; nothing was applied.
+
+``Closed...`` means that we closed it, ``Broken...`` that the world did.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Outcome(IntEnum):
+    """What a failed operation may have done."""
+
+    NOT_APPLIED = 0
+    """It definitely did not happen."""
+    UNKNOWN = 1
+    """It may have happened, or may yet."""
+
+
+class InvariantError(Exception):
+    """An internal rule was broken: a bug or damaged memory. Stops the replica concerned, never the process."""
+
+    def __init__(self, name: str, context: dict[str, object]) -> None:
+        super().__init__(f"invariant {name} violated: " + ", ".join(f"{k}={v!r}" for k, v in context.items()))
+        self.name = name
+        self.context = context
+
+
+def invariant(condition: object, name: str, **context: object) -> None:
+    """Raise `InvariantError` unless `condition` holds. Stays on in production."""
+    if not condition:
+        raise InvariantError(name, context)
+
+
+class ErrorCode(IntEnum):
+    """The codes of the client protocol (``queue.proto``); a test keeps the two equal. Never reused."""
+
+    INVALID_ARGUMENT = 1
+    UNKNOWN_TOPIC = 2
+    UNKNOWN_PARTITION = 3
+    TOPIC_ALREADY_EXISTS = 4
+    INVALID_TOPIC_NAME = 5
+    INVALID_CONFIG = 6
+    INVALID_REPLICATION_FACTOR = 7
+    INVALID_PARTITIONS = 8
+    RECORD_TOO_LARGE = 9
+    CORRUPT_BATCH = 10
+    UNSUPPORTED_COMPRESSION = 11
+    UNSUPPORTED_VERSION = 12
+    WRONG_CLUSTER = 13
+    PERMISSION_DENIED = 14
+    TOPIC_KIND_MISMATCH = 15
+    TOO_MANY_PARTITIONS = 16
+    OFFSET_OUT_OF_RANGE = 20
+    OFFSET_NOT_AVAILABLE = 21
+    NOT_LEADER = 30
+    LEADERSHIP_LOST = 31
+    REQUEST_TIMED_OUT = 32
+    THROTTLED = 33
+    DISK_FULL = 34
+    NOT_READY = 35
+    NO_LEADER = 36
+    SHUTTING_DOWN = 37
+    REPLICA_QUARANTINED = 38
+    NOT_FORMED = 39
+    CLUSTER_ALREADY_FORMED = 40
+    OUT_OF_ORDER_SEQUENCE = 50
+    SEQUENCE_OVERLAP = 51
+    PRODUCER_FENCED = 52
+    UNKNOWN_PRODUCER = 53
+    TOO_MANY_PRODUCERS = 54
+    FENCED = 60
+    UNKNOWN_MEMBER = 61
+    STALE_EPOCH = 62
+    CONFLICT = 70
+    UNKNOWN_NODE = 71
+    NODE_ID_TAKEN = 72
+    NODE_REMOVED = 73
+    INTERNAL = 90
+
+
+class RaftMQError(Exception):
+    """The root of all errors that RaftMQ raises on purpose."""
+
+    code: ClassVar[ErrorCode | None] = None
+    """The code a broker sends for this error; None for errors that only a client raises."""
+    retriable: ClassVar[bool] = False
+    """Whether the same call, made again later, may succeed."""
+    outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+    """Whether the operation may have happened all the same."""
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
+        super().__init__(message or (type(self).__doc__ or type(self).__name__).splitlines()[0])
+        self.retry_after_ms = retry_after_ms
+        """How long the broker asks to wait before a retry; 0 when it did not say."""
+
+
+# ----------------------------------------------------------------------------------------------------------- branches
+
+
+class UsageError(RaftMQError):
+    """The caller's mistake: the same call again cannot help. Nothing was applied."""
+
+
+class RejectedError(RaftMQError):
+    """A definite no: nothing was applied."""
+
+
+class UnknownOutcomeError(RaftMQError):
+    """The operation may have happened, or may yet.
+
+    An idempotent producer may send the same batch (same producer id and sequence) again without writing it twice.
+    """
+
+    outcome = Outcome.UNKNOWN
+
+
+class ProtocolError(RaftMQError):
+    """The two sides do not understand each other, or data is damaged. Nothing was applied."""
+
+
+class StorageError(RaftMQError):
+    """The broker cannot store or serve the data. Nothing was applied."""
+
+
+# -------------------------------------------------------------------------------------------------------------- usage
+
+
+class InvalidArgumentError(UsageError):
+    """An argument is outside its range."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class UnknownTopicError(UsageError):
+    """The cluster has no such topic (confirmed by its metadata leader)."""
+
+    code = ErrorCode.UNKNOWN_TOPIC
+
+
+class UnknownPartitionError(UsageError):
+    """The topic has no such partition."""
+
+    code = ErrorCode.UNKNOWN_PARTITION
+
+
+class TopicAlreadyExistsError(UsageError):
+    """A topic of this name exists."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidTopicNameError(UsageError):
+    """The topic's name is empty, too long or has forbidden characters."""
+
+    code = ErrorCode.INVALID_TOPIC_NAME
+
+
+class InvalidConfigError(UsageError):
+    """A topic configuration key is unknown or its value invalid."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidReplicationFactorError(UsageError):
+    """The replication factor is zero or larger than the cluster."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidPartitionsError(UsageError):
+    """The number of partitions is zero, too large, or not above today's."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class RecordTooLargeError(UsageError):
+    """A record or its batch is above the limit (1 MiB a record; the topic's maximum batch size)."""
+
+    code = ErrorCode.RECORD_TOO_LARGE
+
+
+class WrongClusterError(UsageError):
+    """The address belongs to another cluster than the one this client or node knows."""
+
+    code = ErrorCode.WRONG_CLUSTER
+
+
+class PermissionDeniedError(UsageError):
+    """The caller has no right to do this."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
+class TopicKindMismatchError(UsageError):
+    """The operation does not fit the topic's kind (log or queue)."""
+
+    code = ErrorCode.TOPIC_KIND_MISMATCH
+
+
+class TooManyPartitionsError(UsageError):
+    """The nodes have no room for so many partition replicas."""
+
+    code = ErrorCode.TOO_MANY_PARTITIONS
+
+
+class UnknownNodeError(UsageError):
+    """The cluster has no such node."""
+
+    code = ErrorCode.UNKNOWN_NODE
+
+
+class NodeIdTakenError(UsageError):
+    """Another node holds this node id."""
+
+    code = ErrorCode.NODE_ID_TAKEN
+
+
+class NodeRemovedError(UsageError):
+    """The node was removed from the cluster and may not come back under this identity."""
+
+    code = ErrorCode.NODE_REMOVED
+
+
+class ClusterAlreadyFormedError(UsageError):
+    """A cluster forms once; this node already belongs to one."""
+
+    code = ErrorCode.CLUSTER_ALREADY_FORMED
+
+
+class ClosedClientError(UsageError):
+    """The client was closed (or never started) and takes no more calls."""
+
+
+class ForkedClientError(UsageError):
+    """The client was opened in another process: its connections and threads did not survive the fork.
+
+    Open a new client in the child.
+    """
+
+
+class GroupsNotSupportedError(UsageError):
+    """Consumer groups are not part of this release: leave ``group_id`` out and assign partitions yourself."""
+
+
+# ----------------------------------------------------------------------------------------------------------- rejected
+
+
+class OffsetOutOfRangeError(RejectedError):
+    """The offset is below the partition's log start, or above its end."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(
+        self, message: str = "", *, retry_after_ms: int = 0, log_start_offset: int = 0, high_watermark: int = 0
+    ) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.log_start_offset = log_start_offset
+        """The first offset that can be read."""
+        self.high_watermark = high_watermark
+        """One past the last offset that can be read."""
+
+
+class OffsetNotAvailableError(RejectedError):
+    """The offset is above what this replica may serve for now."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+    retriable = True
+
+
+class NotLeaderError(RejectedError):
+    """The node does not lead the partition; definitely nothing was appended."""
+
+    code = ErrorCode.NOT_LEADER
+    retriable = True
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after_ms: int = 0,
+        leader_node_id: int = 0,
+        leader_address: str = "",
+        leader_epoch: int = 0,
+    ) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.leader_node_id = leader_node_id
+        """Who leads, as the node believes; 0 when it does not know."""
+        self.leader_address = leader_address
+        self.leader_epoch = leader_epoch
+
+
+class NoLeaderError(RejectedError):
+    """Nobody leads the partition now: an election is under way or a majority of its replicas is down."""
+
+    code = ErrorCode.NO_LEADER
+    retriable = True
+
+
+class ThrottledError(RejectedError):
+    """A budget of the broker is exhausted; try again after `retry_after_ms`."""
+
+    code = ErrorCode.THROTTLED
+    retriable = True
+
+
+class NotReadyError(RejectedError):
+    """The node is starting, or its metadata is not caught up."""
+
+    code = ErrorCode.NOT_READY
+    retriable = True
+
+
+class NotFormedError(RejectedError):
+    """The node belongs to no cluster yet."""
+
+    code = ErrorCode.NOT_FORMED
+    retriable = True
+
+
+class ShuttingDownError(RejectedError):
+    """The node is shutting down; another one will lead."""
+
+    code = ErrorCode.SHUTTING_DOWN
+    retriable = True
+
+
+class OutOfOrderSequenceError(RejectedError):
+    """The batch does not follow the producer's last one: a batch between them is missing."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE
+
+
+class SequenceOverlapError(RejectedError):
+    """Part of the batch was written before; `last_sequence` says how much."""
+
+    code = ErrorCode.SEQUENCE_OVERLAP
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0, last_sequence: int = 0) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.last_sequence = last_sequence
+        """The last sequence the partition holds of this producer."""
+
+
+class ProducerFencedError(RejectedError):
+    """A newer epoch of this producer exists: this one is a zombie and must stop."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class UnknownProducerError(RejectedError):
+    """The cluster does not know the producer (any more)."""
+
+    code = ErrorCode.UNKNOWN_PRODUCER
+
+
+class TooManyProducersError(RejectedError):
+    """The partition remembers as many producers as it may; an old one must expire first."""
+
+    code = ErrorCode.TOO_MANY_PRODUCERS
+    retriable = True
+
+
+class FencedError(RejectedError):
+    """The partition belongs to another member of the consumer group by now."""
+
+    code = ErrorCode.FENCED
+
+
+class UnknownMemberError(RejectedError):
+    """The consumer group does not know this member (any more)."""
+
+    code = ErrorCode.UNKNOWN_MEMBER
+
+
+class StaleEpochError(RejectedError):
+    """The request carries an older epoch of the consumer group."""
+
+    code = ErrorCode.STALE_EPOCH
+
+
+class ConflictError(RejectedError):
+    """The object changed meanwhile; read it and try again."""
+
+    code = ErrorCode.CONFLICT
+    retriable = True
+
+
+class BufferFullError(RejectedError):
+    """No room in the producer's buffer within ``max_block_ms``; the record was not taken."""
+
+    retriable = True
+
+
+class NotSentError(RejectedError):
+    """The delivery timeout passed before the record was first sent: it is definitely not written.
+
+    `DeliveryTimeoutError` is the case where it was sent and nobody answered.
+    """
+
+    retriable = True
+
+
+class BootstrapError(RejectedError):
+    """No bootstrap address answered with the cluster's topology in time."""
+
+    retriable = True
+
+
+# ---------------------------------------------------------------------------------------------------- unknown outcome
+
+
+class BrokenConnectionError(UnknownOutcomeError):
+    """The connection to a broker failed, or could not be made, before an answer came."""
+
+    retriable = True
+
+
+class LeadershipLostError(UnknownOutcomeError):
+    """The leader stepped down after taking the batch and before committing it.
+
+    The batch may still commit: retry only with the same producer id and sequence.
+    `NotLeaderError` is the definite case: nothing was appended.
+    """
+
+    code = ErrorCode.LEADERSHIP_LOST
+    retriable = True
+
+
+class RequestTimedOutError(UnknownOutcomeError):
+    """No answer in time. A change may have been applied; a read can be repeated."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    retriable = True
+
+
+class DeliveryTimeoutError(UnknownOutcomeError):
+    """A sent batch was not acknowledged within ``delivery_timeout_ms``: it may be written, or may yet be.
+
+    Sending its records again writes them twice if the first attempt did arrive.
+    """
+
+
+class BrokenStreamError(UnknownOutcomeError):
+    """The client was closed without waiting while the batch was under way; it may be written."""
+
+
+class InternalError(UnknownOutcomeError):
+    """A defect of the broker; its log says more. The operation may have happened."""
+
+    code = ErrorCode.INTERNAL
+
+
+# ----------------------------------------------------------------------------------------------------------- protocol
+
+
+class MalformedBatchError(ProtocolError):
+    """The broker refused a batch: bad length, magic, version, count or checksum."""
+
+    code = ErrorCode.CORRUPT_BATCH
+
+
+class UnsupportedVersionError(ProtocolError):
+    """The other side speaks another version of the protocol or of the batch format."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+class UnsupportedCompressionError(ProtocolError):
+    """The compression codec is unknown to this side, or not allowed for the topic."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION
+
+
+class UnknownErrorCodeError(ProtocolError):
+    """The broker answered with an error code that this client does not know: it is newer. `number` is that code."""
+
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, message: str = "", *, number: int = 0, retry_after_ms: int = 0) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.number = number
+
+
+class CorruptBatchError(ProtocolError):
+    """A stored batch cannot be decoded; a consumer can seek to `next_offset` and go on.
+
+    The broker checks a batch's frame and checksum, not its body: another program wrote this one.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, next_offset: int, reason: str = "") -> None:
+        super().__init__(
+            f"the batch at offsets {offset}..{next_offset - 1} of {topic}/{partition} cannot be decoded"
+            f"{': ' + reason if reason else ''}; seek to {next_offset} to go on"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        """The first offset of the batch."""
+        self.next_offset = next_offset
+        """The first offset after it."""
+
+    def __reduce__(self) -> tuple[type[CorruptBatchError], tuple[str, int, int, int]]:
+        return type(self), (self.topic, self.partition, self.offset, self.next_offset)
+
+
+# ------------------------------------------------------------------------------------------------------------ storage
+
+
+class DiskFullError(StorageError):
+    """The node's disk reserve is reached; it takes no more records until space returns."""
+
+    code = ErrorCode.DISK_FULL
+    retriable = True
+
+
+class ReplicaQuarantinedError(StorageError):
+    """The replica found damage in its data and serves nothing until it is rebuilt from its peers."""
+
+    code = ErrorCode.REPLICA_QUARANTINED
+    retriable = True
+
+
+def _subclasses(root: type[RaftMQError]) -> list[type[RaftMQError]]:
+    found: list[type[RaftMQError]] = []
+    for child in root.__subclasses__():
+        found.append(child)
+        found.extend(_subclasses(child))
+    return found
+
+
+ERROR_CLASSES: dict[ErrorCode, type[RaftMQError]] = {
+    cls.code: cls for cls in _subclasses(RaftMQError) if cls.code is not None
+}
+"""The one client exception of each code a broker can send."""

@@ -1,0 +1,640 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OK: _ClassVar[ErrorCode]
+    INVALID_ARGUMENT: _ClassVar[ErrorCode]
+    UNKNOWN_TOPIC: _ClassVar[ErrorCode]
+    UNKNOWN_PARTITION: _ClassVar[ErrorCode]
+    TOPIC_ALREADY_EXISTS: _ClassVar[ErrorCode]
+    INVALID_TOPIC_NAME: _ClassVar[ErrorCode]
+    INVALID_CONFIG: _ClassVar[ErrorCode]
+    INVALID_REPLICATION_FACTOR: _ClassVar[ErrorCode]
+    INVALID_PARTITIONS: _ClassVar[ErrorCode]
+    RECORD_TOO_LARGE: _ClassVar[ErrorCode]
+    CORRUPT_BATCH: _ClassVar[ErrorCode]
+    UNSUPPORTED_COMPRESSION: _ClassVar[ErrorCode]
+    UNSUPPORTED_VERSION: _ClassVar[ErrorCode]
+    WRONG_CLUSTER: _ClassVar[ErrorCode]
+    PERMISSION_DENIED: _ClassVar[ErrorCode]
+    TOPIC_KIND_MISMATCH: _ClassVar[ErrorCode]
+    TOO_MANY_PARTITIONS: _ClassVar[ErrorCode]
+    OFFSET_OUT_OF_RANGE: _ClassVar[ErrorCode]
+    OFFSET_NOT_AVAILABLE: _ClassVar[ErrorCode]
+    NOT_LEADER: _ClassVar[ErrorCode]
+    LEADERSHIP_LOST: _ClassVar[ErrorCode]
+    REQUEST_TIMED_OUT: _ClassVar[ErrorCode]
+    THROTTLED: _ClassVar[ErrorCode]
+    DISK_FULL: _ClassVar[ErrorCode]
+    NOT_READY: _ClassVar[ErrorCode]
+    NO_LEADER: _ClassVar[ErrorCode]
+    SHUTTING_DOWN: _ClassVar[ErrorCode]
+    REPLICA_QUARANTINED: _ClassVar[ErrorCode]
+    NOT_FORMED: _ClassVar[ErrorCode]
+    CLUSTER_ALREADY_FORMED: _ClassVar[ErrorCode]
+    OUT_OF_ORDER_SEQUENCE: _ClassVar[ErrorCode]
+    SEQUENCE_OVERLAP: _ClassVar[ErrorCode]
+    PRODUCER_FENCED: _ClassVar[ErrorCode]
+    UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
+    TOO_MANY_PRODUCERS: _ClassVar[ErrorCode]
+    FENCED: _ClassVar[ErrorCode]
+    UNKNOWN_MEMBER: _ClassVar[ErrorCode]
+    STALE_EPOCH: _ClassVar[ErrorCode]
+    CONFLICT: _ClassVar[ErrorCode]
+    UNKNOWN_NODE: _ClassVar[ErrorCode]
+    NODE_ID_TAKEN: _ClassVar[ErrorCode]
+    NODE_REMOVED: _ClassVar[ErrorCode]
+    INTERNAL: _ClassVar[ErrorCode]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NOT_APPLIED: _ClassVar[Outcome]
+    UNKNOWN_OUTCOME: _ClassVar[Outcome]
+OK: ErrorCode
+INVALID_ARGUMENT: ErrorCode
+UNKNOWN_TOPIC: ErrorCode
+UNKNOWN_PARTITION: ErrorCode
+TOPIC_ALREADY_EXISTS: ErrorCode
+INVALID_TOPIC_NAME: ErrorCode
+INVALID_CONFIG: ErrorCode
+INVALID_REPLICATION_FACTOR: ErrorCode
+INVALID_PARTITIONS: ErrorCode
+RECORD_TOO_LARGE: ErrorCode
+CORRUPT_BATCH: ErrorCode
+UNSUPPORTED_COMPRESSION: ErrorCode
+UNSUPPORTED_VERSION: ErrorCode
+WRONG_CLUSTER: ErrorCode
+PERMISSION_DENIED: ErrorCode
+TOPIC_KIND_MISMATCH: ErrorCode
+TOO_MANY_PARTITIONS: ErrorCode
+OFFSET_OUT_OF_RANGE: ErrorCode
+OFFSET_NOT_AVAILABLE: ErrorCode
+NOT_LEADER: ErrorCode
+LEADERSHIP_LOST: ErrorCode
+REQUEST_TIMED_OUT: ErrorCode
+THROTTLED: ErrorCode
+DISK_FULL: ErrorCode
+NOT_READY: ErrorCode
+NO_LEADER: ErrorCode
+SHUTTING_DOWN: ErrorCode
+REPLICA_QUARANTINED: ErrorCode
+NOT_FORMED: ErrorCode
+CLUSTER_ALREADY_FORMED: ErrorCode
+OUT_OF_ORDER_SEQUENCE: ErrorCode
+SEQUENCE_OVERLAP: ErrorCode
+PRODUCER_FENCED: ErrorCode
+UNKNOWN_PRODUCER: ErrorCode
+TOO_MANY_PRODUCERS: ErrorCode
+FENCED: ErrorCode
+UNKNOWN_MEMBER: ErrorCode
+STALE_EPOCH: ErrorCode
+CONFLICT: ErrorCode
+UNKNOWN_NODE: ErrorCode
+NODE_ID_TAKEN: ErrorCode
+NODE_REMOVED: ErrorCode
+INTERNAL: ErrorCode
+NOT_APPLIED: Outcome
+UNKNOWN_OUTCOME: Outcome
+
+class LeaderHint(_message.Message):
+    __slots__ = ("node_id", "address", "leader_epoch")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    leader_epoch: int
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class ErrorDetail(_message.Message):
+    __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRIABLE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    retriable: bool
+    outcome: Outcome
+    leader: LeaderHint
+    retry_after_ms: int
+    log_start_offset: int
+    high_watermark: int
+    last_sequence: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+
+class InitProducerRequest(_message.Message):
+    __slots__ = ("name", "epoch", "metadata_revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    metadata_revision: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class InitProducerResponse(_message.Message):
+    __slots__ = ("producer_id", "epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class AppendRequest(_message.Message):
+    __slots__ = ("correlation_id", "metadata_revision", "timeout_ms", "partitions")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    metadata_revision: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAppend]
+    def __init__(self, correlation_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAppend, _Mapping]]] = ...) -> None: ...
+
+class PartitionAppend(_message.Message):
+    __slots__ = ("topic_id", "partition", "batches")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class AppendResponse(_message.Message):
+    __slots__ = ("correlation_id", "partitions", "error")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAppendResult]
+    error: ErrorDetail
+    def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAppendResult, _Mapping]]] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class PartitionAppendResult(_message.Message):
+    __slots__ = ("error", "base_offsets", "leader_epoch", "log_start_offset", "append_time_ms")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    error: ErrorDetail
+    base_offsets: _containers.RepeatedScalarFieldContainer[int]
+    leader_epoch: int
+    log_start_offset: int
+    append_time_ms: int
+    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., base_offsets: _Optional[_Iterable[int]] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ...) -> None: ...
+
+class PollRequest(_message.Message):
+    __slots__ = ("metadata_revision", "max_wait_ms", "min_bytes", "max_bytes", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionPoll]
+    def __init__(self, metadata_revision: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionPoll, _Mapping]]] = ...) -> None: ...
+
+class PartitionPoll(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    offset: int
+    max_bytes: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class PollResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionPollResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionPollResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionPollResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "high_watermark", "log_start_offset", "leader_epoch", "base_offsets", "batches", "append_times_ms")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIMES_MS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    high_watermark: int
+    log_start_offset: int
+    leader_epoch: int
+    base_offsets: _containers.RepeatedScalarFieldContainer[int]
+    batches: _containers.RepeatedScalarFieldContainer[bytes]
+    append_times_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., base_offsets: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[bytes]] = ..., append_times_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListOffsetsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionTime]
+    def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionTime, _Mapping]]] = ...) -> None: ...
+
+class PartitionTime(_message.Message):
+    __slots__ = ("topic_id", "partition", "time_ms")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    time_ms: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
+
+class PartitionOffset(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "offset", "append_time_ms", "leader_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    offset: int
+    append_time_ms: int
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class DeleteRecordsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionTrim]
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionTrim, _Mapping]]] = ...) -> None: ...
+
+class PartitionTrim(_message.Message):
+    __slots__ = ("topic_id", "partition", "before_offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    before_offset: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., before_offset: _Optional[int] = ...) -> None: ...
+
+class DeleteRecordsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionTrimResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionTrimResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionTrimResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "log_start_offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    log_start_offset: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("cluster_id",)
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    def __init__(self, cluster_id: _Optional[str] = ...) -> None: ...
+
+class TopologyUpdate(_message.Message):
+    __slots__ = ("cluster_id", "metadata_revision", "is_full", "nodes", "has_nodes", "topics", "deleted_topic_ids", "leaders")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    HAS_NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    metadata_revision: int
+    is_full: bool
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    has_nodes: bool
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    deleted_topic_ids: _containers.RepeatedScalarFieldContainer[int]
+    leaders: _containers.RepeatedCompositeFieldContainer[PartitionLeader]
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_revision: _Optional[int] = ..., is_full: bool = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., has_nodes: bool = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., deleted_topic_ids: _Optional[_Iterable[int]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("node_id", "address", "host", "rack", "version", "state", "http_address", "peer_address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    address: str
+    host: str
+    rack: str
+    version: str
+    state: str
+    http_address: str
+    peer_address: str
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., http_address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("topic_id", "name", "kind", "replication_factor", "config", "partitions")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    name: str
+    kind: str
+    replication_factor: int
+    config: _containers.ScalarMap[str, str]
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    def __init__(self, topic_id: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("partition", "group_id", "replica_nodes")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_NODES_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    group_id: int
+    replica_nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replica_nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionLeader(_message.Message):
+    __slots__ = ("group_id", "node_id", "leader_epoch")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    group_id: int
+    node_id: int
+    leader_epoch: int
+    def __init__(self, group_id: _Optional[int] = ..., node_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partitions: int
+    replication_factor: int
+    config: _containers.ScalarMap[str, str]
+    timeout_ms: int
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class CreateTopicResponse(_message.Message):
+    __slots__ = ("topic_id", "metadata_revision", "topic")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    metadata_revision: int
+    topic: Topic
+    def __init__(self, topic_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name", "metadata_revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    metadata_revision: int
+    def __init__(self, name: _Optional[str] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics", "metadata_revision")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    metadata_revision: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class DescribeTopicRequest(_message.Message):
+    __slots__ = ("name", "metadata_revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    metadata_revision: int
+    def __init__(self, name: _Optional[str] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class DescribeTopicResponse(_message.Message):
+    __slots__ = ("topic", "leaders", "effective_config", "metadata_revision")
+    class EffectiveConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    EFFECTIVE_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    leaders: _containers.RepeatedCompositeFieldContainer[PartitionLeader]
+    effective_config: _containers.ScalarMap[str, str]
+    metadata_revision: int
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class AlterTopicRequest(_message.Message):
+    __slots__ = ("name", "set", "unset", "metadata_revision")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    set: _containers.ScalarMap[str, str]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    metadata_revision: int
+    def __init__(self, name: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class AlterTopicResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class AddPartitionsRequest(_message.Message):
+    __slots__ = ("name", "total", "metadata_revision", "timeout_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    total: int
+    metadata_revision: int
+    timeout_ms: int
+    def __init__(self, name: _Optional[str] = ..., total: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class AddPartitionsResponse(_message.Message):
+    __slots__ = ("metadata_revision", "topic")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic: Topic
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class DescribeClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeClusterResponse(_message.Message):
+    __slots__ = ("cluster_id", "answering_node_id", "metadata_leader_node_id", "metadata_term", "metadata_revision", "nodes", "topic_count", "partition_count", "partitions_without_leader")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LEADER_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_TERM_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_WITHOUT_LEADER_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    answering_node_id: int
+    metadata_leader_node_id: int
+    metadata_term: int
+    metadata_revision: int
+    nodes: _containers.RepeatedCompositeFieldContainer[ClusterNode]
+    topic_count: int
+    partition_count: int
+    partitions_without_leader: int
+    def __init__(self, cluster_id: _Optional[str] = ..., answering_node_id: _Optional[int] = ..., metadata_leader_node_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ...) -> None: ...
+
+class ClusterNode(_message.Message):
+    __slots__ = ("node", "is_metadata_voter", "is_connected", "replica_count", "leader_count")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IS_METADATA_VOTER_FIELD_NUMBER: _ClassVar[int]
+    IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    is_metadata_voter: bool
+    is_connected: bool
+    replica_count: int
+    leader_count: int
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ...) -> None: ...
+
+class RegisterNodeRequest(_message.Message):
+    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    node_id: int
+    client_address: str
+    peer_address: str
+    http_address: str
+    host: str
+    rack: str
+    version: str
+    feature_level_max: int
+    cluster_id: str
+    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class RegisterNodeResponse(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "metadata_replica_id", "metadata_revision", "nodes", "metadata_replicas")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node_id: int
+    metadata_replica_id: int
+    metadata_revision: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    metadata_replicas: _containers.RepeatedCompositeFieldContainer[MetadataReplica]
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., metadata_replica_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., metadata_replicas: _Optional[_Iterable[_Union[MetadataReplica, _Mapping]]] = ...) -> None: ...
+
+class MetadataReplica(_message.Message):
+    __slots__ = ("replica_id", "node_id")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    replica_id: int
+    node_id: int
+    def __init__(self, replica_id: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...

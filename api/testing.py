@@ -1,0 +1,501 @@
+"""`LocalCluster`: real broker processes on loopback, for tests; ours and our users'.
+
+Must not import the broker or the SDK: the brokers are processes, and a test chooses its client itself.
+
+Invariants: when the context ends, however it ends (error, Ctrl-C, SIGKILL of the owner), no broker of the cluster runs and its temporary
+files are gone; a broker keeps its node id, its data and its addresses across `restart`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from raftmq.proto import queue_pb2
+
+LOG_TAIL_LINES = 40
+"""Lines of a broker's log shown in an error: a start-up failure and its traceback fit."""
+METADATA_VOTERS_MAX = 3
+"""A cluster of three or more is complete when it has this many metadata voters (the brokers' default)."""
+STOP_TIMEOUT_SECONDS = 35.0
+"""SIGTERM is given this long before SIGKILL; brokers promise to finish within 30 s."""
+ASK_TIMEOUT_SECONDS = 2.0
+POLL_SECONDS = 0.05
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class LocalClusterError(RuntimeError):
+    """A broker did not start, died, or the cluster did not form; the message ends with the log's last lines."""
+
+
+class _BrokerProcess:
+    """One broker: its command line, its process, its files. Used by one thread at a time."""
+
+    def __init__(self, node_id: int, directory: Path, command: Sequence[str]) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"node-{node_id}"
+        self.log_path = directory / f"node-{node_id}.log"
+        self.client_address = ""
+        self.peer_address = ""
+        self.http_address = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+        self._command = tuple(command)
+        self._ready = threading.Event()
+        """Set when the ready line was read, and when standard output ended without one."""
+        self._reader: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, formation: Sequence[str]) -> int:
+        """Start the process and return its pid; `wait_ready` tells when it serves."""
+        arguments = [
+            *self._command,
+            *("broker", "start", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)),
+            *("--host", f"local-{self.node_id}"),  # its own host label: replicas of a partition spread over hosts
+            *("--listen", self.client_address or "127.0.0.1:0"),
+            *("--peer-listen", self.peer_address or "127.0.0.1:0"),
+            *("--http-listen", self.http_address or "127.0.0.1:0"),
+            *formation,
+        ]
+        self._ready = threading.Event()
+        self.is_paused = False
+        with self.log_path.open("ab") as log:
+            # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
+            self.process = subprocess.Popen(  # noqa: S603
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        assert self.process.stdout is not None  # noqa: S101
+        self._reader = threading.Thread(
+            target=self._read_output,
+            args=(self.process.stdout, self._ready),
+            name=f"broker-{self.node_id}-output",
+            daemon=True,
+        )
+        self._reader.start()
+        return self.process.pid
+
+    def _read_output(self, output: IO[bytes], ready: threading.Event) -> None:
+        """Drain standard output, so that the broker never blocks on it, and pick the ready line out of it."""
+        with output:
+            for line in output:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict) and event.get("event") == "broker_ready":
+                    self.client_address = event["client_address"]
+                    self.peer_address = event["peer_address"]
+                    self.http_address = event["http_address"]
+                    ready.set()
+        ready.set()
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or takes too long."""
+        in_time = self._ready.wait(timeout_seconds)
+        process = self.process
+        assert process is not None  # noqa: S101
+        if in_time and self.client_address and process.poll() is None:
+            return
+        if not in_time:
+            raise LocalClusterError(
+                f"broker {self.node_id} was not ready within {timeout_seconds:.0f} s\n{self.log_tail()}"
+            )
+        code = process.wait()
+        raise LocalClusterError(f"broker {self.node_id} exited with code {code} before it was ready\n{self.log_tail()}")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if not self.is_running or self.process is None:
+            raise LocalClusterError(f"broker {self.node_id} is not running")
+        self.process.send_signal(number)
+
+    def wait_end(self, timeout_seconds: float | None = None) -> int:
+        """Wait for the process to end and for its output to be read; returns its exit code (negative: the signal)."""
+        assert self.process is not None  # noqa: S101
+        code = self.process.wait(timeout_seconds)
+        if self._reader is not None:
+            self._reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, also of a paused process, and reap it. Does nothing when it ended already."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.wait_end()
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self) -> str:
+        lines = self.log_text().splitlines()[-LOG_TAIL_LINES:]
+        return f"--- last lines of the log of broker {self.node_id} ---\n" + "\n".join(lines or ["(empty)"])
+
+
+class LocalCluster:
+    """A cluster of real broker processes on loopback, each with its own data, ports and host label.
+
+    Node ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
+    event loop; the other methods block for milliseconds, except `start`, `stop`, `restart` and `wait_formed`.
+
+    Example::
+
+        with LocalCluster(brokers=3) as cluster:
+            cluster.kill(1)
+            cluster.restart(1)
+
+    Args:
+        brokers: How many, from 1.
+        directory: Where data and logs go; kept afterwards. A temporary one, removed at the end, when None.
+        timeout_seconds: How long starting, and forming, may each take.
+        broker_arguments: More arguments of ``raftmq broker start`` for every broker.
+        command: The command that is ``raftmq``; this interpreter's by default.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        timeout_seconds: float = 60.0,
+        broker_arguments: Sequence[str] = (),
+        command: Sequence[str] = (sys.executable, "-m", "raftmq"),
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self._count = brokers
+        self._directory = Path(directory) if directory is not None else None
+        self._is_temporary = directory is None
+        self._timeout_seconds = timeout_seconds
+        self._arguments = tuple(broker_arguments)
+        self._command = tuple(command)
+        self._brokers: dict[int, _BrokerProcess] = {}
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    # ---------------------------------------------------------------------------------------------------- life cycle
+
+    def start(self) -> Self:
+        """Start every broker and wait until they form one cluster; `with` does this.
+
+        Raises:
+            LocalClusterError: A broker failed or took too long; everything started is cleaned up again.
+        """
+        if self._guard is not None:
+            raise LocalClusterError("the cluster was started already")
+        try:
+            self._start_all()
+        except BaseException:  # Ctrl-C too: nothing may stay behind
+            self.close()
+            raise
+        return self
+
+    def _start_all(self) -> None:
+        if self._is_temporary:
+            self._directory = Path(tempfile.mkdtemp(prefix="raftmq-cluster-"))
+        directory = self._directory
+        assert directory is not None  # noqa: S101
+        directory.mkdir(parents=True, exist_ok=True)
+        guard_program = Path(__file__).with_name("cluster_guard.py")
+        self._guard = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", str(guard_program), str(directory) if self._is_temporary else ""],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._brokers = {n: _BrokerProcess(n, directory, self._command) for n in range(1, self._count + 1)}
+        first, *others = self._brokers.values()
+        self._launch(first, "--bootstrap")
+        first.wait_ready(self._timeout_seconds)
+        for broker in others:
+            self._launch(broker, "--join", first.client_address)
+        for broker in others:
+            broker.wait_ready(self._timeout_seconds)
+        self.wait_formed()
+
+    def _launch(self, broker: _BrokerProcess, *formation: str) -> None:
+        pid = broker.start((*formation, *self._arguments))
+        self._tell_guard(f"+{pid}")
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            try:
+                self._guard.stdin.write(f"{line}\n".encode())
+                self._guard.stdin.flush()
+            except BrokenPipeError:
+                raise LocalClusterError("the guard process of the cluster was killed") from None
+
+    def close(self) -> None:
+        """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
+        for broker in self._brokers.values():
+            broker.kill()
+        guard, self._guard = self._guard, None
+        if guard is not None and guard.stdin is not None:
+            try:
+                for broker in self._brokers.values():
+                    if broker.process is not None:  # reaped: its pid may belong to somebody else soon
+                        guard.stdin.write(f"-{broker.process.pid}\n".encode())
+                guard.stdin.close()
+            except BrokenPipeError:
+                pass
+            guard.wait()
+        if self._is_temporary and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)  # again, in case the guard was killed
+
+    def __enter__(self) -> Self:
+        """Start the brokers and wait until they form one cluster."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill every broker and remove the temporary files; a failing block gets the logs' last lines as a note."""
+        if isinstance(error, Exception):
+            for broker in self._brokers.values():
+                error.add_note(broker.log_tail())
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """`__enter__` without blocking the event loop. Cancelling waits for the clean-up."""
+        # A thread of our own: on cancellation the cluster must be closed after the start ended, not during it.
+        with ThreadPoolExecutor(1, "local-cluster") as executor:
+            starting = asyncio.get_running_loop().run_in_executor(executor, self.start)
+            try:
+                return await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await asyncio.wait([starting])
+                self.close()
+                raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """`__exit__`; blocks the loop for the moment that killing takes."""
+        self.__exit__(kind, error, trace)
+
+    # ------------------------------------------------------------------------------------------------------- faults
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL the broker, as ``kill -9`` does, and reap it; works on a paused one too."""
+        broker = self._running(node_id)
+        broker.kill()
+        self._forget(broker)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP the broker: it keeps its connections and does nothing."""
+        broker = self._running(node_id)
+        broker.send_signal(signal.SIGSTOP)
+        broker.is_paused = True
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT a paused broker."""
+        broker = self._running(node_id)
+        broker.send_signal(signal.SIGCONT)
+        broker.is_paused = False
+
+    def stop(self, node_id: int) -> int:
+        """SIGTERM the broker and wait until it has ended; returns its exit code.
+
+        Raises:
+            LocalClusterError: It did not end in time and was killed.
+        """
+        broker = self._running(node_id)
+        broker.send_signal(signal.SIGTERM)
+        try:
+            code = broker.wait_end(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            broker.kill()
+            raise LocalClusterError(
+                f"broker {node_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
+            ) from None
+        finally:
+            self._forget(broker)
+        return code
+
+    def restart(self, node_id: int, *, wait: bool = True) -> None:
+        """Start the broker again on its data and its addresses, killing it first if it still runs.
+
+        Args:
+            node_id: Which broker.
+            wait: Return when it serves. With several brokers down, start all but the last with ``wait=False``: a broker serves only
+                once a majority runs.
+        """
+        broker = self._broker(node_id)
+        if broker.is_running:
+            self.kill(node_id)
+        self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
+        if wait:
+            broker.wait_ready(self._timeout_seconds)
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The client addresses of all brokers, comma-separated, also of those that are down."""
+        return ",".join(broker.client_address for broker in self._brokers.values())
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """Every broker's node id, running or not."""
+        return tuple(self._brokers)
+
+    def is_running(self, node_id: int) -> bool:
+        """Whether the broker's process exists (a paused one does)."""
+        return self._broker(node_id).is_running
+
+    def address(self, node_id: int) -> str:
+        """The broker's client address, ``host:port``."""
+        return self._broker(node_id).client_address
+
+    def http_address(self, node_id: int) -> str:
+        """The broker's HTTP address, ``host:port``: ``/metrics``, ``/healthz``, ``/readyz``."""
+        return self._broker(node_id).http_address
+
+    def data_dir(self, node_id: int) -> Path:
+        """The broker's data directory."""
+        return self._broker(node_id).data_dir
+
+    def logs(self, node_id: int) -> str:
+        """Everything the broker has logged so far, over all its restarts."""
+        return self._broker(node_id).log_text()
+
+    def pid(self, node_id: int) -> int:
+        """The running broker's process id."""
+        process = self._running(node_id).process
+        assert process is not None  # noqa: S101
+        return process.pid
+
+    def wait_ready(self, node_id: int) -> None:
+        """Wait until a broker restarted with ``wait=False`` serves."""
+        self._running(node_id).wait_ready(self._timeout_seconds)
+
+    def wait_formed(self) -> None:
+        """Wait until every broker is a connected member and the metadata group has all its voters.
+
+        Raises:
+            LocalClusterError: Not within the time limit, or a broker died meanwhile.
+        """
+        voters = min(METADATA_VOTERS_MAX, self._count - (self._count + 1) % 2)
+        seen = "no broker answered"
+
+        def is_formed() -> bool:
+            nonlocal seen
+            for broker in self._brokers.values():
+                if not broker.is_running:
+                    raise LocalClusterError(
+                        f"broker {broker.node_id} died while the cluster formed\n{broker.log_tail()}"
+                    )
+            try:
+                answer = self._ask(
+                    "DescribeCluster", queue_pb2.DescribeClusterRequest(), queue_pb2.DescribeClusterResponse
+                )
+            except grpc.RpcError:
+                return False
+            connected = sum(node.is_connected for node in answer.nodes)
+            voting = sum(node.is_metadata_voter for node in answer.nodes)
+            seen = f"{connected} of {self._count} brokers connected, {voting} of {voters} metadata voters"
+            return connected == self._count and voting >= voters
+
+        if not self._wait(is_formed):
+            tails = "\n".join(broker.log_tail() for broker in self._brokers.values())
+            raise LocalClusterError(f"the cluster did not form within {self._timeout_seconds:.0f} s: {seen}\n{tails}")
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Partition → node id of its leader (0: none known), as a running broker sees it now.
+
+        Raises:
+            grpc.RpcError: No running broker answered, or the topic does not exist.
+        """
+        request = queue_pb2.DescribeTopicRequest(name=topic)
+        answer = self._ask("DescribeTopic", request, queue_pb2.DescribeTopicResponse)
+        leader_of = {leader.group_id: leader.node_id for leader in answer.leaders}
+        return {p.partition: leader_of.get(p.group_id, 0) for p in answer.topic.partitions}
+
+    def wait_leaders(self, topic: str, *, avoiding: int = 0) -> dict[int, int]:
+        """Wait until every partition of the topic has a leader other than node `avoiding`; returns partition → node id."""
+        found: dict[int, int] = {}
+
+        def is_led() -> bool:
+            nonlocal found
+            try:
+                found = self.leaders(topic)
+            except grpc.RpcError:
+                return False
+            return bool(found) and all(node not in (0, avoiding) for node in found.values())
+
+        if not self._wait(is_led):
+            raise LocalClusterError(
+                f"partitions of {topic!r} still have no (other) leader after {self._timeout_seconds:.0f} s: {found}"
+            )
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ helpers
+
+    def _ask(self, method: str, request: Message, answer_type: type[Answer]) -> Answer:
+        """Ask the running brokers in turn; the first answer, or the last broker's error.
+
+        A plain channel rather than the SDK: what a test helper reports must not depend on what the test examines.
+        """
+        problem: grpc.RpcError | None = None
+        for broker in self._brokers.values():
+            if not broker.is_running or broker.is_paused:
+                continue
+            # A pool of its own: channels to one address otherwise share their reconnect back-off through the process.
+            with grpc.insecure_channel(
+                broker.client_address, options=[("grpc.use_local_subchannel_pool", 1)]
+            ) as channel:
+                call = channel.unary_unary(
+                    f"/raftmq.v1.Admin/{method}",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=answer_type.FromString,
+                )
+                try:
+                    return call(request, timeout=ASK_TIMEOUT_SECONDS)
+                except grpc.RpcError as error:
+                    problem = error
+        raise problem or LocalClusterError("no broker of the cluster is running")
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Poll a condition until it holds (True) or the time limit passes (False)."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _broker(self, node_id: int) -> _BrokerProcess:
+        try:
+            return self._brokers[node_id]
+        except KeyError:
+            raise LocalClusterError(
+                f"no broker {node_id}; there are {list(self._brokers) or 'none yet: the cluster is not started'}"
+            ) from None
+
+    def _running(self, node_id: int) -> _BrokerProcess:
+        broker = self._broker(node_id)
+        if not broker.is_running:
+            raise LocalClusterError(f"broker {node_id} is not running\n{broker.log_tail()}")
+        return broker
+
+    def _forget(self, broker: _BrokerProcess) -> None:
+        """Tell the guard that a reaped broker's pid is no longer ours."""
+        if broker.process is not None:
+            self._tell_guard(f"-{broker.process.pid}")

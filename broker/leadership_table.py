@@ -1,0 +1,59 @@
+"""Who leads which group, as the leaders say themselves: highest term wins. Not in the metadata log, so that a mass
+failover causes no metadata traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftmq.types import GroupId, NodeId, Term
+
+
+class Leadership(NamedTuple):
+    """A claim: `node_id` leads the group in `term`; node 0: nobody does, as far as the claimant knows."""
+
+    term: Term
+    node_id: NodeId
+
+
+_UNKNOWN = Leadership(Term(0), NodeId(0))
+
+
+class LeadershipTable:
+    """This node's table. `on_change` is called for each group whose entry changed."""
+
+    def __init__(self, on_change: Callable[[GroupId], None]) -> None:
+        self._rows: dict[GroupId, Leadership] = {}
+        self._on_change = on_change
+
+    def get(self, group_id: GroupId) -> Leadership:
+        """The best claim known."""
+        return self._rows.get(group_id, _UNKNOWN)
+
+    def claim(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
+        """Take a claim in unless a better one is known; True when the table changed.
+
+        In one term a leader is better than none; «none» comes after a leader of the same term only from `withdraw`.
+        """
+        known = self._rows.get(group_id, _UNKNOWN)
+        if term < known.term or (term == known.term and (node_id == known.node_id or node_id == 0)):
+            return False
+        self._rows[group_id] = Leadership(term, node_id)
+        self._on_change(group_id)
+        return True
+
+    def withdraw(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
+        """The leader of `term` says it leads no longer; True when the table changed."""
+        if self._rows.get(group_id) != Leadership(term, node_id):
+            return False
+        self._rows[group_id] = Leadership(term, NodeId(0))
+        self._on_change(group_id)
+        return True
+
+    def led_by(self, node_id: NodeId) -> list[GroupId]:
+        """Groups believed to be led by a node."""
+        return [group_id for group_id, row in self._rows.items() if row.node_id == node_id]
+
+    def forget(self, group_id: GroupId) -> None:
+        """The group is gone."""
+        self._rows.pop(group_id, None)

@@ -1,0 +1,408 @@
+"""Bytes of what nodes say to each other: frames, Raft messages, packed heartbeats, leadership, snapshot parts.
+
+A frame is length, type and CRC32C, then a body; all integers are little-endian. Encoding gives lists of buffers, so that a
+record batch is never copied on its way out. Decoding checks every length and raises `FrameError`, nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from raftmq.raft.entry import Entry, EntryKind, LogPosition
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    SnapshotMeta,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
+
+Buffer = bytes | bytearray | memoryview
+Parts = list[Buffer]
+
+WIRE_VERSION = 1
+
+FRAME_HEADER = struct.Struct("<IBI")
+"""Body length, frame type, CRC32C of the body."""
+
+
+class FrameType(IntEnum):
+    """Values are on the wire: never reuse one."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    BEATS = 10
+    BEAT_ECHOES = 11
+    MESSAGE = 12
+    LEADERSHIP = 13
+    SNAPSHOT_BEGIN = 14
+    SNAPSHOT_ROWS = 15
+    SNAPSHOT_END = 16
+
+
+class FrameError(Exception):
+    """The peer sent something this version does not understand; the connection is closed."""
+
+
+def frame(frame_type: FrameType, body: Parts) -> Parts:
+    """A whole frame around the body's parts."""
+    length = 0
+    crc = 0
+    for part in body:
+        length += len(part)
+        crc = crc32c(part, crc)
+    return [FRAME_HEADER.pack(length, frame_type, crc), *body]
+
+
+# ---------------------------------------------------------------------------------------------------------- messages
+
+_COMMON = struct.Struct("<QBQQQ")
+"""group_id, message kind, source, target, term."""
+_VOTE_REQUEST = struct.Struct("<QQQQBB")
+_VOTE_RESPONSE = struct.Struct("<BBQQ")
+_APPEND_REQUEST = struct.Struct("<QQQI")
+_APPEND_RESPONSE = struct.Struct("<QBQQ")
+_HEARTBEAT = struct.Struct("<QQ")
+_COUNTER = struct.Struct("<Q")
+_TWO = struct.Struct("<QQ")
+_ENTRY = struct.Struct("<QQBQIqI")
+"""index, term, kind, base_offset, record_count, append_time_ms, payload length."""
+
+
+class _Kind(IntEnum):
+    VOTE_REQUEST = 1
+    VOTE_RESPONSE = 2
+    APPEND_REQUEST = 3
+    APPEND_RESPONSE = 4
+    HEARTBEAT = 5
+    HEARTBEAT_RESPONSE = 6
+    TIMEOUT_NOW = 7
+    READ_INDEX_REQUEST = 8
+    READ_INDEX_RESPONSE = 9
+
+
+def encode_message(group_id: GroupId, message: Message) -> Parts:
+    """The body of a MESSAGE frame. InstallSnapshot does not travel this way: see `encode_snapshot_begin`."""
+    match message:
+        case AppendRequest():
+            parts: Parts = [
+                _head(group_id, _Kind.APPEND_REQUEST, message)
+                + _APPEND_REQUEST.pack(
+                    message.prev_index, message.prev_term, message.commit_index, len(message.entries)
+                )
+            ]
+            for entry in message.entries:
+                parts.append(
+                    _ENTRY.pack(
+                        entry.index,
+                        entry.term,
+                        entry.kind,
+                        entry.base_offset,
+                        entry.record_count,
+                        entry.append_time_ms,
+                        len(entry.payload),
+                    )
+                )
+                parts.append(entry.payload)
+            return parts
+        case AppendResponse():
+            return [
+                _head(group_id, _Kind.APPEND_RESPONSE, message)
+                + _APPEND_RESPONSE.pack(message.index, message.is_rejected, message.hint_index, message.hint_term)
+            ]
+        case VoteRequest():
+            return [
+                _head(group_id, _Kind.VOTE_REQUEST, message)
+                + _VOTE_REQUEST.pack(
+                    message.last_index,
+                    message.last_term,
+                    message.commit_index,
+                    message.commit_term,
+                    message.is_pre_vote,
+                    message.is_transfer,
+                )
+            ]
+        case VoteResponse():
+            return [
+                _head(group_id, _Kind.VOTE_RESPONSE, message)
+                + _VOTE_RESPONSE.pack(
+                    message.is_pre_vote, message.is_granted, message.commit_index, message.commit_term
+                )
+            ]
+        case Heartbeat():
+            return [
+                _head(group_id, _Kind.HEARTBEAT, message) + _HEARTBEAT.pack(message.commit_index, message.read_counter)
+            ]
+        case HeartbeatResponse():
+            return [_head(group_id, _Kind.HEARTBEAT_RESPONSE, message) + _COUNTER.pack(message.read_counter)]
+        case TimeoutNow():
+            return [_head(group_id, _Kind.TIMEOUT_NOW, message)]
+        case ReadIndexRequest():
+            return [_head(group_id, _Kind.READ_INDEX_REQUEST, message) + _COUNTER.pack(message.request_id)]
+        case ReadIndexResponse():
+            return [
+                _head(group_id, _Kind.READ_INDEX_RESPONSE, message) + _TWO.pack(message.request_id, message.read_index)
+            ]
+        case InstallSnapshot():
+            raise ValueError("a snapshot is streamed on its own channel")
+
+
+def _head(group_id: GroupId, kind: _Kind, message: Message) -> bytes:
+    return _COMMON.pack(group_id, kind, message.source, message.target, message.term)
+
+
+def decode_message(body: memoryview) -> tuple[GroupId, Message]:
+    """The reverse of `encode_message`; payloads are copied out of the buffer."""
+    try:
+        group, kind, source_number, target_number, term_number = _COMMON.unpack_from(body)
+        source, target, term = ReplicaId(source_number), ReplicaId(target_number), Term(term_number)
+        message = _decode_kind(kind, source, target, term, body)
+    except (struct.error, ValueError) as error:
+        raise FrameError(f"malformed message: {error}") from error
+    return GroupId(group), message
+
+
+def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, body: memoryview) -> Message:
+    at = _COMMON.size
+    match kind:
+        case _Kind.APPEND_REQUEST:
+            prev_index, prev_term, commit, count = _APPEND_REQUEST.unpack_from(body, at)
+            entries = _decode_entries(body, at + _APPEND_REQUEST.size, count)
+            return AppendRequest(source, target, term, prev_index, prev_term, entries, commit)
+        case _Kind.APPEND_RESPONSE:
+            index, rejected, hint_index, hint_term = _APPEND_RESPONSE.unpack_from(body, at)
+            return AppendResponse(source, target, term, index, bool(rejected), hint_index, hint_term)
+        case _Kind.VOTE_REQUEST:
+            last_index, last_term, commit, commit_term, pre, transfer = _VOTE_REQUEST.unpack_from(body, at)
+            return VoteRequest(
+                source, target, term, last_index, last_term, commit, commit_term, bool(pre), bool(transfer)
+            )
+        case _Kind.VOTE_RESPONSE:
+            pre, granted, commit, commit_term = _VOTE_RESPONSE.unpack_from(body, at)
+            return VoteResponse(source, target, term, bool(pre), bool(granted), commit, commit_term)
+        case _Kind.HEARTBEAT:
+            commit, counter = _HEARTBEAT.unpack_from(body, at)
+            return Heartbeat(source, target, term, commit, counter)
+        case _Kind.HEARTBEAT_RESPONSE:
+            return HeartbeatResponse(source, target, term, _COUNTER.unpack_from(body, at)[0])
+        case _Kind.TIMEOUT_NOW:
+            return TimeoutNow(source, target, term)
+        case _Kind.READ_INDEX_REQUEST:
+            return ReadIndexRequest(source, target, term, _COUNTER.unpack_from(body, at)[0])
+        case _Kind.READ_INDEX_RESPONSE:
+            request_id, index = _TWO.unpack_from(body, at)
+            return ReadIndexResponse(source, target, term, request_id, index)
+        case _:
+            raise FrameError(f"unknown message kind {kind}")
+
+
+def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
+    entries: list[Entry] = []
+    end = len(body)
+    for _ in range(count):
+        index, term, kind, base_offset, record_count, time_ms, size = _ENTRY.unpack_from(body, at)
+        at += _ENTRY.size
+        if at + size > end:
+            raise FrameError("an entry's payload ends beyond its frame")
+        entries.append(
+            Entry(index, term, EntryKind(kind), base_offset, record_count, time_ms, bytes(body[at : at + size]))
+        )
+        at += size
+    if at != end:
+        raise FrameError(f"{end - at} bytes after the last entry")
+    return tuple(entries)
+
+
+# ---------------------------------------------------------------------------------------------------------- beats
+
+
+class Beats:
+    """Heartbeats of many groups to one node, as columns."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self) -> None:
+        self.columns = tuple(array("Q") for _ in range(6))
+
+    def add(
+        self, group_id: int, source: int, target: int, term: int, commit_index: int, read_counter: int
+    ) -> None:
+        """One group's heartbeat."""
+        groups, sources, targets, terms, commits, counters = self.columns
+        groups.append(group_id)
+        sources.append(source)
+        targets.append(target)
+        terms.append(term)
+        commits.append(commit_index)
+        counters.append(read_counter)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def encode(self) -> Parts:
+        """The body of a BEATS or BEAT_ECHOES frame (in an echo the commit column is 0)."""
+        return [_packed(column) for column in self.columns]
+
+
+def decode_beats(body: memoryview) -> Sequence[Sequence[int]]:
+    """Six columns: group, source, target, term, commit, read counter."""
+    if len(body) % 48:
+        raise FrameError("beat columns of unequal length")
+    size = len(body) // 6
+    return [_unpacked(body[i * size : (i + 1) * size]) for i in range(6)]
+
+
+def encode_leadership(rows: Sequence[tuple[int, int, int]]) -> Parts:
+    """(group id, term, node id or 0) rows as columns."""
+    return [_packed(array("Q", [row[i] for row in rows])) for i in range(3)]
+
+
+def decode_leadership(body: memoryview) -> list[tuple[int, int, int]]:
+    """The reverse of `encode_leadership`."""
+    if len(body) % 24:
+        raise FrameError("leadership columns of unequal length")
+    size = len(body) // 3
+    columns = [_unpacked(body[i * size : (i + 1) * size]) for i in range(3)]
+    return list(zip(*columns, strict=True))
+
+
+def _packed(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array("Q", column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpacked(data: memoryview) -> array[int]:
+    column = array("Q")
+    column.frombytes(data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+# ---------------------------------------------------------------------------------------------------------- snapshots
+
+_SNAPSHOT_BEGIN = struct.Struct("<QQQQQQQQqQQB")
+"""stream id, group, source, target, term, position (index, term, next_offset, append_time), state_index, revision, auto."""
+_COUNT = struct.Struct("<I")
+_ROW = struct.Struct("<II")
+_STREAM_END = struct.Struct("<QQ")
+
+
+class SnapshotBegin(NamedTuple):
+    """Opens a snapshot stream."""
+
+    stream_id: int
+    group_id: GroupId
+    message: InstallSnapshot
+
+
+def encode_snapshot_begin(stream_id: int, group_id: GroupId, message: InstallSnapshot) -> Parts:
+    """The body of a SNAPSHOT_BEGIN frame."""
+    meta = message.meta
+    members = meta.membership
+    parts: Parts = [
+        _SNAPSHOT_BEGIN.pack(
+            stream_id,
+            group_id,
+            message.source,
+            message.target,
+            message.term,
+            meta.position.index,
+            meta.position.term,
+            meta.position.next_offset,
+            meta.position.append_time_ms,
+            meta.state_index,
+            members.revision,
+            members.auto_leave,
+        )
+    ]
+    for ids in (members.voters, members.learners, members.outgoing, members.learners_next):
+        parts.append(_COUNT.pack(len(ids)))
+        parts.append(_packed(array("Q", ids)))
+    return parts
+
+
+def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
+    """The reverse of `encode_snapshot_begin`; the message's data is an empty list for the rows to come."""
+    try:
+        (
+            stream_id, group, source, target, term,
+            index, position_term, next_offset, time_ms, state_index, revision, auto_leave,
+        ) = _SNAPSHOT_BEGIN.unpack_from(body)  # fmt: skip
+        at = _SNAPSHOT_BEGIN.size
+        lists: list[tuple[ReplicaId, ...]] = []
+        for _ in range(4):
+            (count,) = _COUNT.unpack_from(body, at)
+            at += _COUNT.size
+            if at + 8 * count > len(body):
+                raise FrameError("membership ends beyond its frame")
+            lists.append(tuple(ReplicaId(i) for i in _unpacked(body[at : at + 8 * count])))
+            at += 8 * count
+    except struct.error as error:
+        raise FrameError(f"malformed snapshot: {error}") from error
+    membership = Membership(lists[0], lists[1], lists[2], lists[3], bool(auto_leave), revision)
+    position = LogPosition(LogIndex(index), Term(position_term), Offset(next_offset), time_ms)
+    meta = SnapshotMeta(position, LogIndex(state_index), membership)
+    message = InstallSnapshot(ReplicaId(source), ReplicaId(target), Term(term), meta, [])
+    return SnapshotBegin(stream_id, GroupId(group), message)
+
+
+def encode_snapshot_rows(stream_id: int, rows: Sequence[tuple[bytes, bytes]]) -> Parts:
+    """The body of a SNAPSHOT_ROWS frame."""
+    parts: Parts = [_COUNTER.pack(stream_id)]
+    for key, value in rows:
+        parts.append(_ROW.pack(len(key), len(value)))
+        parts.append(key)
+        parts.append(value)
+    return parts
+
+
+def decode_snapshot_rows(body: memoryview) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """(stream id, rows)."""
+    rows: list[tuple[bytes, bytes]] = []
+    try:
+        (stream_id,) = _COUNTER.unpack_from(body)
+        at = _COUNTER.size
+        while at < len(body):
+            key_size, value_size = _ROW.unpack_from(body, at)
+            at += _ROW.size
+            if at + key_size + value_size > len(body):
+                raise FrameError("a row ends beyond its frame")
+            rows.append((bytes(body[at : at + key_size]), bytes(body[at + key_size : at + key_size + value_size])))
+            at += key_size + value_size
+    except struct.error as error:
+        raise FrameError(f"malformed rows: {error}") from error
+    return stream_id, rows
+
+
+def encode_snapshot_end(stream_id: int, row_count: int) -> Parts:
+    """The body of a SNAPSHOT_END frame."""
+    return [_STREAM_END.pack(stream_id, row_count)]
+
+
+def decode_snapshot_end(body: memoryview) -> tuple[int, int]:
+    """(stream id, number of rows sent)."""
+    try:
+        stream_id, count = _STREAM_END.unpack(body)
+    except struct.error as error:
+        raise FrameError(f"malformed end of a snapshot: {error}") from error
+    return stream_id, count

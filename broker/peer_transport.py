@@ -1,0 +1,423 @@
+"""Connections between nodes: three one-way TCP channels to each peer (control, append, snapshot), framed.
+
+A length-prefixed protocol of our own over asyncio rather than gRPC (ADR 0004): the kernel's «connection refused» reaches
+us, and that is what tells a dead process from a slow one; and a frame costs a tenth. Sending never waits: what does not
+fit the outbox is dropped and said so. Nothing is believed before both sides have shown cluster id and identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+import structlog
+from crc32c import crc32c
+
+from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameError, FrameType, Parts, frame
+from raftmq.types import NodeId
+
+log = structlog.get_logger(__name__)
+
+_HELLO_BYTES_MAX = 4096
+_READ_BUFFER_BYTES = 256 * 1024
+_INBOUND_CONNECTIONS_MAX = 1024
+"""Three per peer are normal; beyond this new connections are closed at once."""
+
+
+class Channel(IntEnum):
+    """A class of traffic with a connection of its own, so that it never queues behind another. Values are on the wire."""
+
+    CONTROL = 0
+    APPEND = 1
+    SNAPSHOT = 2
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """First frame of a connection, and (as WELCOME) its answer."""
+
+    wire_version: int
+    cluster_id: str
+    node_id: int
+    uuid: str
+    target_node_id: int
+    channel: int
+    boot: int = 0
+
+
+class PeerHandler(Protocol):
+    """Who gets the frames. Called on the loop; must not raise but `FrameError`."""
+
+    def hello(self, target: NodeId, channel: Channel) -> Hello:
+        """What this node says of itself."""
+        ...
+
+    def refusal(self, hello: Hello) -> str | None:
+        """Why an inbound connection is not accepted; None to accept it."""
+        ...
+
+    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
+        """A checked frame; `body` is valid during the call only."""
+        ...
+
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """The control channel to the peer is open."""
+        ...
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """The control channel to the peer was lost."""
+        ...
+
+    def on_peer_refused(self, node_id: NodeId) -> None:
+        """The peer's host answers and nobody listens: its process is gone."""
+        ...
+
+
+class Transport(Protocol):
+    """What the engine needs; the simulator has its own."""
+
+    def set_peers(self, addresses: dict[NodeId, str]) -> None:
+        """Keep connections to exactly these peers, at these addresses."""
+        ...
+
+    def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
+        """Queue a frame; False when it was dropped (no connection, outbox full)."""
+        ...
+
+    def flush(self) -> None:
+        """Write what was queued since the last call."""
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Whether the control channel to the peer is up."""
+        ...
+
+    async def drained(self, node_id: NodeId, channel: Channel) -> bool:
+        """Wait until the channel can take more; False when it is down."""
+        ...
+
+
+class _FrameProtocol(asyncio.BufferedProtocol):
+    """Cuts a byte stream into checked frames."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(_READ_BUFFER_BYTES)
+        self._filled = 0
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        try:
+            self._cut()
+        except FrameError as error:
+            log.warning("peer_frame_refused", error_code="FRAME", reason=str(error))
+            self.close()
+
+    def _cut(self) -> None:
+        at = 0
+        filled = self._filled
+        view = memoryview(self._buffer)
+        needed = 0
+        while filled - at >= FRAME_HEADER.size:
+            length, type_number, crc = FRAME_HEADER.unpack_from(view, at)
+            if length > self._frame_bytes_max:
+                raise FrameError(f"a frame of {length} bytes, at most {self._frame_bytes_max} are allowed")
+            end = at + FRAME_HEADER.size + length
+            if end > filled:
+                needed = FRAME_HEADER.size + length
+                break
+            body = view[at + FRAME_HEADER.size : end]
+            if crc32c(body) != crc:
+                raise FrameError("frame checksum mismatch")
+            try:
+                frame_type = FrameType(type_number)
+            except ValueError:
+                raise FrameError(f"unknown frame type {type_number}") from None
+            self.on_frame(frame_type, body)
+            at = end
+        rest = filled - at
+        if needed > len(self._buffer):
+            grown = bytearray(needed)
+            grown[:rest] = view[at:filled]
+            self._buffer = grown
+        elif at:
+            self._buffer[:rest] = bytes(view[at:filled])
+            if len(self._buffer) > _READ_BUFFER_BYTES and needed <= _READ_BUFFER_BYTES and rest == 0:
+                self._buffer = bytearray(_READ_BUFFER_BYTES)
+        self._filled = rest
+
+    def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+class _Inbound(_FrameProtocol):
+    def __init__(self, server: PeerTransport) -> None:
+        super().__init__(_HELLO_BYTES_MAX)
+        self._server = server
+        self._node_id: NodeId | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._server.admit(self):
+            transport.close()
+            return
+        self._timeout = self._server.loop.call_later(self._server.timing.handshake_timeout_seconds, self.close)
+
+    def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
+        if self._node_id is not None:
+            self._server.handler.on_frame(self._node_id, frame_type, body)
+            return
+        if frame_type is not FrameType.HELLO:
+            raise FrameError("the first frame must be HELLO")
+        hello = _decode_hello(body)
+        assert self.transport is not None
+        reason = self._server.handler.refusal(hello)
+        if hello.wire_version != WIRE_VERSION:
+            reason = f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
+        if reason is not None:
+            self.transport.writelines(frame(FrameType.REFUSED, [reason.encode()]))
+            self.transport.close()
+            return
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._node_id = NodeId(hello.node_id)
+        self._frame_bytes_max = self._server.limits.frame_bytes_max
+        answer = self._server.handler.hello(self._node_id, Channel(hello.channel))
+        self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._server.dismiss(self)
+
+
+class _Outbound(_FrameProtocol):
+    def __init__(self, link: _Link) -> None:
+        super().__init__(_HELLO_BYTES_MAX)
+        self._link = link
+        self.welcomed: asyncio.Future[Hello] = link.loop.create_future()
+        self.closed: asyncio.Future[None] = link.loop.create_future()
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
+        if self.welcomed.done():
+            return
+        if frame_type is FrameType.WELCOME:
+            self.welcomed.set_result(_decode_hello(body))
+        else:
+            reason = bytes(body).decode(errors="replace") if frame_type is FrameType.REFUSED else "no WELCOME"
+            self.welcomed.set_exception(FrameError(f"the peer refused the connection: {reason}"))
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.writable.set()
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ConnectionResetError("closed during the handshake"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+class _Link:
+    """One outbound channel to one peer, kept open by a task."""
+
+    def __init__(self, owner: PeerTransport, node_id: NodeId, channel: Channel, address: str) -> None:
+        self._owner = owner
+        self.loop = owner.loop
+        self.node_id = node_id
+        self.channel = channel
+        self.address = address
+        self.protocol: _Outbound | None = None
+        self.pending: Parts = []
+        self.pending_bytes = 0
+        self._task = owner.loop.create_task(self._run())
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self.protocol is not None:
+            self.protocol.close()
+            self.protocol = None
+
+    def send(self, parts: Parts) -> bool:
+        if self.protocol is None or self.protocol.transport is None:
+            return False
+        size = sum(map(len, parts))
+        unsent = self.protocol.transport.get_write_buffer_size() + self.pending_bytes
+        if unsent + size > self._owner.limits.peer_outbox_bytes_max:
+            return False
+        if not self.pending:
+            self._owner.links_to_flush.append(self)
+        self.pending.extend(parts)
+        self.pending_bytes += size
+        return True
+
+    def flush(self) -> None:
+        parts, self.pending, self.pending_bytes = self.pending, [], 0
+        if self.protocol is not None and self.protocol.transport is not None:
+            self.protocol.transport.writelines(parts)
+
+    async def _run(self) -> None:
+        delay = self._owner.timing.reconnect_min_seconds
+        while True:
+            try:
+                protocol = await asyncio.wait_for(self._connect(), self._owner.timing.connect_timeout_seconds)
+            except ConnectionRefusedError:
+                if self.channel is Channel.CONTROL:
+                    self._owner.handler.on_peer_refused(self.node_id)
+            except (OSError, TimeoutError, FrameError) as error:
+                log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
+            else:
+                opened_at = self.loop.time()
+                self.protocol = protocol
+                if self.channel is Channel.CONTROL:
+                    self._owner.handler.on_peer_up(self.node_id)
+                await protocol.closed
+                self.protocol = None
+                self.pending, self.pending_bytes = [], 0
+                if self.channel is Channel.CONTROL:
+                    self._owner.handler.on_peer_down(self.node_id)
+                if self.loop.time() - opened_at > self._owner.timing.reconnect_max_seconds:
+                    delay = self._owner.timing.reconnect_min_seconds
+                    continue  # at once: a refusal now is the evidence that the process is gone
+            await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
+            delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)
+
+    async def _connect(self) -> _Outbound:
+        host, _, port = self.address.rpartition(":")
+        transport, protocol = await self.loop.create_connection(lambda: _Outbound(self), host.strip("[]"), int(port))
+        try:
+            _tune(transport.get_extra_info("socket"), self._owner.timing)
+            transport.set_write_buffer_limits(high=2 * 1024 * 1024)
+            hello = self._owner.handler.hello(self.node_id, self.channel)
+            transport.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
+            welcome = await protocol.welcomed
+            if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
+                raise FrameError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+        except BaseException:
+            transport.abort()
+            raise
+        return protocol
+
+
+class PeerTransport:
+    """All peer connections of a node."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handler: PeerHandler,
+        limits: Limits,
+        timing: Timing,
+        uniform: Callable[[], float],
+    ) -> None:
+        """`uniform` gives a number in [0, 1): reconnections are jittered."""
+        self.loop = loop
+        self.handler = handler
+        self.limits = limits
+        self.timing = timing
+        self.uniform = uniform
+        self.links_to_flush: list[_Link] = []
+        self._links: dict[tuple[NodeId, Channel], _Link] = {}
+        self._inbound: set[_Inbound] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept peers; returns the bound port."""
+        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.set_peers({})
+        if self._server is not None:
+            self._server.close()
+        for inbound in list(self._inbound):
+            inbound.close()
+        await asyncio.sleep(0)
+
+    def admit(self, inbound: _Inbound) -> bool:
+        """Count an inbound connection; False: too many."""
+        if len(self._inbound) >= _INBOUND_CONNECTIONS_MAX:
+            return False
+        self._inbound.add(inbound)
+        assert inbound.transport is not None
+        _tune(inbound.transport.get_extra_info("socket"), self.timing)
+        return True
+
+    def dismiss(self, inbound: _Inbound) -> None:
+        """An inbound connection is gone."""
+        self._inbound.discard(inbound)
+
+    def set_peers(self, addresses: dict[NodeId, str]) -> None:
+        """See `Transport`."""
+        for (node_id, channel), link in list(self._links.items()):
+            if addresses.get(node_id) != link.address:
+                link.close()
+                del self._links[node_id, channel]
+        for node_id, address in addresses.items():
+            for channel in Channel:
+                if (node_id, channel) not in self._links:
+                    self._links[node_id, channel] = _Link(self, node_id, channel, address)
+
+    def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, channel))
+        return link is not None and link.send(frame(frame_type, body))
+
+    def flush(self) -> None:
+        """See `Transport`."""
+        links, self.links_to_flush = self.links_to_flush, []
+        for link in links:
+            link.flush()
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, Channel.CONTROL))
+        return link is not None and link.protocol is not None
+
+    async def drained(self, node_id: NodeId, channel: Channel) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, channel))
+        if link is None or link.protocol is None:
+            return False
+        self.flush()
+        protocol = link.protocol
+        await protocol.writable.wait()
+        return link.protocol is protocol
+
+
+def _decode_hello(body: memoryview) -> Hello:
+    try:
+        return msgspec.msgpack.decode(body, type=Hello)
+    except msgspec.DecodeError as error:
+        raise FrameError(f"malformed HELLO: {error}") from error
+
+
+def _tune(sock: socket.socket | None, timing: Timing) -> None:
+    if sock is None:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timing.unacked_data_timeout_seconds * 1000))

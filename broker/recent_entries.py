@@ -1,0 +1,118 @@
+"""The newest entries of every group in memory, so that followers and tailing consumers never touch the disk.
+
+Each group's part is a contiguous run that ends at its last appended entry; one budget bounds them all, oldest first out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from raftmq.raft.entry import Entry
+from raftmq.types import LogIndex, Offset
+
+_COMPACT_AFTER = 256
+"""Evicted slots at the front of a list before they are cut off: amortizes the move of what is left."""
+
+
+class RecentEntriesBudget:
+    """The bytes all groups' recent entries share."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_used = 0
+        self._order: deque[tuple[RecentEntries, LogIndex]] = deque()
+
+    def added(self, owner: RecentEntries, index: LogIndex, size: int) -> None:
+        """Count an entry and evict the oldest ones over the budget."""
+        self.bytes_used += size
+        self._order.append((owner, index))
+        while self.bytes_used > self.bytes_max and len(self._order) > 1:
+            oldest, oldest_index = self._order.popleft()
+            oldest.evict_through(oldest_index)
+
+
+class RecentEntries:
+    """One group's contiguous run of recent entries."""
+
+    __slots__ = ("_budget", "_entries", "_start")
+
+    def __init__(self, budget: RecentEntriesBudget) -> None:
+        self._budget = budget
+        self._entries: list[Entry] = []
+        self._start = 0
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first entry held; 0 when there is none."""
+        return self._entries[self._start].index if len(self._entries) > self._start else 0
+
+    def append(self, entries: tuple[Entry, ...]) -> None:
+        """Add entries at the end; a suffix they replace is dropped, a gap starts the run anew."""
+        held = self._entries
+        if len(held) > self._start:
+            first_new = entries[0].index
+            if first_new <= held[-1].index:
+                self.truncate_from(first_new)
+            elif first_new != held[-1].index + 1:
+                self.clear()
+        for entry in entries:
+            held.append(entry)
+            self._budget.added(self, entry.index, len(entry.payload) + 200)
+
+    def truncate_from(self, index: LogIndex) -> None:
+        """Drop entries from `index` on."""
+        held = self._entries
+        while len(held) > self._start and held[-1].index >= index:
+            self._budget.bytes_used -= len(held.pop().payload) + 200
+
+    def evict_through(self, index: LogIndex) -> None:
+        """Drop entries up to `index`."""
+        held, start = self._entries, self._start
+        while start < len(held) and held[start].index <= index:
+            self._budget.bytes_used -= len(held[start].payload) + 200
+            start += 1
+        if start > _COMPACT_AFTER or start == len(held):
+            del held[:start]
+            start = 0
+        self._start = start
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for position in range(self._start, len(self._entries)):
+            self._budget.bytes_used -= len(self._entries[position].payload) + 200
+        self._entries.clear()
+        self._start = 0
+
+    def slice(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
+        """Entries first..last cut off before `bytes_max` (at least one); None when `first` is not held."""
+        held, start = self._entries, self._start
+        if len(held) <= start or first < held[start].index or first > held[-1].index:
+            return None
+        position = start + first - held[start].index
+        out: list[Entry] = []
+        size = 0
+        while position < len(held):
+            entry = held[position]
+            size += len(entry.payload)
+            if entry.index > last or (out and size > bytes_max):
+                break
+            out.append(entry)
+            position += 1
+        return tuple(out)
+
+    def get(self, index: LogIndex) -> Entry | None:
+        """The entry at `index`, if held."""
+        held, start = self._entries, self._start
+        if len(held) <= start or index < held[start].index or index > held[-1].index:
+            return None
+        return held[start + index - held[start].index]
+
+    def index_of_offset(self, offset: Offset) -> LogIndex | None:
+        """Index of the entry that holds `offset`; None when that is before or after what is held."""
+        held, start = self._entries, self._start
+        if len(held) <= start or offset < held[start].base_offset or offset >= held[-1].next_offset:
+            return None
+        # next_offset never decreases: the first entry whose next_offset is above `offset` holds it
+        position = bisect_right(held, offset, lo=start, key=lambda entry: entry.next_offset)
+        return held[position].index

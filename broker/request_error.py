@@ -1,0 +1,64 @@
+"""A refusal or failure of one request or one partition of it, as the client protocol describes it.
+
+Raised anywhere between a service and the engine; the services turn it into an `ErrorDetail`.
+"""
+
+from __future__ import annotations
+
+from raftmq.proto import queue_pb2 as pb
+
+RETRIABLE_CODES = frozenset(
+    {
+        pb.OFFSET_NOT_AVAILABLE,
+        pb.NOT_LEADER,
+        pb.LEADERSHIP_LOST,
+        pb.REQUEST_TIMED_OUT,
+        pb.THROTTLED,
+        pb.DISK_FULL,
+        pb.NOT_READY,
+        pb.NO_LEADER,
+        pb.SHUTTING_DOWN,
+        pb.REPLICA_QUARANTINED,
+        pb.NOT_FORMED,
+        pb.TOO_MANY_PRODUCERS,
+        pb.CONFLICT,
+    }
+)
+"""Codes after which the same request, sent again, may succeed."""
+
+UNKNOWN_OUTCOME_CODES = frozenset({pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT})
+"""Codes of failures whose effect may have happened."""
+
+
+class RequestError(Exception):
+    """`code` is an `ErrorCode`; `detail` is ready to send."""
+
+    def __init__(
+        self,
+        code: pb.ErrorCode,
+        message: str,
+        *,
+        leader_node_id: int = 0,
+        leader_address: str = "",
+        leader_epoch: int = 0,
+        retry_after_ms: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        last_sequence: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.detail = pb.ErrorDetail(
+            code=code,
+            message=message,
+            retriable=code in RETRIABLE_CODES,
+            outcome=pb.UNKNOWN_OUTCOME if code in UNKNOWN_OUTCOME_CODES else pb.NOT_APPLIED,
+            retry_after_ms=retry_after_ms,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            last_sequence=last_sequence,
+        )
+        if leader_node_id or leader_epoch:
+            self.detail.leader.node_id = leader_node_id
+            self.detail.leader.address = leader_address
+            self.detail.leader.leader_epoch = leader_epoch

@@ -1,0 +1,71 @@
+"""What the services ask of the node. Services import this, never the node: the node hands itself to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from raftmq.broker.group import Group
+from raftmq.broker.limits import Limits, Timing
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.types import GroupId, NodeId, Term
+
+
+class ServiceHost(Protocol):
+    """One node as its services see it."""
+
+    limits: Limits
+    timing: Timing
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's id; 0 before it belongs to a cluster."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty before the node belongs to a cluster."""
+        ...
+
+    @property
+    def metadata(self) -> Group[Metadata]:
+        """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
+        """This node's serving replica of a partition, if it has one."""
+        ...
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
+        ...
+
+    async def wait_revision(self, revision: int) -> None:
+        """Wait until the local metadata includes `revision` (0: no wait). The caller's deadline bounds it."""
+        ...
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch."""
+        ...
+
+    def not_ready_reasons(self) -> list[str]:
+        """Why `/readyz` would say no; empty when the node is ready."""
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def partition_groups(self) -> list[Group[LogPartition]]:
+        """Every serving partition replica here."""
+        ...
+
+    async def next_topology_change(self) -> None:
+        """Wait for the next change of metadata or of the leadership table."""
+        ...
+
+    def topology_version(self) -> int:
+        """Counts changes of metadata and leadership, so that a watcher can tell whether it missed one."""
+        ...

@@ -1,0 +1,184 @@
+"""Snapshots on their way: rows read from one transaction in a thread, sent in chunks on a channel of their own, and put
+together on the other side before the core sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from itertools import count
+
+import structlog
+
+from raftmq.broker.group import Group
+from raftmq.broker.limits import Limits
+from raftmq.broker.peer_codec import (
+    FrameError,
+    FrameType,
+    Parts,
+    SnapshotBegin,
+    decode_snapshot_begin,
+    decode_snapshot_end,
+    decode_snapshot_rows,
+    encode_snapshot_begin,
+    encode_snapshot_end,
+    encode_snapshot_rows,
+)
+from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
+from raftmq.storage.log_store import LogStore
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
+
+log = structlog.get_logger(__name__)
+
+Row = tuple[bytes, bytes]
+
+
+class SnapshotSender:
+    """Streams snapshots, a bounded number at once."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: Transport,
+        store: LogStore,
+        readers: Executor,
+        limits: Limits,
+        on_streamed: Callable[[Group[StateMachine], ReplicaId, bool], None],
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._store = store
+        self._readers = readers
+        self._limits = limits
+        self._on_streamed = on_streamed
+        self._ids = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_full(self, group_id: GroupId) -> bool:
+        """Whether a new stream would have to wait (metadata never does)."""
+        return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max
+
+    def start(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
+        """Stream the group's durable state to a replica on `node_id`; `on_streamed` tells how it ended."""
+        task = self._loop.create_task(self._run(group, node_id, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
+        is_sent = False
+        try:
+            is_sent = await self._stream(group, node_id, message)
+        finally:
+            self._on_streamed(group, message.target, is_sent)
+
+    async def _stream(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
+        state_index, membership, rows = await self._loop.run_in_executor(
+            self._readers, self._store.snapshot, group.key
+        )
+        position = group.core.log_start
+        if group.group_id == METADATA_GROUP_ID:
+            position_at_state = group.core.position_of(state_index)
+            if position_at_state is None:
+                return False
+            position = position_at_state
+        meta = SnapshotMeta(position, state_index, membership)
+        stream_id = next(self._ids)
+        begin = dataclasses.replace(message, meta=meta, data=None)
+        if not await self._send(
+            node_id, FrameType.SNAPSHOT_BEGIN, encode_snapshot_begin(stream_id, group.group_id, begin)
+        ):
+            return False
+        total = 0
+        while True:
+            chunk = await self._loop.run_in_executor(
+                self._readers, _take, rows, self._limits.snapshot_chunk_bytes
+            )
+            if not chunk:
+                break
+            total += len(chunk)
+            if not await self._send(node_id, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
+                return False
+        log.info(
+            "snapshot_sent", group_id=group.group_id, peer_id=node_id, index=position.index,
+            state_index=state_index, rows=total,
+        )  # fmt: skip
+        return await self._send(node_id, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, total))
+
+    async def _send(self, node_id: NodeId, frame_type: FrameType, body: Parts) -> bool:
+        if not await self._transport.drained(node_id, Channel.SNAPSHOT):
+            return False
+        is_queued = self._transport.send(node_id, Channel.SNAPSHOT, frame_type, body)
+        self._transport.flush()
+        return is_queued
+
+
+def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row[0]) + len(row[1]) + 8
+        if size >= bytes_max:
+            break
+    return chunk
+
+
+class _Assembly:
+    __slots__ = ("begin", "rows", "size")
+
+    def __init__(self, begin: SnapshotBegin) -> None:
+        self.begin = begin
+        self.rows: list[Row] = []
+        self.size = 0
+
+
+class SnapshotReceiver:
+    """Puts streams together; per peer one stream a group, the newest wins. Bounded in bytes over all of them."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes_held = 0
+        self._assemblies: dict[tuple[NodeId, int], _Assembly] = {}
+
+    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> SnapshotBegin | None:
+        """Take a frame in; the whole snapshot when this was its last."""
+        if frame_type is FrameType.SNAPSHOT_BEGIN:
+            begin = decode_snapshot_begin(body)
+            for other, assembly in list(self._assemblies.items()):
+                if other[0] == node_id and assembly.begin.group_id == begin.group_id:
+                    self._drop(other)
+            self._assemblies[node_id, begin.stream_id] = _Assembly(begin)
+            return None
+        if frame_type is FrameType.SNAPSHOT_ROWS:
+            stream_id, rows = decode_snapshot_rows(body)
+            assembly = self._assemblies.get((node_id, stream_id))
+            if assembly is None:
+                return None
+            assembly.rows.extend(rows)
+            assembly.size += len(body)
+            self._bytes_held += len(body)
+            if self._bytes_held > self._bytes_max:
+                self._drop((node_id, stream_id))
+                log.warning("snapshot_dropped", peer_id=node_id, group_id=assembly.begin.group_id, reason="too large")
+            return None
+        stream_id, row_count = decode_snapshot_end(body)
+        assembly = self._assemblies.get((node_id, stream_id))
+        if assembly is None:
+            return None
+        self._drop((node_id, stream_id))
+        if row_count != len(assembly.rows):
+            raise FrameError(f"a snapshot of {row_count} rows came with {len(assembly.rows)}")
+        message = dataclasses.replace(assembly.begin.message, data=assembly.rows)
+        return assembly.begin._replace(message=message)
+
+    def forget_peer(self, node_id: NodeId) -> None:
+        """The peer's connection is gone: its unfinished streams will not be finished."""
+        for key in [key for key in self._assemblies if key[0] == node_id]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[NodeId, int]) -> None:
+        assembly = self._assemblies.pop(key)
+        self._bytes_held -= assembly.size
