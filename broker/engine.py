@@ -96,7 +96,7 @@ class EngineOwner(Protocol):
         """A commit failed: the process must end."""
         ...
 
-    def client_address(self, node_id: NodeId) -> str:
+    def client_address_of(self, node_id: NodeId) -> str:
         """Where clients reach a node; empty when unknown."""
         ...
 
@@ -109,6 +109,8 @@ class _Write:
     work: AppendWork | None
     """None: derived state or a truncation only."""
     update: Update
+    inbound_bytes: int = 0
+    """What of the inbound budget this write gives back."""
 
 
 class Engine:
@@ -260,7 +262,7 @@ class Engine:
         term, node_id = self.leadership.get(group_id)
         if node_id == NO_NODE:
             return NO_NODE, "", term
-        return node_id, self._owner.client_address(node_id), term
+        return node_id, self._owner.client_address_of(node_id), term
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -311,10 +313,14 @@ class Engine:
             if not core.has_ready(with_append):
                 break
             ready = core.ready(with_append)
+            # whatever arrived before this point is in this append or was dropped as stale
+            inbound = self._inbound_bytes.pop(group.group_id, 0) if with_append else 0
             for message in ready.messages:
                 self._send(group, message)
             if ready.append is not None:
-                self._start_append(group, ready.append)
+                self._start_append(group, ready.append, inbound)
+            else:
+                self._inbound_total -= inbound
             if ready.apply:
                 group.apply(ready.apply)
             if ready.role_change is not None:
@@ -328,8 +334,9 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------ writes
 
-    def _start_append(self, group: Group[StateMachine], work: AppendWork) -> None:
+    def _start_append(self, group: Group[StateMachine], work: AppendWork, inbound: int) -> None:
         if work.snapshot is not None:
+            self._inbound_total -= inbound
             self._install(group, work)
             return
         if work.entries:
@@ -337,12 +344,13 @@ class Engine:
             group.forget_fetched()
         if not work.must_sync:
             # rides with the next write; every earlier one is durable, because only one is in flight
+            self._inbound_total -= inbound
             self._finish_append(group, work)
             return
         update = self._update(group, work)
         group.append_in_flight = True
         group.append_started_at = self.loop.time()
-        self._writers.submit(group.key, update, _Write(group, work, update))
+        self._writers.submit(group.key, update, _Write(group, work, update, inbound))
 
     def _update(self, group: Group[StateMachine], work: AppendWork | None) -> Update:
         """The one transaction: the log, the hard state, and the derived state applied since the last one."""
@@ -376,6 +384,7 @@ class Engine:
                 log.warning("write_waits_for_space", group_id=group.group_id, reason=str(completion.error))
                 self._writers_later(write)
                 continue
+            self._inbound_total -= write.inbound_bytes
             self.commits_total += 1
             self.commit_seconds_total += now - group.append_started_at
             if group.is_closed:
@@ -404,7 +413,6 @@ class Engine:
         self.mark_dirty(group)
 
     def _finish_append(self, group: Group[StateMachine], work: AppendWork) -> None:
-        self._release_inbound(group, work)
         for message in work.responses:
             self._send(group, message)
         group.core.append_done(work.token)
@@ -491,7 +499,7 @@ class Engine:
             group.on_restored()
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
-            self._start_append(group, rest)
+            self._start_append(group, rest, 0)
         else:
             self._finish_append(group, rest)
         self.mark_dirty(group)
@@ -615,16 +623,6 @@ class Engine:
         self._inbound_total += size
         return True
 
-    def _release_inbound(self, group: Group[StateMachine], work: AppendWork) -> None:
-        held = self._inbound_bytes.get(group.group_id, 0)
-        if held:
-            # what was refused as stale or duplicate never reaches a write: the rest is given back with the write
-            size = min(held, sum(len(entry.payload) for entry in work.entries))
-            if not group.core.has_ready():
-                size = held
-            self._inbound_bytes[group.group_id] = held - size
-            self._inbound_total -= size
-
     def _on_beats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
         echoes = Beats()
         groups = self.groups
@@ -714,6 +712,7 @@ class Engine:
     def _tick(self, group: Group[StateMachine]) -> None:
         core = group.core
         core.tick()
+        group.expire_reads(self.loop.time() - self.timing.read_index_seconds)
         if core.campaign_due:
             self._maybe_campaign(group)
         if group.append_in_flight:

@@ -127,7 +127,7 @@ class Group(Generic[MachineT]):
         self.on_restored: Callable[[], None] | None = None
         """Called when a snapshot replaced the machine's state."""
         self._waiters: deque[_Waiter] = deque()
-        self._reads: dict[int, asyncio.Future[LogIndex]] = {}
+        self._reads: dict[int, tuple[float, asyncio.Future[LogIndex]]] = {}
         self._confirmed: deque[tuple[LogIndex, asyncio.Future[LogIndex]]] = deque()
         self._next_read_id = 1
         self._shared_read: asyncio.Future[LogIndex] | None = None
@@ -215,7 +215,7 @@ class Group(Generic[MachineT]):
         """Wait until this replica's state includes everything committed before the call (thesis 6.4).
 
         Calls made in one pass of the loop share a confirmation round. Raises RequestError NO_LEADER or NOT_LEADER
-        (retriable) when leadership changed meanwhile. May wait for ever when the leader is cut off: use a deadline.
+        (retriable) when leadership changed meanwhile or no confirmation came in `Timing.read_index_seconds`.
         """
         shared = self._shared_read
         if shared is None or shared.done():
@@ -233,28 +233,37 @@ class Group(Generic[MachineT]):
             return
         request_id = self._next_read_id
         self._next_read_id += 1
-        self._reads[request_id] = future
+        self._reads[request_id] = (self._host.loop.time(), future)
         self.core.read_index(request_id)
         self._host.mark_dirty(self)
 
     def forget_reads(self) -> None:
         """Fail reads whose answer may have been lost (a follower's forwarded request); their callers ask again."""
-        for future in self._reads.values():
+        for _, future in self._reads.values():
             _fail(future, self.not_leader())
         self._reads.clear()
 
+    def expire_reads(self, asked_before: float) -> None:
+        """Fail reads asked before that loop time: a lost message is never answered."""
+        while self._reads:
+            request_id, (asked_at, future) = next(iter(self._reads.items()))
+            if asked_at >= asked_before:
+                return
+            del self._reads[request_id]
+            _fail(future, self.not_leader())
+
     def on_read_confirmed(self, request_id: int, read_index: LogIndex) -> None:
         """A `ConfirmedRead` of a Ready: served once applied."""
-        future = self._reads.pop(request_id, None)
-        if future is not None:
-            self._confirmed.append((read_index, future))
+        read = self._reads.pop(request_id, None)
+        if read is not None:
+            self._confirmed.append((read_index, read[1]))
             self._serve_confirmed()
 
     def on_read_failed(self, request_id: int) -> None:
         """A failed read of a Ready."""
-        future = self._reads.pop(request_id, None)
-        if future is not None:
-            _fail(future, self.not_leader())
+        read = self._reads.pop(request_id, None)
+        if read is not None:
+            _fail(read[1], self.not_leader())
 
     def _serve_confirmed(self) -> None:
         applied = self.core.applied_index

@@ -66,6 +66,8 @@ class Timing:
     unacked_data_timeout_seconds: float = 3.0
     """TCP gives a peer link up when sent data is not acknowledged for so long (a link that came back must not wait
     for the kernel's exponential retransmission)."""
+    read_index_seconds: float = 2.0
+    """A read confirmation that takes longer was lost with its messages; the reader is told to ask again."""
     stall_seconds: float = 0.5
     """A loop pass later than this is a stall (stacks are dumped by the watchdog)."""
     shutdown_seconds: float = 30.0

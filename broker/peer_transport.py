@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import structlog
@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 _HELLO_BYTES_MAX = 4096
 _READ_BUFFER_BYTES = 256 * 1024
+"""Grows to the largest frame seen on the connection (at most `frame_bytes_max`) and stays: allocating and zeroing it
+anew cost more than the copy out of it."""
 _INBOUND_CONNECTIONS_MAX = 1024
 """Three per peer are normal; beyond this new connections are closed at once."""
 
@@ -111,8 +113,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer)[self._filled :]
@@ -153,9 +154,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
             grown[:rest] = view[at:filled]
             self._buffer = grown
         elif at:
-            self._buffer[:rest] = bytes(view[at:filled])
-            if len(self._buffer) > _READ_BUFFER_BYTES and needed <= _READ_BUFFER_BYTES and rest == 0:
-                self._buffer = bytearray(_READ_BUFFER_BYTES)
+            self._buffer[:rest] = view[at:filled]
         self._filled = rest
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:

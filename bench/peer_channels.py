@@ -1,0 +1,123 @@
+"""What a peer frame costs over gRPC streams and over our framed TCP (the measurement behind ADR 0004).
+
+One process, one loop, loopback: sender and receiver share a core, so the figure is the sum of both sides' work per frame.
+
+Usage: python -m bench.peer_channels
+"""
+
+import asyncio
+import statistics
+import time
+
+import grpc
+import grpc.aio
+import uvloop
+
+from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
+from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+
+ROUNDS = 5
+CASES = ((200, 20_000), (512 * 1024, 300))
+"""(bytes per frame, frames per round)."""
+
+
+class _Handler:
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.up = asyncio.Event()
+        self.received = 0
+        self.expected = 0
+        self.done = asyncio.Event()
+
+    def hello(self, target: int, channel: Channel) -> Hello:
+        return Hello(WIRE_VERSION, "bench", self.node_id, f"u{self.node_id}", target, channel)
+
+    def refusal(self, hello: Hello) -> str | None:
+        return None
+
+    def on_frame(self, node_id: int, frame_type: FrameType, body: memoryview) -> None:
+        self.received += 1
+        bytes(body)  # as a receiver of entries does
+        if self.received == self.expected:
+            self.done.set()
+
+    def on_peer_up(self, node_id: int) -> None:
+        self.up.set()
+
+    def on_peer_down(self, node_id: int) -> None: ...
+
+    def on_peer_refused(self, node_id: int) -> None: ...
+
+
+async def framed_tcp(size: int, frames: int) -> float:
+    loop = asyncio.get_running_loop()
+    one, two = _Handler(1), _Handler(2)
+    sender = PeerTransport(loop, one, Limits(), Timing(), lambda: 0.5)
+    receiver = PeerTransport(loop, two, Limits(), Timing(), lambda: 0.5)
+    port = await receiver.listen("127.0.0.1", 0)
+    sender.set_peers({2: f"127.0.0.1:{port}"})
+    await one.up.wait()
+    while not sender.send(2, Channel.APPEND, FrameType.MESSAGE, [b"warm"]):
+        await asyncio.sleep(0.01)
+    two.received, two.expected = -1, frames
+    payload = bytes(size)
+    started = time.perf_counter()
+    sent = 0
+    while sent < frames:
+        if sender.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):
+            sent += 1
+            if sent % 16:
+                continue
+        sender.flush()
+        await sender.drained(2, Channel.APPEND)
+        await asyncio.sleep(0)
+    sender.flush()
+    await two.done.wait()
+    elapsed = time.perf_counter() - started
+    await sender.close()
+    await receiver.close()
+    return elapsed / frames
+
+
+async def grpc_stream(size: int, frames: int) -> float:
+    done = asyncio.Event()
+
+    async def sink(requests, context):
+        received = 0
+        async for _ in requests:
+            received += 1
+            if received == frames:
+                done.set()
+        yield b""
+
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+    handler = grpc.stream_stream_rpc_method_handler(sink)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Bench", {"Sink": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    payload = bytes(size)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream("/Bench/Sink")()
+        started = time.perf_counter()
+        for _ in range(frames):
+            await call.write(payload)
+        await done.wait()
+        elapsed = time.perf_counter() - started
+        call.cancel()
+    await server.stop(None)
+    return elapsed / frames
+
+
+async def main() -> None:
+    print(f"{'frame':>10} {'gRPC stream':>14} {'framed TCP':>14} {'ratio':>7}   (median µs per frame, both sides)")
+    for size, frames in CASES:
+        pairs = []
+        for _ in range(ROUNDS):
+            pairs.append((await grpc_stream(size, frames), await framed_tcp(size, frames)))
+        rpc, tcp = (statistics.median(pair[i] for pair in pairs) * 1e6 for i in (0, 1))
+        print(f"{size:>10} {rpc:>14.1f} {tcp:>14.1f} {statistics.median(a / b for a, b in pairs):>7.1f}")
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

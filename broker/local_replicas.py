@@ -1,0 +1,182 @@
+"""Makes the replicas on this node be those that metadata says: creates, opens, retires.
+
+Runs only while the metadata replica has confirmed, in this boot, that it is caught up. A file is deleted only when
+metadata shows the replica retired; a registry row without its file is a quarantine, never a reason to start empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from raftmq.broker.engine import Engine, Writers
+from raftmq.broker.group import Group
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import GENESIS, LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
+from raftmq.raft.ready import Role
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
+from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import GroupId, LogIndex, NodeId, Offset, ReplicaId, Term
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FIRST_CAMPAIGN_SECONDS = 0.15
+"""The preferred leader of a new partition asks for votes this often until its peers have created their replicas too."""
+_FIRST_CAMPAIGNS_MAX = 40
+
+
+def born(membership: Membership) -> RestoredState:
+    """The state every founding replica of a group starts with: after the synthetic first snapshot."""
+    return RestoredState(
+        hard_state=HardState(GENESIS.term, ReplicaId(0), GENESIS.index),
+        position=GENESIS,
+        last_index=GENESIS.index,
+        last_next_offset=GENESIS.next_offset,
+        last_append_time_ms=0,
+        term_starts=(),
+        membership=membership,
+        state_index=GENESIS.index,
+    )
+
+
+def unborn() -> RestoredState:
+    """The state of a replica that joins an existing group: it knows nothing and waits for a snapshot."""
+    nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
+    return RestoredState(
+        hard_state=HardState(Term(0), ReplicaId(0), LogIndex(0)),
+        position=nothing,
+        last_index=LogIndex(0),
+        last_next_offset=Offset(0),
+        last_append_time_ms=0,
+        term_starts=(),
+        membership=EMPTY_MEMBERSHIP,
+        state_index=LogIndex(0),
+    )
+
+
+class LocalReplicas:
+    """The partition replicas of one node."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        store: LogStore,
+        writers: Writers,
+        registry: Registry,
+        on_serving: Callable[[Group[LogPartition]], None],
+        on_retired: Callable[[GroupId], None],
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._store = store
+        self._writers = writers
+        self._registry = registry
+        self._on_serving = on_serving
+        self._on_retired = on_retired
+        self._busy: set[GroupId] = set()
+        self.broken: dict[GroupId, str] = {}
+        """Replicas that this node has and does not serve, with the reason."""
+
+    async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
+        """Run on the replica's writer thread."""
+        return await asyncio.wrap_future(self._writers.run(key, function), loop=self._loop)
+
+    async def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
+        """One round over everything; safe to repeat."""
+        wanted: set[GroupId] = set()
+        for partition in metadata.partitions_of_node(node_id):
+            group_id = GroupId(partition.group_id)
+            replica = _replica_on(partition, node_id)
+            if replica is None:
+                continue
+            wanted.add(group_id)
+            if group_id not in self._engine.groups and group_id not in self._busy and group_id not in self.broken:
+                await self._bring_up(partition, replica, metadata)
+        for key in self._registry.live_replicas():
+            if key.group_id != 0 and key.group_id not in wanted and key.group_id not in self._busy:
+                await self._retire(key)
+
+    async def _bring_up(self, partition: PartitionView, replica: ReplicaView, metadata: Metadata) -> None:
+        group_id = GroupId(partition.group_id)
+        key = ReplicaKey(group_id, ReplicaId(replica.replica_id))
+        self._busy.add(group_id)
+        try:
+            is_new = not self._registry.has_replica(key)
+            if is_new:
+                await self._create(key, partition)
+            machine = LogPartition()
+            restored = await self.on_writer(key, lambda: self._open(key, machine))
+        except (DamagedReplicaError, MissingReplicaError) as error:
+            self.broken[group_id] = str(error)
+            await self._loop.run_in_executor(None, self._registry.quarantine, key, str(error))
+            log.error("replica_quarantined", group_id=group_id, replica_id=key.replica_id, reason=str(error))
+            return
+        finally:
+            self._busy.discard(group_id)
+        node_of = _node_lookup(metadata, group_id)
+        group = self._engine.add_group(key, restored, machine, node_of)
+        self._on_serving(group)  # type: ignore[arg-type]  # its machine is the LogPartition made above
+        if is_new and partition.creation_replicas[0].replica_id == key.replica_id:
+            self._campaign_first(group, _FIRST_CAMPAIGNS_MAX)
+
+    async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
+        founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
+        state = born(Membership(founders)) if key.replica_id in founders else unborn()
+        await self.on_writer(key, lambda: self._store.create(key, state, ()))
+        await self._loop.run_in_executor(None, self._registry.add_replica, key)
+
+    def _open(self, key: ReplicaKey, machine: LogPartition) -> RestoredState:
+        restored = self._store.open(key)
+        machine.restore(self._store.state_rows(key), restored.state_index)
+        return restored
+
+    def _campaign_first(self, group: Group[StateMachine], attempts: int) -> None:
+        """A new group need not wait for an election timeout: its first replica takes the lead at once."""
+        if attempts and not group.is_closed and not group.core.leader_id and group.core.role is not Role.LEADER:
+            if group.core.role is Role.FOLLOWER:
+                group.core.campaign()
+                self._engine.mark_dirty(group)
+            elif group.core.role is Role.PRE_CANDIDATE:
+                group.core.campaign()
+                self._engine.mark_dirty(group)
+            self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self._campaign_first, group, attempts - 1)
+
+    async def _retire(self, key: ReplicaKey) -> None:
+        self._busy.add(key.group_id)
+        try:
+            self._engine.remove_group(key.group_id)
+            self._engine.leadership.forget(key.group_id)
+            self.broken.pop(key.group_id, None)
+            self._on_retired(key.group_id)
+            await self.on_writer(key, lambda: self._store.retire(key))
+            await self._loop.run_in_executor(None, self._registry.retire_replica, key)
+            log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
+        finally:
+            self._busy.discard(key.group_id)
+
+
+def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:
+    for replica in partition.replicas + partition.retiring:
+        if replica.node_id == node_id:
+            return replica
+    return None
+
+
+def _node_lookup(metadata: Metadata, group_id: GroupId) -> Callable[[ReplicaId], NodeId]:
+    def node_of(replica_id: ReplicaId) -> NodeId:
+        return NodeId(metadata.replica_node(group_id, replica_id) or 0)
+
+    return node_of

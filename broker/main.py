@@ -1,0 +1,113 @@
+"""Runs one broker process: limits of the operating system, loop, signals, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gc
+import importlib.metadata
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import IO
+
+import structlog
+import uvloop
+
+from raftmq.broker.config import BrokerConfig
+from raftmq.broker.logs import configure_logs
+from raftmq.broker.node import Node
+from raftmq.broker.request_error import RequestError
+
+log = structlog.get_logger(__name__)
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""A writer thread re-takes the GIL at each LMDB call and waits up to this long for it (measured: 96 commits/s on a busy
+loop with Python's default of 5 ms, 1,533/s with 0.5 ms)."""
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_REFUSED = 4
+
+
+def run_broker(config: BrokerConfig) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code. Prints one JSON line on stdout when ready."""
+    configure_logs(config.log_level)
+    try:
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        lock = _lock(config.data_dir)
+    except OSError as error:
+        print(f"raftmq: cannot use data directory {config.data_dir}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    _raise_file_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config))
+    finally:
+        lock.close()
+
+
+async def _serve(config: BrokerConfig) -> int:
+    node = Node(config, importlib.metadata.version("raftmq"))
+    loop = asyncio.get_running_loop()
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if not stopping:
+            starting.cancel()
+            stopping.append(loop.create_task(node.stop()))
+
+    async def start() -> None:
+        await node.start()
+        gc.collect()
+        gc.freeze()
+        ready = {
+            "event": "broker_ready",
+            "node_id": node.node_id,
+            "client_address": node.client_address,
+            "peer_address": node.peer_address,
+            "http_address": node.http_address,
+            "cluster_id": node.cluster_id,
+        }
+        print(json.dumps(ready), flush=True)
+
+    starting = loop.create_task(start())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await starting
+    except asyncio.CancelledError:
+        pass
+    except RequestError as error:
+        print(f"raftmq: {error}", file=sys.stderr)
+        await node.stop()
+        return EXIT_REFUSED
+    except OSError as error:
+        print(f"raftmq: {error}", file=sys.stderr)
+        await node.stop()
+        return EXIT_CONFIG
+    await node.wait_stopped()
+    return EXIT_OK
+
+
+def _lock(data_dir: Path) -> IO[str]:
+    """Two brokers on one directory would destroy it: the second is refused."""
+    handle = (data_dir / "lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise OSError(error.errno, "another broker uses it") from error
+    handle.truncate(0)
+    handle.write(str(os.getpid()))
+    handle.flush()
+    return handle
+
+
+def _raise_file_limit() -> None:
+    """An open replica costs three file descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,42 @@
+"""Who leads what: highest term wins, and a leader can withdraw only its own claim."""
+
+from raftmq.broker.leadership_table import LeadershipTable
+
+
+def table():
+    changed = []
+    return LeadershipTable(changed.append), changed
+
+
+def test_the_highest_term_wins_in_any_order():
+    one, changed = table()
+    assert one.claim(7, 5, 2)
+    assert not one.claim(7, 4, 3)
+    assert one.claim(7, 6, 1)
+    assert one.get(7) == (6, 1)
+    assert changed == [7, 7]
+
+
+def test_a_repeated_claim_is_no_change():
+    one, changed = table()
+    one.claim(7, 5, 2)
+    assert not one.claim(7, 5, 2)
+    assert changed == [7]
+
+
+def test_only_the_claimant_of_the_term_withdraws():
+    one, _ = table()
+    one.claim(7, 5, 2)
+    assert not one.withdraw(7, 5, 3)
+    assert not one.withdraw(7, 4, 2)
+    assert one.withdraw(7, 5, 2)
+    assert one.get(7) == (5, 0)
+    assert one.led_by(2) == []
+
+
+def test_none_of_the_same_term_does_not_replace_a_leader():
+    """A follower that lost sight of the leader knows less than the leader itself."""
+    one, _ = table()
+    one.claim(7, 5, 2)
+    assert not one.claim(7, 5, 0)
+    assert one.get(7) == (5, 2)
