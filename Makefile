@@ -25,7 +25,7 @@ check: setup ## format, lint, types, import rules, generated files; changes noth
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
 	$(BIN)/mypy tests
 	$(BIN)/pyright
-	$(BIN)/python scripts/check_generated.py
+	$(BIN)/python -m scripts.check_generated
 
 fix: setup ## format, sort imports, regenerate protobuf modules and the reference pages
 	$(BIN)/ruff check --fix .

@@ -1,1 +1,73 @@
+"""RaftMQ: a partitioned, replicated message broker; this is what programs import.
 
+Names are loaded when they are first used (PEP 562), so ``import raftmq`` costs nothing and needs no gRPC.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raftmq import errors as errors
+    from raftmq import sync as sync
+    from raftmq.client.admin import Admin as Admin
+    from raftmq.client.consumer import Consumer as Consumer
+    from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
+    from raftmq.client.producer import Producer as Producer
+    from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
+    from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
+    from raftmq.client.producer_batch import Delivery as Delivery
+    from raftmq.errors import Outcome as Outcome
+    from raftmq.errors import RaftMQError as RaftMQError
+    from raftmq.types import Record as Record
+    from raftmq.types import RecordMetadata as RecordMetadata
+    from raftmq.types import TopicPartition as TopicPartition
+
+_HOMES = {
+    "Admin": "raftmq.client.admin",
+    "AppendedSpan": "raftmq.client.producer_batch",
+    "BulkDelivery": "raftmq.client.producer_batch",
+    "Consumer": "raftmq.client.consumer",
+    "Delivery": "raftmq.client.producer_batch",
+    "OffsetAndTimestamp": "raftmq.client.leader_calls",
+    "Outcome": "raftmq.errors",
+    "Producer": "raftmq.client.producer",
+    "RaftMQError": "raftmq.errors",
+    "Record": "raftmq.types",
+    "RecordMetadata": "raftmq.types",
+    "TopicPartition": "raftmq.types",
+}
+_MODULES = ("errors", "sync", "testing", "types")
+
+__all__ = [
+    "Admin",
+    "AppendedSpan",
+    "BulkDelivery",
+    "Consumer",
+    "Delivery",
+    "OffsetAndTimestamp",
+    "Outcome",
+    "Producer",
+    "RaftMQError",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "errors",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        found: object = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        found = import_module(f"raftmq.{name}")
+    else:
+        raise AttributeError(f"module 'raftmq' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_MODULES})

@@ -248,6 +248,10 @@ class ForkedClientError(UsageError):
     """
 
 
+class NoPositionError(UsageError):
+    """A partition has no position: ``auto_offset_reset`` is ``"none"`` and nothing was sought."""
+
+
 class GroupsNotSupportedError(UsageError):
     """Consumer groups are not part of this release: leave ``group_id`` out and assign partitions yourself."""
 
@@ -401,11 +405,17 @@ class BufferFullError(RejectedError):
     retriable = True
 
 
-class NotSentError(RejectedError):
-    """The delivery timeout passed before the record was first sent: it is definitely not written.
+class DeliveryExpiredError(RejectedError):
+    """The delivery timeout passed and the record is definitely not written: it was never sent, or each try was refused.
 
-    `DeliveryTimeoutError` is the case where it was sent and nobody answered.
+    `DeliveryTimeoutError` is the case where a try was not answered.
     """
+
+    retriable = True
+
+
+class UnreachableError(RejectedError):
+    """No connection to the broker could be made: nothing was sent."""
 
     retriable = True
 
@@ -420,7 +430,7 @@ class BootstrapError(RejectedError):
 
 
 class BrokenConnectionError(UnknownOutcomeError):
-    """The connection to a broker failed, or could not be made, before an answer came."""
+    """The connection to a broker failed before an answer came."""
 
     retriable = True
 
@@ -450,7 +460,7 @@ class DeliveryTimeoutError(UnknownOutcomeError):
     """
 
 
-class BrokenStreamError(UnknownOutcomeError):
+class ClosedInFlightError(UnknownOutcomeError):
     """The client was closed without waiting while the batch was under way; it may be written."""
 
 

@@ -26,7 +26,6 @@ from typing import IO, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-
 from raftmq.proto import queue_pb2
 
 LOG_TAIL_LINES = 40
@@ -81,10 +80,10 @@ class _BrokerProcess:
         self.is_paused = False
         with self.log_path.open("ab") as log:
             # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
-            self.process = subprocess.Popen(  # noqa: S603
+            self.process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
-        assert self.process.stdout is not None  # noqa: S101
+        assert self.process.stdout is not None
         self._reader = threading.Thread(
             target=self._read_output,
             args=(self.process.stdout, self._ready),
@@ -113,7 +112,7 @@ class _BrokerProcess:
         """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or takes too long."""
         in_time = self._ready.wait(timeout_seconds)
         process = self.process
-        assert process is not None  # noqa: S101
+        assert process is not None
         if in_time and self.client_address and process.poll() is None:
             return
         if not in_time:
@@ -130,7 +129,7 @@ class _BrokerProcess:
 
     def wait_end(self, timeout_seconds: float | None = None) -> int:
         """Wait for the process to end and for its output to be read; returns its exit code (negative: the signal)."""
-        assert self.process is not None  # noqa: S101
+        assert self.process is not None
         code = self.process.wait(timeout_seconds)
         if self._reader is not None:
             self._reader.join(5)
@@ -212,10 +211,10 @@ class LocalCluster:
         if self._is_temporary:
             self._directory = Path(tempfile.mkdtemp(prefix="raftmq-cluster-"))
         directory = self._directory
-        assert directory is not None  # noqa: S101
+        assert directory is not None
         directory.mkdir(parents=True, exist_ok=True)
         guard_program = Path(__file__).with_name("cluster_guard.py")
-        self._guard = subprocess.Popen(  # noqa: S603
+        self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(guard_program), str(directory) if self._is_temporary else ""],
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -379,7 +378,7 @@ class LocalCluster:
     def pid(self, node_id: int) -> int:
         """The running broker's process id."""
         process = self._running(node_id).process
-        assert process is not None  # noqa: S101
+        assert process is not None
         return process.pid
 
     def wait_ready(self, node_id: int) -> None:
@@ -461,13 +460,14 @@ class LocalCluster:
             with grpc.insecure_channel(
                 broker.client_address, options=[("grpc.use_local_subchannel_pool", 1)]
             ) as channel:
-                call = channel.unary_unary(
+                call: grpc.UnaryUnaryMultiCallable[Message, Answer] = channel.unary_unary(
                     f"/raftmq.v1.Admin/{method}",
-                    request_serializer=lambda message: message.SerializeToString(),
+                    request_serializer=type(request).SerializeToString,
                     response_deserializer=answer_type.FromString,
                 )
                 try:
-                    return call(request, timeout=ASK_TIMEOUT_SECONDS)
+                    answer: Answer = call(request, timeout=ASK_TIMEOUT_SECONDS)
+                    return answer
                 except grpc.RpcError as error:
                     problem = error
         raise problem or LocalClusterError("no broker of the cluster is running")

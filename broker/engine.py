@@ -202,7 +202,7 @@ class Engine:
             if key.group_id == METADATA_GROUP_ID
             else self.timing.data_election_ticks,
         )
-        view = _GroupView()
+        view = _GroupView(self._store, key)
         core = RaftCore(key.replica_id, restored, view, self._random, settings)
         group = Group(key, core, machine, self._store, self, self.recent_budget, node_of_replica)
         view.group = group
@@ -428,10 +428,10 @@ class Engine:
         """What a snapshot taken now would begin as; the stream replaces it by what its transaction really read."""
         if self._sender.is_full(group.group_id):
             return None
-        position = group.core.log_start
+        position = group.log_start
         state_index = group.durable_state_index
         if group.group_id == METADATA_GROUP_ID:
-            position = group.core.position_of(state_index)
+            position = group.position_of(state_index)
         if position is None:
             return None
         return SnapshotMeta(position, state_index, group.durable_membership)
@@ -512,8 +512,8 @@ class Engine:
         index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
         if group.pending_truncation is not None or group.snapshots_in_progress or group.is_installing:
             return
-        position = group.core.position_of(index)
-        if position is None or position.index <= group.core.log_start.index:
+        position = group.position_of(index)
+        if position is None or position.index <= group.log_start.index:
             return
         group.pending_truncation = position
         if not group.append_in_flight:
@@ -853,14 +853,17 @@ class Engine:
 
 
 class _GroupView(LogView):
-    """Gives the core its group's entries (the two refer to each other, so the group comes later)."""
+    """Gives the core its group's entries. The core reads headers while it is made, before it has a group."""
 
-    group: Group[StateMachine]
+    def __init__(self, store: LogStore, key: ReplicaKey) -> None:
+        self._store = store
+        self._key = key
+        self.group: Group[StateMachine] | None = None
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
         """See `LogView`."""
-        return self.group.entries(first, last, bytes_max)
+        return None if self.group is None else self.group.entries(first, last, bytes_max)
 
     def header(self, index: LogIndex) -> EntryHeader:
         """See `LogView`."""
-        return self.group.header(index)
+        return self._store.header(self._key, index) if self.group is None else self.group.header(index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
@@ -23,6 +23,7 @@ from raftmq.storage.log_store import LogStore, ReplicaKey
 from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
+T = TypeVar("T")
 
 _REFUSAL_CODES = {
     RefusalReason.NOT_LEADER: pb.NOT_LEADER,
@@ -400,9 +401,28 @@ class Group(Generic[MachineT]):
         return self._store.header(self.key, index)
 
     @property
+    def log_start(self) -> LogPosition:
+        """The point the log starts after."""
+        return self.core.log.position
+
+    def position_of(self, index: LogIndex) -> LogPosition | None:
+        """The position right after a durable entry; None when the log does not hold it (any more)."""
+        start = self.core.log.position
+        if index == start.index:
+            return start
+        if not start.index < index <= self.core.log.durable_index:
+            return None
+        header = self.header(index)
+        return LogPosition(index, header.term, header.next_offset, header.append_time_ms)
+
+    @property
     def role(self) -> Role:
         """The core's role."""
         return self.core.role
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking read of the store on the reader threads."""
+        return cast("T", await self._host.in_thread(function, *arguments))
 
 
 CATCH_UP_BYTES = 4 * 1024 * 1024

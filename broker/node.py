@@ -32,8 +32,7 @@ from raftmq.broker.request_error import RequestError
 from raftmq.broker.watchdog import Watchdog
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_codec import encode_command
-from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
+from raftmq.fsm.metadata_commands import InitializeCluster, MetadataCommand, RegisterNode, Rejected, encode_command
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
@@ -207,7 +206,7 @@ class Node:
         self.engine.mark_dirty(group)
         while not group.is_leader:
             await group.wait_progress()
-        await self._propose_metadata(InitializeCluster(cluster_id, FEATURE_LEVEL))
+        await self._propose_metadata(InitializeCluster(cluster_id, FEATURE_LEVEL, self.registry.uuid))
         result = await self._propose_metadata(self._registration())
         if isinstance(result, Rejected):
             raise RuntimeError(f"the first node could not register: {result.message}")
@@ -279,7 +278,7 @@ class Node:
         restored = await self.replicas.on_writer(key, open_replica)
 
         def node_of(replica_id: ReplicaId) -> NodeId:
-            return NodeId(machine.metadata_replica_node(replica_id) or 0)
+            return NodeId(machine.replica_node(METADATA_GROUP_ID, replica_id) or 0)
 
         self.engine.start(self._node_id, self.transport, self.writers)
         group = self.engine.add_group(key, restored, machine, node_of)
@@ -347,7 +346,7 @@ class Node:
             raise RequestError(pb.NOT_FORMED, "this node belongs to no cluster yet", retry_after_ms=500)
         return self._metadata_group
 
-    async def _propose_metadata(self, command: object) -> object:
+    async def _propose_metadata(self, command: MetadataCommand) -> object:
         group = self._require_metadata()
         _, future = group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
         return (await future)[0]
@@ -459,7 +458,7 @@ class Node:
         if core.role is Role.LEADER:
             matches = [match for match in core.match_indexes().values() if match]
             index = min([index, *matches]) if matches else index
-        if index > core.log_start.index + METADATA_TAIL_ENTRIES:
+        if index > group.log_start.index + METADATA_TAIL_ENTRIES:
             self.engine.truncate(cast("Group[StateMachine]", group), type(core.commit_index)(index))
 
     # ------------------------------------------------------------------------------------------------ stopping

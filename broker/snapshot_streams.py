@@ -78,9 +78,9 @@ class SnapshotSender:
         state_index, membership, rows = await self._loop.run_in_executor(
             self._readers, self._store.snapshot, group.key
         )
-        position = group.core.log_start
+        position = group.log_start
         if group.group_id == METADATA_GROUP_ID:
-            position_at_state = group.core.position_of(state_index)
+            position_at_state = group.position_of(state_index)
             if position_at_state is None:
                 return False
             position = position_at_state

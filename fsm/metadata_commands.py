@@ -18,13 +18,16 @@ class InitializeCluster(Command, frozen=True, tag="init"):
 
     cluster_id: str
     feature_level: int
+    bootstrap_uuid: str = ""
+    """The node that owns metadata replica 1. Empty: whoever registers first."""
 
 
 class RegisterNode(Command, frozen=True, tag="node+"):
     """A node joins, or comes back with other addresses. `uuid` is its identity; the same uuid keeps its node id.
 
     A new uuid gets the wanted `node_id` if that is free (0: the next free one) and a new metadata replica id.
-    Result: `NodeRegistered`, or `Rejected` (node id taken by another uuid that is not lost, uuid removed for ever).
+    Result: `NodeRegistered`, or `Rejected` (NODE_ID_TAKEN by another uuid and not `replaces_lost`; NODE_REMOVED: this
+    uuid was removed or replaced, and is refused for ever; UNSUPPORTED_VERSION).
     """
 
     uuid: str
@@ -36,10 +39,28 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     rack: str
     version: str
     feature_level_max: int
+    replaces_lost: bool = False
+    """With a node id that another uuid holds: that uuid's disk is lost. It is refused for ever, and every replica on it,
+    the metadata one too, is retired as lost and replaced by a new replica id on the same node id under the new uuid."""
+
+
+class RemoveNode(Command, frozen=True, tag="node-"):
+    """A node leaves for good: its uuid is refused for ever. Result `Done` or `Rejected`.
+
+    CONFLICT if it still has a replica, desired or retiring, or is a desired metadata voter; unless `is_forced`: then all
+    of them are retired as lost, and the partitions stay short of a replica until `SetReplicas` gives them another.
+    """
+
+    node_id: int
+    is_forced: bool = False
 
 
 class SetMetadataMembership(Command, frozen=True, tag="meta-members"):
-    """The controller's desired voters of group 0 (replica ids); the leader reconciles towards it. Others are learners."""
+    """The controller's desired voters of group 0 (replica ids); the leader reconciles towards it. Others are learners.
+
+    `expected_revision`: the metadata revision the decision was made at; CONFLICT if the voters or the metadata replicas
+    changed after it.
+    """
 
     voters: tuple[int, ...]
     expected_revision: int
@@ -90,22 +111,31 @@ class AllocateProducerIds(Command, frozen=True, tag="pid-block"):
 
 
 class InitNamedProducer(Command, frozen=True, tag="pid-name"):
-    """Without `epoch`: the name's epoch rises by one and fences its predecessor. With: same epoch, same id again; a lower
-    one is `Rejected` FENCED; a higher one is taken. Result `ProducerInitialized`."""
+    """A producer with a name starts, or starts again.
+
+    Without `epoch` the name's epoch rises by one and fences its predecessor. With one: the same epoch gets the same id
+    again, a lower one is `Rejected` PRODUCER_FENCED, a higher one is taken. Result `ProducerInitialized`.
+    """
 
     name: str
     epoch: int | None
 
 
 class RemoveReplica(Command, frozen=True, tag="replica-"):
-    """Reserved for the controller: a replica reported gone from its group's applied configuration is retired."""
+    """A retiring replica that is gone from its group's applied configuration is forgotten; its files may then be deleted.
+
+    Group 0: the same for a retiring metadata replica. Result `Done` or `Rejected` (CONFLICT: it is still desired).
+    """
 
     group_id: int
     replica_id: int
 
 
 class SetReplicas(Command, frozen=True, tag="replicas="):
-    """Desired replicas of a partition, as node ids; nodes that have none yet get new replica ids. Guarded by revision."""
+    """Desired replicas of a partition, as node ids; nodes that have none yet get new replica ids.
+
+    `expected_revision`: the metadata revision the decision was made at; CONFLICT if the partition changed after it.
+    """
 
     group_id: int
     node_ids: tuple[int, ...]
@@ -115,6 +145,7 @@ class SetReplicas(Command, frozen=True, tag="replicas="):
 MetadataCommand = (
     InitializeCluster
     | RegisterNode
+    | RemoveNode
     | SetMetadataMembership
     | CreateTopic
     | AddPartitions
@@ -169,3 +200,22 @@ class ProducerInitialized(msgspec.Struct, frozen=True):
     revision: int
     producer_id: int
     epoch: int
+
+
+MetadataResult = Done | Rejected | NodeRegistered | TopicCreated | ProducerIdBlock | ProducerInitialized
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER: msgspec.msgpack.Decoder[MetadataCommand] = msgspec.msgpack.Decoder(MetadataCommand)
+
+
+def encode_command(command: MetadataCommand) -> bytes:
+    """The payload of a COMMAND entry of the metadata group."""
+    return _ENCODER.encode(command)
+
+
+def decode_command(payload: bytes) -> MetadataCommand | None:
+    """The command in a payload, or None if there is none that this version can read."""
+    try:
+        return _DECODER.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

@@ -1,4 +1,7 @@
-"""What the metadata state machine shows the node: frozen values, replaced (never mutated) when something changes."""
+"""What the metadata state machine shows the node: frozen values, replaced (never mutated) when something changes.
+
+They are also its rows on disk: append fields with defaults, never rename or retype one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ class NodeView(msgspec.Struct, frozen=True):
     feature_level_max: int
     metadata_replica_id: int
     state: str
-    """"active", "draining", "lost" (uuid replaced by a new disk) or "removed"."""
+    """"active", "draining" or "removed". (A lost uuid has no row of its own: its node id belongs to its successor.)"""
+    revision: int = 0
 
 
 class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +31,9 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
 
     replica_id: int
     node_id: int
+    is_lost: bool = False
+    """Its disk is gone for good: only ever true of a retiring replica. Nothing may be sent to it; it only has to leave the
+    group's configuration."""
 
 
 class PartitionView(msgspec.Struct, frozen=True):
@@ -55,3 +62,38 @@ class TopicView(msgspec.Struct, frozen=True):
     group_ids: tuple[int, ...]
     """Group of partition i at position i."""
     revision: int
+
+
+class MetadataChanges(msgspec.Struct, frozen=True):
+    """What changed since the last `Metadata.take_changes()`.
+
+    Ids ascend; something created and gone in between is listed as gone only.
+    """
+
+    is_full: bool
+    """The state was restored from rows: everything may differ, and the other fields list only what came after."""
+    nodes_changed: bool
+    metadata_membership_changed: bool
+    """Metadata replicas, desired voters or retiring metadata replicas."""
+    topic_ids: tuple[int, ...]
+    """New topics, and those whose row or any partition's replicas changed."""
+    deleted_topic_ids: tuple[int, ...]
+    created_group_ids: tuple[int, ...]
+    changed_group_ids: tuple[int, ...]
+    removed_group_ids: tuple[int, ...]
+    revision: int
+    """Metadata revision these changes lead to."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changed at all."""
+        return not (
+            self.is_full
+            or self.nodes_changed
+            or self.metadata_membership_changed
+            or self.topic_ids
+            or self.deleted_topic_ids
+            or self.created_group_ids
+            or self.changed_group_ids
+            or self.removed_group_ids
+        )

@@ -20,7 +20,9 @@ class StateMachine(Protocol):
 
     def apply(self, entry: Entry) -> object:
         """Apply the entry at `applied_index + 1` (any kind; MEMBERSHIP and EMPTY change nothing but the index).
-        Entries at or below `applied_index` are ignored (result None): restart replay and snapshot catch-up send them."""
+
+        Entries at or below `applied_index` are ignored (result None): restart replay and snapshot catch-up send them.
+        """
         ...
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:

@@ -1,172 +1,428 @@
 """One group's consensus, pure: values in, one `Ready` out. No clock, socket, file, thread, logger or `async`.
 
-CONTRACT FILE: signatures and docstrings are agreed with the shell and the simulator; bodies follow.
+`RaftCore` is the outermost layer: it takes every input, judges its term, and hands out the work. The shell may run the
+append and the apply of different `Ready`s at the same time, but completes appends in order and applies in order.
+Invariants: `invariants.check_core` after every input.
+Source: Ongaro's thesis 3, 4.1-4.3, 6.4, 9.6, 10.2; the shape is that of etcd's raft with async storage writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from raftmq.raft.entry import LogPosition, Proposal
+from raftmq.errors import invariant
+from raftmq.raft.election import Election
+from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.log_view import LogView, Random
-from raftmq.raft.membership import Membership, MembershipChange
-from raftmq.raft.messages import Message, SnapshotMeta
-from raftmq.raft.ready import Appended, AppendToken, Ready, Refused, Role
-from raftmq.raft.settings import RaftSettings
-from raftmq.types import LogIndex, Offset, ReplicaId, Term
+from raftmq.raft.invariants import check_core, check_progress
+from raftmq.raft.membership import MembershipChange
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    SnapshotMeta,
+    VoteRequest,
+    VoteResponse,
+)
+from raftmq.raft.progress import ProgressState
+from raftmq.raft.ready import Appended, AppendToken, AppendWork, Ready, Refused, Role, RoleChange
+from raftmq.raft.state import RestoredState
+from raftmq.types import NO_REPLICA, LogIndex, ReplicaId, Term
+
+__all__ = ["RaftCore", "RestoredState", "SnapshotSource"]
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredState:
-    """What storage holds of a group when its core starts."""
+class RaftCore(Election):
+    """One replica of one group. Called from one thread; every method is quick and never blocks.
 
-    hard_state: HardState
-    position: LogPosition
-    """The point the log starts after."""
-    last_index: LogIndex
-    last_next_offset: Offset
-    """`next_offset` of the last entry (of `position` when the log is empty)."""
-    last_append_time_ms: int
-    term_starts: tuple[tuple[Term, LogIndex], ...]
-    """(term, first index of it) for each term present in the log after `position`, ascending."""
-    membership: Membership
-    """As of `state_index`."""
-    state_index: LogIndex
-    """A: derived state and membership include every entry up to here; may be beyond `last_index` after a snapshot
-    whose records are still being streamed. The core starts with applied = min(A, last_index)."""
+    The shell reads, and never writes: `replica_id`, `term`, `vote`, `role`, `leader_id`, `commit_index`,
+    `applied_index`, `last_index`, `first_index`, `membership` (the active, that is applied, configuration), and
 
+    - `state_floor`: A of the snapshot or restart this replica stands on; its state must not be used before
+      `applied_index` reaches it;
+    - `campaign_due`: the election timeout passed and a campaign is allowed: call `campaign()` now, or when a gate lets
+      it;
+    - `beat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm): call `take_beats()`.
 
-class RaftCore:
-    """See DESIGN section 4. Called from one thread; every method is quick and never blocks."""
+    It sets `snapshot_meta`.
+    """
 
-    # read by the shell (properties or plain slots, read-only outside):
-    replica_id: ReplicaId
-    term: Term
-    role: Role
-    leader_id: ReplicaId
-    commit_index: LogIndex
-    applied_index: LogIndex
-    state_floor: LogIndex
-    """A of the snapshot or restart this replica stands on: state must not be used before applied_index reaches it."""
-    last_index: LogIndex
-    first_index: LogIndex
-    membership: Membership
-    """The active (applied) configuration."""
-    campaign_due: bool
-    """The election timeout passed and a campaign is allowed: the shell calls `campaign()` now or when its gate lets it."""
-    beat_due: bool
-    """A leader owes its peers a heartbeat (timer, or a read to confirm): the shell calls `take_beats()`."""
+    __slots__ = ()
 
-    def __init__(
-        self,
-        replica_id: ReplicaId,
-        restored: RestoredState,
-        log_view: LogView,
-        random: Random,
-        settings: RaftSettings,
-    ) -> None: ...
+    # ----------------------------------------------------------------------------------------------------------- time
 
-    # -- time
     def tick(self, count: int = 1) -> None:
         """Logical time. Sets `campaign_due` / `beat_due`, runs check-quorum and transfer time-outs."""
+        if self.role is Role.LEADER:
+            self._tick_leader(count)
+            self._maybe_leave_joint()
+            check_core(self)
+            return
+        self._election_elapsed += count
+        if self._election_elapsed >= self._timeout_ticks and not self.campaign_due and self._can_campaign():
+            self.campaign_due = True
 
     def campaign(self) -> None:
-        """Start a pre-vote round (no effect where campaigning is not allowed: learner, removed, leader already,
-        snapshot pending, unapplied membership entry committed, applied below `state_floor`)."""
+        """Start a pre-vote round.
+
+        No effect where campaigning is not allowed: learner, removed, leader already, snapshot pending, unapplied
+        membership entry committed, applied below `state_floor`.
+        """
+        self._campaign()
+        check_core(self)
 
     def forget_leader(self) -> None:
         """A follower has independent evidence that its leader's process is gone: pre-votes are granted at once."""
+        if self.role is Role.FOLLOWER:
+            self.leader_id = NO_REPLICA
 
     def step_down(self) -> None:
         """A leader becomes follower of nobody in the same term (its disk hangs, it is quarantined, it shuts down)."""
+        if self.role is Role.LEADER:
+            self._become_follower(self.term, NO_REPLICA)
 
     def require_confirmation(self) -> None:
-        """After a stall: `is_confirmed_leader` is False until a beat round begun after this call is acked by a quorum;
-        steps down when that does not happen within one minimum election timeout."""
+        """Doubt the own leadership, after a stall.
+
+        `is_confirmed_leader` is False until a beat round begun after this call is acknowledged by a quorum; steps down
+        when that does not happen within one minimum election timeout.
+        """
+        if self.role is Role.LEADER:
+            self._begin_confirmation()
 
     @property
     def is_confirmed_leader(self) -> bool:
         """Leader, its own no-op applied, and not under `require_confirmation`: it may judge and take proposals."""
-        raise NotImplementedError
+        return self.role is Role.LEADER and not self._confirm_round and self.log.applied >= self._noop_index
 
-    # -- input
+    # ---------------------------------------------------------------------------------------------------------- input
+
     def step(self, message: Message) -> None:
         """A message from a peer. Wrong target, unknown or stale ones are dropped or answered as the thesis says."""
+        if message.target != self.replica_id:
+            return
+        if isinstance(message, VoteRequest | VoteResponse):
+            # What is committed stays so: true whatever the message's term.
+            self._learn_commit(message.commit_index, message.commit_term)
+        if message.term == self.term or self._pass_term(message):
+            self._dispatch(message)
+        check_core(self)
+
+    def _pass_term(self, message: Message) -> bool:
+        """Judge a message of another term: whether it is to be handled, in the term it brought."""
+        if message.term < self.term:
+            self._answer_stale(message)
+            return False
+        if isinstance(message, VoteRequest):
+            if self._is_sticky(message):
+                return False
+            if message.is_pre_vote:
+                return True  # nobody's term changes for a question
+        if isinstance(message, VoteResponse) and message.is_pre_vote and message.is_granted:
+            return True  # carries the term asked for, which nobody has entered
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            self._become_follower(message.term, message.source)
+        else:
+            self._become_follower(message.term, NO_REPLICA)
+        return True
+
+    def _answer_stale(self, message: Message) -> None:
+        """Tell a sender behind us our term where silence would leave somebody stuck.
+
+        Scenario: S3, cut off, raised its term and came back. The leader's messages are of a lower term; if S3 ignored
+        them and, with pre-vote, never raised the others' terms, it would stay outside for ever.
+        """
+        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+            self._respond(AppendResponse(self.replica_id, message.source, self.term, LogIndex(0), is_rejected=True))
+        elif isinstance(message, VoteRequest) and message.is_pre_vote:
+            self._respond_vote(message, self.term, is_granted=False)
+
+    def _dispatch(self, message: Message) -> None:
+        """Hand a message of the current term to its handler, the frequent ones first."""
+        if isinstance(message, AppendRequest):
+            self._on_append_request(message)
+        elif isinstance(message, AppendResponse):
+            self._on_append_response(message)
+        elif isinstance(message, Heartbeat):
+            self._on_heartbeat(message)
+        elif isinstance(message, HeartbeatResponse):
+            self._on_heartbeat_response(message)
+        elif isinstance(message, VoteRequest):
+            self._on_vote_request(message)
+        elif isinstance(message, VoteResponse):
+            self._on_vote_response(message)
+        elif isinstance(message, ReadIndexRequest):
+            self._on_read_index_request(message)
+        elif isinstance(message, ReadIndexResponse):
+            self._on_read_index_response(message)
+        elif isinstance(message, InstallSnapshot):
+            self._on_install_snapshot(message)
+        else:
+            self._on_timeout_now(message)
 
     def propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
         """Append to the leader's log, all or none. `now_ms` is clamped so that append times never decrease."""
-        raise NotImplementedError
+        outcome = self._propose(proposals, now_ms)
+        check_core(self)
+        return outcome
 
     def propose_membership(self, change: MembershipChange, now_ms: int) -> Appended | Refused:
         """Append a change of membership (checked here as far as it can be; an invalid one at apply becomes empty)."""
-        raise NotImplementedError
+        outcome = self._propose_membership(change, now_ms)
+        check_core(self)
+        return outcome
 
     def read_index(self, request_id: int) -> None:
-        """Ask for a confirmed commit index; answered in `Ready.reads` or `Ready.failed_reads`. Forwarded by followers
-        (lost messages are simply never answered: the shell times out and asks with a fresh id)."""
+        """Ask for a confirmed commit index; answered in `Ready.reads` or `Ready.failed_reads`.
+
+        Forwarded by followers (lost messages are simply never answered: the shell times out and asks with a fresh id).
+        """
+        self._ask_read(request_id)
 
     def transfer_leader(self, target: ReplicaId) -> Refused | None:
         """Hand leadership to `target`; no proposals are taken until it happened or one election timeout passed."""
+        outcome = self._begin_transfer(target)
+        check_core(self)
+        return outcome
 
-    # -- heartbeats (packed by the shell into one frame per node pair; `step` takes the message form too)
+    # ----------------------------------------------------------------------------------------------------- heartbeats
+
     def take_beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
-        """(target, min(match, commit), read counter) for each peer, and clears `beat_due`. Empty unless leader."""
-        raise NotImplementedError
+        """(target, min(match, commit), read counter) for each peer, and clears `beat_due`. Empty unless leader.
+
+        The shell packs them into one frame per node pair; `step` takes the message form too.
+        """
+        return self._beats()
 
     def on_quiet_beat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
         """The fast path of a heartbeat that changes nothing but the election timer. True: handled, echo it.
-        False: nothing was done, use `step(Heartbeat(...))`."""
-        raise NotImplementedError
+
+        False: nothing was done, use `step(Heartbeat(...))`.
+        """
+        return self._on_quiet_beat(source, term, commit_index)
 
     def on_quiet_beat_response(self, source: ReplicaId, term: Term, read_counter: int) -> bool:
-        """The fast path of the echo (peer caught up, no read waits on it). False: use `step(HeartbeatResponse(...))`."""
-        raise NotImplementedError
+        """The fast path of the echo (peer caught up, no read waits on it). False: use `step(HeartbeatResponse(...))`.
 
-    # -- completions
+        Args:
+            source: the peer that echoed.
+            term: the term of the heartbeat.
+            read_counter: the counter of the heartbeat; a stale one is harmless.
+        """
+        progress = self.progress.get(source)
+        if (
+            progress is None
+            or term != self.term
+            or progress.match_index != self.log.last_index
+            or progress.state is not ProgressState.REPLICATE
+            or self._confirm_round
+            or self._reads.is_confirming
+        ):
+            return False
+        progress.is_recently_active = True
+        progress.read_ack = max(progress.read_ack, min(read_counter, self._reads.round))
+        return True
+
+    # ---------------------------------------------------------------------------------------------------- completions
+
     def append_done(self, token: AppendToken) -> None:
         """That append, and all before it, are durable."""
+        if token.sequence <= self._done_sequence:
+            invariant(condition=False, name="appends_in_order", sequence=token.sequence, done=self._done_sequence)
+        self._done_sequence = token.sequence
+        self._on_append_done(token)
+        check_core(self)
+
+    def _on_append_done(self, token: AppendToken) -> None:
+        log = self.log
+        if log.snapshot is not None and log.snapshot_sequence and token.sequence >= log.snapshot_sequence:
+            log.snapshot = None  # valid in any term: what is installed is installed
+        if (
+            token.last_index
+            and log.snapshot is None
+            and self._is_append_current(token)
+            and log.mark_durable(token.last_index, token.last_term)
+            and self.role is Role.LEADER
+        ):
+            self._count_own_log()
+            self._maybe_commit()
+        self._on_own_vote_durable(token.term, token.vote)
+
+    def _is_append_current(self, token: AppendToken) -> bool:
+        """Whether the completion speaks of the log as it is: the guard against the ABA race of async appends.
+
+        Scenario: an append of (5, term 1) is in flight; term 2's leader replaces entry 5; term 3's leader puts the
+        first one back. The first completion arrives: the entry equals (5, term 1), yet the write of term 2 is still
+        to hit the disk after it. So a completion counts only in the term it was handed out in; every append carries
+        the last position of the whole tail, so that the next one makes up for it.
+        """
+        return token.term == self.term
 
     def apply_done(self, index: LogIndex) -> None:
         """Entries up to `index` are applied; membership entries among them take effect now."""
+        if index <= self.log.applied:
+            return  # of before a snapshot
+        self.log.applied_to(index)
+        while self._applying_parts and self._applying_parts[0][0] <= index:
+            self._applying_bytes -= self._applying_parts.popleft()[1]
+        self._apply_memberships(index)
+        self._maybe_leave_joint()
+        check_core(self)
 
     def entries_fetched(self) -> None:
         """A `LogView.entries` that answered None may answer now."""
+        self._apply_is_fetching = False
+        for progress in self.progress.values():
+            progress.is_fetching = False
+        self._flush_due = bool(self.progress)
 
     def report_unreachable(self, peer: ReplicaId) -> None:
         """Messages to the peer were dropped: probe instead of pipelining."""
+        progress = self.progress.get(peer)
+        if progress is not None and peer != self.replica_id and progress.state is ProgressState.REPLICATE:
+            progress.become_probe()
+            check_progress(progress, self.log.last_index)
 
     def report_snapshot(self, peer: ReplicaId, is_sent: bool) -> None:
         """The stream of an `InstallSnapshot` to the peer ended."""
+        progress = self.progress.get(peer)
+        if progress is None or progress.state is not ProgressState.SNAPSHOT:
+            return
+        if not is_sent:
+            progress.pending_snapshot = progress.match_index
+        progress.become_probe()
+        # Give the peer the time of a heartbeat to install it before anything follows.
+        progress.is_flow_paused = True
+        check_progress(progress, self.log.last_index)
 
     def compacted(self, position: LogPosition) -> None:
         """The shell deleted the durable log up to `position` (which is at most applied_index)."""
+        self.log.compacted(position)
+        check_core(self)
 
-    # -- output
+    # --------------------------------------------------------------------------------------------------------- output
+
     def has_ready(self, with_append: bool = True) -> bool:
         """Whether `ready(with_append)` would hold anything."""
-        raise NotImplementedError
+        if self._flush_due:
+            self._flush()
+        return bool(
+            self._messages
+            or (with_append and self._has_append())
+            or self._has_apply()
+            or self._confirmed_reads
+            or self._failed_reads
+            or self._has_role_change()
+        )
 
     def ready(self, with_append: bool = True) -> Ready:
-        """Take everything to be done. With `with_append=False` the pending write (and the messages behind it) stays for
-        a later call, so that what arrives during a commit gathers into one next write. The shell need not wait for one
-        append before taking the next; completions come back in order."""
-        raise NotImplementedError
+        """Take everything to be done.
 
-    # -- progress, for the shell's decisions
+        With `with_append=False` the pending write (and the messages behind it) stays for a later call, so that what
+        arrives during a commit gathers into one next write. The shell need not wait for one append before taking the
+        next; completions come back in order.
+        """
+        if self._flush_due:
+            self._flush()
+        role_change = None
+        if self._has_role_change():
+            role_change = self._reported = RoleChange(self.role, self.term, self.leader_id)
+        messages, reads, failed_reads = tuple(self._messages), tuple(self._confirmed_reads), tuple(self._failed_reads)
+        self._messages.clear()
+        self._confirmed_reads.clear()
+        self._failed_reads.clear()
+        # A snapshot and entries to apply never meet in one Ready: `_has_apply` is False while a snapshot is pending.
+        apply = self._take_apply() if self._has_apply() else ()
+        append = self._take_append() if with_append and self._has_append() else None
+        return Ready(role_change, messages, append, apply, reads, failed_reads)
+
+    def _has_role_change(self) -> bool:
+        reported = self._reported
+        return reported.leader_id != self.leader_id or reported.term != self.term or reported.role is not self.role
+
+    def _has_append(self) -> bool:
+        handed = self._handed
+        return bool(
+            self._responses or handed.term != self.term or handed.vote != self.vote or self.log.has_pending_write
+        )
+
+    def _take_append(self) -> AppendWork:
+        """One write: everything that is pending. A commit index alone is not worth one; it rides along."""
+        self._sequence += 1
+        log = self.log
+        entries, snapshot = log.take_pending(self._sequence)
+        has_vote_change = self._handed.term != self.term or self._handed.vote != self.vote
+        must_sync = bool(entries) or snapshot is not None or has_vote_change
+        hard_state = None
+        if must_sync and (has_vote_change or self._handed.commit_index != log.commit):
+            hard_state = self._handed = HardState(self.term, self.vote, LogIndex(log.commit))
+        has_tail = bool(log.unstable)
+        token = AppendToken(
+            term=self.term,
+            vote=self.vote,
+            last_index=LogIndex(log.last_index if has_tail else 0),
+            last_term=Term(log.last_term if has_tail else 0),
+            snapshot_index=snapshot.meta.position.index if snapshot else LogIndex(0),
+            sequence=self._sequence,
+        )
+        responses = tuple(self._responses)
+        self._responses.clear()
+        return AppendWork(hard_state, entries, snapshot, responses, token, must_sync)
+
+    def _last_to_apply(self) -> int:
+        """Only what is committed *and* durable here may be applied."""
+        return min(self.log.commit, self.log.durable_index)
+
+    def _has_apply(self) -> bool:
+        return (
+            self.log.applying < self._last_to_apply()
+            and self.log.snapshot is None
+            and not self._apply_is_fetching
+            and self._applying_bytes < self.settings.apply_bytes_max
+        )
+
+    def _take_apply(self) -> tuple[Entry, ...]:
+        log = self.log
+        entries = log.durable_entries(
+            log.applying + 1, self._last_to_apply(), self.settings.apply_bytes_max - self._applying_bytes
+        )
+        if not entries:
+            self._apply_is_fetching = True
+            return ()
+        payload_bytes = 0
+        for entry in entries:
+            payload_bytes += len(entry.payload)
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self._applying_membership.append((entry.index, entry.payload))
+        log.applying = entries[-1].index
+        self._applying_parts.append((log.applying, payload_bytes))
+        self._applying_bytes += payload_bytes
+        return entries
+
+    # ------------------------------------------------------------------------------------------------------- progress
+
     def match_index(self, peer: ReplicaId) -> LogIndex:
         """Leader only: the last index known durable on the peer (0 when unknown)."""
-        raise NotImplementedError
+        progress = self.progress.get(peer)
+        return LogIndex(progress.match_index if progress else 0)
 
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
         """Leader only: match per member, itself included."""
-        raise NotImplementedError
+        return {member: LogIndex(progress.match_index) for member, progress in self.progress.items()}
 
 
 class SnapshotSource:
-    """How the core learns what snapshot it may send: the shell sets `RaftCore.snapshot_meta` (a callable returning
-    `SnapshotMeta | None`, None = not now) and puts the rows behind the resulting `InstallSnapshot` itself."""
+    """How the core learns what snapshot it may send.
+
+    The shell sets `RaftCore.snapshot_meta` (a callable returning `SnapshotMeta | None`, None = not now) and puts the
+    rows behind the resulting `InstallSnapshot` itself.
+    """
 
     def __call__(self) -> SnapshotMeta | None:
+        """Not now."""
         return None

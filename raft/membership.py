@@ -1,7 +1,13 @@
-"""Who takes part in a group, and how that changes: joint consensus with learners (thesis 4.3), active when applied."""
+"""Who takes part in a group, and how that changes: joint consensus with learners (thesis 4.3), active when applied.
+
+Must not know logs, roles or time: values in, values out. The decisions are deterministic, as every replica makes them
+when it applies the entry. Invariants: those of `Membership`, checked by `find_defect`.
+Source: Ongaro's thesis 4.2.1 (learners), 4.3 (joint consensus); the rules of a change are those of etcd's confchange.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -33,6 +39,18 @@ class Membership:
         """Whether two majorities are needed."""
         return bool(self.outgoing)
 
+    @property
+    def voter_ids(self) -> tuple[ReplicaId, ...]:
+        """The voters of both halves, sorted."""
+        if not self.outgoing:
+            return self.voters
+        return tuple(sorted({*self.voters, *self.outgoing}))
+
+    @property
+    def member_ids(self) -> tuple[ReplicaId, ...]:
+        """Everyone: voters of both halves and learners, sorted."""
+        return tuple(sorted({*self.voters, *self.outgoing, *self.learners}))
+
 
 EMPTY_MEMBERSHIP = Membership(voters=())
 """What a replica knows before its first snapshot: nothing, so it neither votes for itself nor campaigns."""
@@ -55,3 +73,183 @@ class MembershipChange:
     revision: int = 0
     is_explicit: bool = False
     """True: stay joint until a change without steps is proposed; False: leave by itself."""
+
+
+class MembershipError(ValueError):
+    """The change cannot be made from the current membership, or its bytes do not decode."""
+
+
+def find_defect(membership: Membership) -> str | None:
+    """Which invariant of `Membership` does not hold; None when all do."""
+    voters, learners = set(membership.voters), set(membership.learners)
+    outgoing, learners_next = set(membership.outgoing), set(membership.learners_next)
+    for name in ("voters", "learners", "outgoing", "learners_next"):
+        ids: tuple[ReplicaId, ...] = getattr(membership, name)
+        if list(ids) != sorted(set(ids)) or (ids and ids[0] < 1):
+            return f"{name} are not sorted, distinct and positive"
+    if (voters | outgoing) & learners:
+        return "a voter is a learner too"
+    if not learners_next <= outgoing:
+        return "a learner-to-be is not an outgoing voter"
+    if learners_next & voters:
+        return "a learner-to-be is an incoming voter"
+    if not membership.is_joint and (learners_next or membership.auto_leave):
+        return "not joint, yet something of a joint configuration is set"
+    if membership.is_joint and not voters:
+        return "joint without incoming voters"
+    return None
+
+
+def apply_change(membership: Membership, change: MembershipChange) -> Membership:
+    """The membership after `change`: left if it has no steps, in one simple step where that is safe, else joint.
+
+    Raises:
+        MembershipError: the change cannot be made from here.
+    """
+    if not change.steps:
+        return leave_joint(membership)
+    if not change.is_explicit and not membership.is_joint:
+        target = _with_steps(membership, change)
+        # Two majorities of sets that differ by one voter always overlap (thesis 4.1), so one step is enough.
+        if len(set(target.voters) ^ set(membership.voters)) <= 1:
+            return target
+    return enter_joint(membership, change)
+
+
+def simple_change(membership: Membership, change: MembershipChange) -> Membership:
+    """The membership after a change of at most one voter, and any learners.
+
+    Raises:
+        MembershipError: joint already, more than one voter changes, or no voter would remain.
+    """
+    if membership.is_joint:
+        raise MembershipError("a simple change in a joint configuration")
+    target = _with_steps(membership, change)
+    if len(set(target.voters) ^ set(membership.voters)) > 1:
+        raise MembershipError("more than one voter changes without a joint configuration")
+    return target
+
+
+def enter_joint(membership: Membership, change: MembershipChange) -> Membership:
+    """The joint configuration: the old voters become `outgoing`, the steps change the incoming ones.
+
+    Raises:
+        MembershipError: joint already, without voters, or no voter would remain.
+    """
+    if membership.is_joint:
+        raise MembershipError("the configuration is joint already")
+    if not membership.voters:
+        raise MembershipError("a configuration without voters cannot become joint")
+    started = Membership(
+        voters=membership.voters,
+        learners=membership.learners,
+        outgoing=membership.voters,
+        auto_leave=not change.is_explicit,
+        revision=membership.revision,
+    )
+    return _with_steps(started, change)
+
+
+def leave_joint(membership: Membership) -> Membership:
+    """The incoming half alone; outgoing voters that were demoted become learners.
+
+    Raises:
+        MembershipError: not joint.
+    """
+    if not membership.is_joint:
+        raise MembershipError("the configuration is not joint")
+    return Membership(
+        voters=membership.voters,
+        learners=tuple(sorted({*membership.learners, *membership.learners_next})),
+        revision=membership.revision,
+    )
+
+
+def _with_steps(membership: Membership, change: MembershipChange) -> Membership:
+    voters, learners = set(membership.voters), set(membership.learners)
+    learners_next = set(membership.learners_next)
+    for op, replica_id in change.steps:
+        if replica_id < 1:
+            raise MembershipError(f"replica id {replica_id} is not positive")
+        voters.discard(replica_id)
+        learners.discard(replica_id)
+        learners_next.discard(replica_id)
+        if op is MembershipOp.ADD_VOTER:
+            voters.add(replica_id)
+        elif op is MembershipOp.ADD_LEARNER:
+            # While it votes in the old half it cannot be a learner yet: that waits for the leave.
+            (learners_next if replica_id in membership.outgoing else learners).add(replica_id)
+    if not voters:
+        raise MembershipError("no voter would remain")
+    return Membership(
+        voters=tuple(sorted(voters)),
+        learners=tuple(sorted(learners)),
+        outgoing=membership.outgoing,
+        learners_next=tuple(sorted(learners_next)),
+        auto_leave=membership.auto_leave,
+        revision=max(membership.revision, change.revision),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- codec
+
+_FORMAT = 1
+_CHANGE_HEADER = struct.Struct("<BBQH")  # format, is_explicit, revision, step count
+_STEP = struct.Struct("<BQ")  # op, replica id
+_MEMBERSHIP_HEADER = struct.Struct("<BBQHHHH")  # format, auto_leave, revision, counts of the four sets
+
+
+def encode_change(change: MembershipChange) -> bytes:
+    """The payload of a MEMBERSHIP entry (little-endian, on disk and on the wire)."""
+    header = _CHANGE_HEADER.pack(_FORMAT, change.is_explicit, change.revision, len(change.steps))
+    return header + b"".join(_STEP.pack(op, replica_id) for op, replica_id in change.steps)
+
+
+def decode_change(payload: bytes) -> MembershipChange:
+    """The change in a MEMBERSHIP entry.
+
+    Raises:
+        MembershipError: the bytes are no change.
+    """
+    try:
+        format_number, is_explicit, revision, count = _CHANGE_HEADER.unpack_from(payload)
+        if format_number != _FORMAT or len(payload) != _CHANGE_HEADER.size + count * _STEP.size:
+            raise MembershipError("unknown format or wrong length of a membership change")
+        steps = tuple(
+            (MembershipOp(op), ReplicaId(replica_id))
+            for op, replica_id in _STEP.iter_unpack(payload[_CHANGE_HEADER.size :])
+        )
+    except (struct.error, ValueError) as error:
+        raise MembershipError(f"not a membership change: {error}") from error
+    return MembershipChange(steps, revision, bool(is_explicit))
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """A membership as bytes (little-endian), for storage and snapshots."""
+    sets = (membership.voters, membership.learners, membership.outgoing, membership.learners_next)
+    header = _MEMBERSHIP_HEADER.pack(_FORMAT, membership.auto_leave, membership.revision, *map(len, sets))
+    return header + struct.pack(f"<{sum(map(len, sets))}Q", *(replica_id for ids in sets for replica_id in ids))
+
+
+def decode_membership(data: bytes) -> Membership:
+    """The membership in `data`.
+
+    Raises:
+        MembershipError: the bytes are no membership, or a defective one.
+    """
+    try:
+        format_number, auto_leave, revision, *counts = _MEMBERSHIP_HEADER.unpack_from(data)
+        ids = struct.unpack(f"<{sum(counts)}Q", data[_MEMBERSHIP_HEADER.size :])
+    except struct.error as error:
+        raise MembershipError(f"not a membership: {error}") from error
+    if format_number != _FORMAT:
+        raise MembershipError(f"unknown format {format_number} of a membership")
+    sets: list[tuple[ReplicaId, ...]] = []
+    for count in counts:
+        sets.append(tuple(ReplicaId(replica_id) for replica_id in ids[:count]))
+        ids = ids[count:]
+    membership = Membership(sets[0], sets[1], sets[2], sets[3], bool(auto_leave), revision)
+    defect = find_defect(membership)
+    if defect:
+        raise MembershipError(defect)
+    return membership

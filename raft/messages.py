@@ -12,6 +12,9 @@ from raftmq.raft.entry import Entry, LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.types import LogIndex, ReplicaId, Term
 
+NO_INDEX = LogIndex(0)
+NO_TERM = Term(0)
+
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
@@ -66,8 +69,8 @@ class AppendResponse:
     term: Term
     index: LogIndex
     is_rejected: bool = False
-    hint_index: LogIndex = LogIndex(0)
-    hint_term: Term = Term(0)
+    hint_index: LogIndex = NO_INDEX
+    hint_term: Term = NO_TERM
 
 
 @dataclass(frozen=True, slots=True)

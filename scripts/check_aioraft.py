@@ -50,7 +50,7 @@ class Installation:
 def run(command: list[str], timeout: float) -> tuple[int, str]:
     """Run a command; its exit code (124 on timeout) and everything it said."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return 124, f"gave up after {timeout:.0f} s"
     return done.returncode, done.stdout + done.stderr

@@ -6,7 +6,6 @@ import crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from raftmq import batch_header
 from raftmq.batch_header import BatchFormatError, parse_header, seal, validate, with_producer
 

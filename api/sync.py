@@ -1,0 +1,466 @@
+"""The SDK for synchronous code: the same classes and arguments, thread-safe and blocking.
+
+One background thread with one event loop serves all clients of a process (several gRPC event loops in one process are fragile).
+Must not do work of its own: every method runs the asynchronous client's method of the same name there, and raises the same errors.
+
+::
+
+    with raftmq.sync.Producer(bootstrap_servers="localhost:9400") as producer:
+        metadata = producer.send("flights", value=b"...").result()
+
+Waiting methods can be interrupted (Ctrl-C): what runs in the background is then cancelled, with the outcome that its asynchronous
+method documents for cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from raftmq.client.admin import Admin as _AsyncAdmin
+from raftmq.client.admin import ClusterDescription, TopicDescription
+from raftmq.client.consumer import Consumer as _AsyncConsumer
+from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.leader_calls import OffsetAndTimestamp
+from raftmq.client.producer import Producer as _AsyncProducer
+from raftmq.client.producer_batch import AppendedSpan
+from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
+from raftmq.client.producer_batch import Delivery as _AsyncDelivery
+from raftmq.errors import ClosedClientError
+from raftmq.types import Record, RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
+ITERATION_RECORDS_MAX = 500
+"""Records fetched at once when iterating: an event-loop round trip for each would cost more than the record."""
+ITERATION_WAIT_MS = 1000
+"""How long an iterating thread waits in the loop before it looks again whether the consumer was closed."""
+
+
+class _Loop:
+    """The process's background event loop; made at first use, and again in a forked child."""
+
+    _lock = threading.Lock()
+    _current: _Loop | None = None
+
+    def __init__(self) -> None:
+        self.generation = current_generation()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="raftmq-sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @classmethod
+    def get(cls) -> _Loop:
+        with cls._lock:
+            if cls._current is None or cls._current.generation != current_generation():
+                cls._current = _Loop()
+            return cls._current
+
+    @classmethod
+    def forget_after_fork(cls) -> None:
+        """The thread did not survive, and the lock may have been held by one that did not either."""
+        cls._lock = threading.Lock()
+        cls._current = None
+
+    def start(self, coroutine: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("raftmq.sync must not be used on its own event loop: it would wait for itself")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[object, object, T], timeout_seconds: float | None = None) -> T:
+        future = self.start(coroutine)
+        try:
+            return future.result(timeout_seconds)
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _register_fork_hook() -> None:
+    import os
+
+    os.register_at_fork(after_in_child=_Loop.forget_after_fork)
+
+
+_register_fork_hook()
+
+
+class _Client:
+    """What the three clients share: the loop, the process they belong to, and being opened and closed."""
+
+    _name = "client"
+
+    def __init__(self) -> None:
+        self._generation = current_generation()
+        self._loop = _Loop.get()
+
+    def _check(self) -> None:
+        check_not_forked(self._generation, self._name)
+
+    def _run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
+        """Run what `coroutine_of` makes; it is made here, after the check, so that none is left unawaited."""
+        self._check()
+        return self._loop.run(coroutine_of())
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run a plain method on the loop's thread, where all of a client's state lives."""
+
+        async def call() -> T:
+            return function()
+
+        return self._run(call)
+
+
+class Delivery:
+    """One record's acknowledgement: as `raftmq.Delivery`, with `result` instead of ``await``."""
+
+    __slots__ = ("_delivery", "_loop")
+
+    def __init__(self, delivery: _AsyncDelivery, loop: _Loop) -> None:
+        self._delivery = delivery
+        self._loop = loop
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._delivery.done()
+
+    def result(self, timeout_seconds: float | None = None) -> RecordMetadata:
+        """Wait for the acknowledgement. Raises as `raftmq.Delivery`, and `TimeoutError` (the outcome is not known yet)."""
+        if self._delivery.done():
+            return self._delivery.result()
+
+        async def wait() -> RecordMetadata:
+            return await self._delivery
+
+        return self._loop.run(wait(), timeout_seconds)
+
+
+class BulkDelivery:
+    """The acknowledgement of one `Producer.send_many`: as `raftmq.BulkDelivery`, with `result` instead of ``await``."""
+
+    __slots__ = ("_delivery", "_loop")
+
+    def __init__(self, delivery: _AsyncBulkDelivery, loop: _Loop) -> None:
+        self._delivery = delivery
+        self._loop = loop
+
+    @property
+    def count(self) -> int:
+        """Records taken."""
+        return self._delivery.count
+
+    def done(self) -> bool:
+        """Whether every outcome is known."""
+        return self._delivery.done()
+
+    def result(self, timeout_seconds: float | None = None) -> list[AppendedSpan]:
+        """Wait for every outcome. Raises as `raftmq.BulkDelivery`, and `TimeoutError` (some are not known yet)."""
+
+        async def wait() -> list[AppendedSpan]:
+            return await self._delivery
+
+        return self._loop.run(wait(), timeout_seconds)
+
+
+class Producer(_Client):
+    """`raftmq.Producer` for synchronous code; any number of threads may share one.
+
+    Takes the same arguments and connects when it is made (or at ``with``, whichever is first).
+    """
+
+    _name = "producer"
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        self._client = _make(self._loop, _AsyncProducer, (), settings)
+        self._run(self._client.start)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run(lambda: self._client.__aexit__(kind, error, traceback))
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> Delivery:
+        """Take one record; blocks for buffer space only. As `raftmq.Producer.send`."""
+        delivery = self._run(lambda: self._client.send(topic, value, key, partition, timestamp_ms, headers))
+        return Delivery(delivery, self._loop)
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> RecordMetadata:
+        """`send`, then wait for the acknowledgement. As `raftmq.Producer.send_and_wait`."""
+        return self._run(lambda: self._client.send_and_wait(topic, value, key, partition, timestamp_ms, headers))
+
+    def send_many(
+        self,
+        topic: str,
+        records: Iterable[tuple[object, object]],
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkDelivery:
+        """Take many (key, value) pairs: the fast way. As `raftmq.Producer.send_many`.
+
+        The iterable is read on the background thread: a slow generator delays other clients of the process, so give it
+        records that are there.
+        """
+        delivery = self._run(
+            lambda: self._client.send_many(topic, records, partition=partition, timestamp_ms=timestamp_ms)
+        )
+        return BulkDelivery(delivery, self._loop)
+
+    def flush(self) -> None:
+        """Wait for everything taken so far. As `raftmq.Producer.flush`."""
+        self._run(self._client.flush)
+
+    def close(self) -> None:
+        """Flush, then close. As `raftmq.Producer.close`."""
+        self._run(self._client.close)
+
+
+class Consumer(_Client):
+    """`raftmq.Consumer` for synchronous code; threads may share one, but each record goes to one of them.
+
+    Takes the same arguments and connects when it is made.
+    """
+
+    _name = "consumer"
+
+    def __init__(self, *topics: str, **settings: object) -> None:
+        super().__init__()
+        self._client = _make(self._loop, _AsyncConsumer, topics, settings)
+        self._lock = threading.Lock()
+        self._chunk: list[Record] = []  # fetched by the iterator and not yet handed out, last first
+        self._is_closed = False
+        self._run(self._client.start)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close; iterating threads end. As `raftmq.Consumer.close`."""
+        self._is_closed = True
+        self._run(self._client.close)
+
+    # ----------------------------------------------------------------------------------------------------------- reading
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records until the consumer is closed. Raises as `raftmq.Consumer.getmany`."""
+        self._check()
+        return self
+
+    def __next__(self) -> Record:
+        while True:
+            self._check()
+            with self._lock:
+                if self._chunk:
+                    return self._chunk.pop()
+                if self._is_closed:
+                    raise StopIteration
+                try:
+                    found = self._run(
+                        lambda: self._client.getmany(timeout_ms=ITERATION_WAIT_MS, max_records=ITERATION_RECORDS_MAX)
+                    )
+                except ClosedClientError:
+                    if self._is_closed:
+                        raise StopIteration from None
+                    raise
+                self._chunk = [record for records in found.values() for record in records]
+                self._chunk.reverse()
+
+    def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """The next records by partition; empty when there are none in time. As `raftmq.Consumer.getmany`."""
+        self._give_back()
+        return self._run(lambda: self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
+
+    def _give_back(self) -> None:
+        """Return to the consumer what the iterator took and did not hand out, so that positions mean what they say."""
+        with self._lock:
+            first: dict[TopicPartition, int] = {}
+            for record in reversed(self._chunk):
+                first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+            self._chunk = []
+            assigned = self._call(self._client.assignment) if first else frozenset()
+            for partition, offset in first.items():
+                if partition in assigned:
+                    self._run(lambda tp=partition, at=offset: self._client.seek(tp, at))  # type: ignore[misc]
+
+    # -------------------------------------------------------------------------------------------- assignment, positions
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """As `raftmq.Consumer.assign`."""
+        self._give_back()
+        wanted = list(partitions)
+        self._call(lambda: self._client.assign(wanted))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """As `raftmq.Consumer.assignment`."""
+        return self._call(self._client.assignment)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """As `raftmq.Consumer.pause`."""
+        self._give_back()
+        self._call(lambda: self._client.pause(*partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """As `raftmq.Consumer.resume`."""
+        self._call(lambda: self._client.resume(*partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """As `raftmq.Consumer.paused`."""
+        return self._call(self._client.paused)
+
+    def position(self, partition: TopicPartition) -> int:
+        """As `raftmq.Consumer.position`."""
+        self._give_back()
+        return self._run(lambda: self._client.position(partition))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """As `raftmq.Consumer.seek`."""
+        self._give_back()
+        self._run(lambda: self._client.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """As `raftmq.Consumer.seek_to_beginning`."""
+        self._give_back()
+        self._run(lambda: self._client.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """As `raftmq.Consumer.seek_to_end`."""
+        self._give_back()
+        self._run(lambda: self._client.seek_to_end(*partitions))
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `raftmq.Consumer.beginning_offsets`."""
+        wanted = list(partitions)
+        return self._run(lambda: self._client.beginning_offsets(wanted))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `raftmq.Consumer.end_offsets`."""
+        wanted = list(partitions)
+        return self._run(lambda: self._client.end_offsets(wanted))
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `raftmq.Consumer.offsets_for_times`."""
+        return self._run(lambda: self._client.offsets_for_times(times_ms))
+
+
+class Admin(_Client):
+    """`raftmq.Admin` for synchronous code; any number of threads may share one. Connects when it is made."""
+
+    _name = "admin"
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        self._client = _make(self._loop, _AsyncAdmin, (), settings)
+        self._run(self._client.start)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As `raftmq.Admin.close`."""
+        self._run(self._client.close)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> TopicDescription:
+        """As `raftmq.Admin.create_topic`."""
+        return self._run(
+            lambda: self._client.create_topic(name, partitions, replication_factor, config, if_not_exists=if_not_exists)
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """As `raftmq.Admin.delete_topic`."""
+        self._run(lambda: self._client.delete_topic(name))
+
+    def list_topics(self) -> list[TopicDescription]:
+        """As `raftmq.Admin.list_topics`."""
+        return self._run(self._client.list_topics)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """As `raftmq.Admin.describe_topic`."""
+        return self._run(lambda: self._client.describe_topic(name))
+
+    def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),  # noqa: A002 - as in Admin
+    ) -> None:
+        """As `raftmq.Admin.alter_topic_config`."""
+        self._run(lambda: self._client.alter_topic_config(name, set, unset))
+
+    def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """As `raftmq.Admin.add_partitions`."""
+        return self._run(lambda: self._client.add_partitions(name, total))
+
+    def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `raftmq.Admin.delete_records`."""
+        return self._run(lambda: self._client.delete_records(before_offsets))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """As `raftmq.Admin.describe_cluster`."""
+        return self._run(self._client.describe_cluster)
+
+
+def _make(loop: _Loop, cls: Callable[..., T], positional: Sequence[object], settings: Mapping[str, object]) -> T:
+    """Make the asynchronous client on its loop, with the caller's arguments as they are (it checks them)."""
+
+    async def make() -> T:
+        return cls(*positional, **settings)
+
+    return loop.run(make())

@@ -1,0 +1,101 @@
+"""How many bytes of a partition lie after an offset: what retention by size asks, answered from memory.
+
+The state machine counts the payload bytes of everything ever applied; a mark remembers that count at an offset, one mark
+per `spacing` bytes. Bytes are counted from the log's end, so a trim, whoever made it, needs no accounting: marks below the
+new start are dropped. After a restart the older marks are read back from headers, newest first, and only as far as needed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftmq.raft.entry import EntryHeader
+from raftmq.types import LogIndex, Offset
+
+_SPACING_MIN = 64 * 1024
+_SPACING_MAX = 1024 * 1024
+_MARKS_PER_RETENTION = 64
+"""A partition is kept within this fraction of its retention above the limit."""
+HEADERS_PER_STEP = 5_000
+"""Headers read in one step back through the log: about 0.15 s of a reader thread."""
+
+
+class ByteMark(NamedTuple):
+    """At `offset`, `total_bytes` of payload had been applied in the partition's life."""
+
+    offset: Offset
+    total_bytes: int
+
+
+def spacing_for(retention_bytes: int) -> int:
+    """Bytes between two marks: bounds memory, and how far a trim may fall short of the limit."""
+    return max(_SPACING_MIN, min(_SPACING_MAX, retention_bytes // _MARKS_PER_RETENTION))
+
+
+class ByteMarks:
+    """Marks of one partition, ascending. Valid from the position it was made at, both ways."""
+
+    def __init__(self, spacing: int, applied_index: LogIndex, next_offset: int, total_bytes: int) -> None:
+        self.spacing = spacing
+        self._marks: deque[ByteMark] = deque([ByteMark(Offset(next_offset), total_bytes)])
+        self._back_index = applied_index
+        """The next entry to be read on the way back; everything above it is covered."""
+        self._back_bytes = total_bytes
+        """Payload bytes applied up to and including `_back_index`."""
+        self.is_complete = False
+        """Whether the way back reached the log's start, or a point from which on everything is to be deleted."""
+
+    def applied(self, next_offset: int, total_bytes: int) -> None:
+        """The partition's end moved."""
+        if total_bytes - self._marks[-1].total_bytes >= self.spacing:
+            self._marks.append(ByteMark(Offset(next_offset), total_bytes))
+
+    def trim_target(self, log_start_offset: int, total_bytes: int, retention_bytes: int) -> int | None:
+        """The offset before which everything may go so that at least `retention_bytes` remain; None: nothing to do."""
+        marks = self._marks
+        target: int | None = None
+        while marks and (marks[0].offset <= log_start_offset or total_bytes - marks[0].total_bytes >= retention_bytes):
+            if len(marks) == 1 and marks[0].offset <= log_start_offset:
+                break
+            mark = marks.popleft()
+            target = mark.offset
+        if not marks:
+            marks.append(ByteMark(Offset(target or log_start_offset), total_bytes))
+        return target if target is not None and target > log_start_offset else None
+
+    def read_back(
+        self,
+        header: Callable[[LogIndex], EntryHeader],
+        first_index: LogIndex,
+        log_start_offset: int,
+        total_bytes: int,
+        retention_bytes: int,
+    ) -> tuple[list[ByteMark], LogIndex, int, bool]:
+        """One step back through the log, in a thread; changes nothing. `take_back` takes what it returns."""
+        found: list[ByteMark] = []
+        index, counted = self._back_index, self._back_bytes
+        last = self._marks[0].total_bytes
+        for _ in range(HEADERS_PER_STEP):
+            if index < first_index:
+                return found, index, counted, True
+            entry = header(index)
+            if entry.next_offset <= log_start_offset and entry.record_count:
+                return found, index, counted, True
+            if last - counted >= self.spacing:
+                found.append(ByteMark(entry.next_offset, counted))
+                last = counted
+                if total_bytes - counted >= retention_bytes:
+                    return found, index, counted, True
+            index = LogIndex(index - 1)
+            if entry.record_count:
+                counted -= entry.payload_bytes
+        return found, index, counted, False
+
+    def take_back(self, found: list[ByteMark], index: LogIndex, counted: int, is_complete: bool) -> None:
+        """Add marks found on the way back."""
+        self._marks.extendleft(found)
+        self._back_index = index
+        self._back_bytes = counted
+        self.is_complete = is_complete

@@ -1,0 +1,74 @@
+"""How commands show results: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """The two forms of every answer."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="'text' for people, 'json' for programs.", show_default=True)
+]
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        envvar="RAFTMQ_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT[,HOST:PORT…]",
+        help="Client addresses of some brokers of the cluster.",
+    ),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long the cluster may take to answer.")
+]
+DEFAULT_TIMEOUT = 20.0
+"""Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
+DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
+
+Json = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
+
+
+def print_json(value: Json) -> None:
+    """One JSON document, on one line where it goes to a program."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table with a head; plain columns when it does not go to a terminal, so that `cut` and `grep` work."""
+    from rich.console import Console
+    from rich.table import Table
+
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in [list(columns), *texts]) for i in range(len(columns))]
+        for row in [list(columns), *texts]:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in texts:
+        table.add_row(*row)
+    Console(soft_wrap=True).print(table)
+
+
+def text_or_base64(data: bytes | None) -> Json:
+    """Bytes as JSON: a string when they are UTF-8, ``{"base64": …}`` otherwise, null when absent."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

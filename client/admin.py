@@ -1,0 +1,338 @@
+"""`Admin`: topics and cluster, as typed values. Must not hold state beyond its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.leader_calls import delete_records
+from raftmq.client.resolver import Resolver
+from raftmq.client.transport import (
+    ADD_PARTITIONS,
+    ALTER_TOPIC,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC,
+    LIST_TOPICS,
+    GrpcTransport,
+    Transport,
+)
+from raftmq.errors import ClosedClientError, InvalidArgumentError, TopicAlreadyExistsError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition of a topic."""
+
+    partition: int
+    group_id: int
+    """Its Raft group."""
+    replica_nodes: tuple[int, ...]
+    leader_node_id: int = 0
+    """0: nobody is known to lead it (or it was not asked for: see `Admin.describe_topic`)."""
+    leader_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster has it."""
+
+    name: str
+    topic_id: int
+    kind: str
+    replication_factor: int
+    config: dict[str, str]
+    """What was set for the topic."""
+    partitions: tuple[PartitionDescription, ...]
+    effective_config: dict[str, str] | None = None
+    """Defaults included; only from `Admin.describe_topic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """One broker process."""
+
+    node_id: int
+    address: str
+    host: str
+    rack: str
+    version: str
+    state: str
+    http_address: str
+    peer_address: str
+    is_metadata_voter: bool
+    is_connected: bool
+    """As the answering node sees it."""
+    replica_count: int
+    leader_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as one of its nodes sees it."""
+
+    cluster_id: str
+    answering_node_id: int
+    metadata_leader_node_id: int
+    metadata_term: int
+    metadata_revision: int
+    nodes: tuple[NodeDescription, ...]
+    topic_count: int
+    partition_count: int
+    partitions_without_leader: int
+
+
+class Admin:
+    """Creates, changes and describes topics; describes the cluster. One event loop.
+
+    ::
+
+        async with Admin(bootstrap_servers="localhost:9400") as admin:
+            await admin.create_topic("flights", partitions=6, replication_factor=3)
+
+    Every method waits at most `request_timeout_ms` and raises `RaftMQError`: a refusal is definite (nothing changed); with
+    `RequestTimedOutError`, `BrokenConnectionError` or `LeadershipLostError` a change may have been made, or may yet be. Cancelling
+    a change leaves its outcome unknown too.
+
+    Args:
+        bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
+        client_id: a name for logs.
+        request_timeout_ms: for each call, finding a broker included.
+        transport: replaces gRPC, for simulations.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        client_id: str = "raftmq",
+        request_timeout_ms: float = 30_000,
+        transport: Transport | None = None,
+    ) -> None:
+        if request_timeout_ms <= 0:
+            raise InvalidArgumentError("request_timeout_ms must be positive")
+        self.client_id = client_id
+        self._timeout_seconds = request_timeout_ms / 1000
+        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
+        self._generation = current_generation()
+        self._is_open = False
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Connect. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
+        check_not_forked(self._generation, "admin")
+        if self._is_closed or self._is_open:
+            raise ClosedClientError("an admin is started once; make a new one")
+        try:
+            await self._resolver.start(self._timeout_seconds)
+        except BaseException:
+            await self.close()
+            raise
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Close the connections. Calling it again does nothing."""
+        check_not_forked(self._generation, "admin")
+        self._is_open, self._is_closed = False, True
+        await self._resolver.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------------------------------------ topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> TopicDescription:
+        """Create a topic, and wait until each partition has a leader (at most `request_timeout_ms`).
+
+        Args:
+            name: letters, digits, ``.``, ``_`` and ``-``.
+            partitions: default: the brokers'.
+            replication_factor: default: the smaller of 3 and the number of hosts.
+            config: topic configuration; values are strings.
+            if_not_exists: return the topic that exists instead of raising, whatever its settings.
+
+        Raises:
+            TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,
+            InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
+        """
+        self._check_usable()
+        request = pb.CreateTopicRequest(
+            name=name,
+            partitions=_positive(partitions, "partitions"),
+            replication_factor=_positive(replication_factor, "replication_factor"),
+            config=dict(config or {}),
+            timeout_ms=max(1, int(self._timeout_seconds * 900)),  # the broker answers before our own patience ends
+        )
+        try:
+            response = await self._resolver.call_any(CREATE_TOPIC, request, self._timeout_seconds)
+        except TopicAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            return await self.describe_topic(name)
+        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.note_topic(response.topic)
+        return _topic(response.topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Raises `UnknownTopicError`."""
+        self._check_usable()
+        request = pb.DeleteTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
+        response = await self._resolver.call_any(DELETE_TOPIC, request, self._timeout_seconds)
+        self._resolver.note_revision(response.metadata_revision)
+
+    async def list_topics(self) -> list[TopicDescription]:
+        """All topics, by name."""
+        self._check_usable()
+        request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
+        response = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
+        self._resolver.note_revision(response.metadata_revision)
+        return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic with its leaders and its whole configuration. Raises `UnknownTopicError`."""
+        self._check_usable()
+        request = pb.DescribeTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
+        response = await self._resolver.call_any(DESCRIBE_TOPIC, request, self._timeout_seconds, is_read=True)
+        self._resolver.note_revision(response.metadata_revision)
+        leaders = {leader.group_id: leader for leader in response.leaders}
+        return _topic(response.topic, leaders, dict(response.effective_config))
+
+    async def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),  # noqa: A002 - reads as it means
+    ) -> None:
+        """Set some configuration keys of a topic, and return others to their defaults.
+
+        Raises `UnknownTopicError` or `InvalidConfigError`; then nothing changed.
+        """
+        self._check_usable()
+        request = pb.AlterTopicRequest(
+            name=name, set=dict(set or {}), unset=list(unset), metadata_revision=self._resolver.metadata_revision
+        )
+        response = await self._resolver.call_any(ALTER_TOPIC, request, self._timeout_seconds)
+        self._resolver.note_revision(response.metadata_revision)
+
+    async def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """Raise the number of partitions to `total`. Keys of new records may then belong elsewhere.
+
+        Raises `UnknownTopicError` or `InvalidPartitionsError` (not above today's number); then nothing changed.
+        """
+        self._check_usable()
+        request = pb.AddPartitionsRequest(
+            name=name,
+            total=_positive(total, "total"),
+            metadata_revision=self._resolver.metadata_revision,
+            timeout_ms=max(1, int(self._timeout_seconds * 900)),
+        )
+        response = await self._resolver.call_any(ADD_PARTITIONS, request, self._timeout_seconds)
+        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.note_topic(response.topic)
+        return _topic(response.topic)
+
+    async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
+
+        Repeating it is harmless. On an error some partitions may have been trimmed.
+        """
+        self._check_usable()
+        return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
+
+    # ----------------------------------------------------------------------------------------------------------- cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Nodes and totals, as the answering node sees them."""
+        self._check_usable()
+        request = pb.DescribeClusterRequest()
+        response = await self._resolver.call_any(DESCRIBE_CLUSTER, request, self._timeout_seconds, is_read=True)
+        self._resolver.note_revision(response.metadata_revision)
+        return ClusterDescription(
+            cluster_id=response.cluster_id,
+            answering_node_id=response.answering_node_id,
+            metadata_leader_node_id=response.metadata_leader_node_id,
+            metadata_term=response.metadata_term,
+            metadata_revision=response.metadata_revision,
+            nodes=tuple(sorted(map(_node, response.nodes), key=lambda node: node.node_id)),
+            topic_count=response.topic_count,
+            partition_count=response.partition_count,
+            partitions_without_leader=response.partitions_without_leader,
+        )
+
+    def _check_usable(self) -> None:
+        check_not_forked(self._generation, "admin")
+        if not self._is_open:
+            raise ClosedClientError("the admin is closed" if self._is_closed else "the admin is not started")
+
+
+def _positive(number: int | None, name: str) -> int:
+    if number is None:
+        return 0
+    if not 0 < number < 1 << 32:
+        raise InvalidArgumentError(f"{name} must be positive, not {number}")
+    return number
+
+
+def _topic(
+    topic: pb.Topic,
+    leaders: Mapping[int, pb.PartitionLeader] | None = None,
+    effective_config: dict[str, str] | None = None,
+) -> TopicDescription:
+    known = leaders or {}
+    nobody = pb.PartitionLeader()
+    return TopicDescription(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        kind=topic.kind,
+        replication_factor=topic.replication_factor,
+        config=dict(topic.config),
+        partitions=tuple(
+            PartitionDescription(
+                partition=partition.partition,
+                group_id=partition.group_id,
+                replica_nodes=tuple(partition.replica_nodes),
+                leader_node_id=known.get(partition.group_id, nobody).node_id,
+                leader_epoch=known.get(partition.group_id, nobody).leader_epoch,
+            )
+            for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
+        ),
+        effective_config=effective_config,
+    )
+
+
+def _node(entry: pb.ClusterNode) -> NodeDescription:
+    node = entry.node
+    return NodeDescription(
+        node_id=node.node_id,
+        address=node.address,
+        host=node.host,
+        rack=node.rack,
+        version=node.version,
+        state=node.state,
+        http_address=node.http_address,
+        peer_address=node.peer_address,
+        is_metadata_voter=entry.is_metadata_voter,
+        is_connected=entry.is_connected,
+        replica_count=entry.replica_count,
+        leader_count=entry.leader_count,
+    )

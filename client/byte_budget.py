@@ -1,0 +1,70 @@
+"""A bounded number of bytes that many tasks share; who finds it used up waits in line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class ByteBudget:
+    """First come, first served, so a large request is not starved by small ones. One event loop only.
+
+    Invariant: 0 <= used_bytes, and used_bytes <= bytes_max unless a single request larger than the whole budget holds it alone.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    def try_acquire(self, size: int) -> bool:
+        """Take `size` bytes if there is room and nobody waits."""
+        if self._waiters or not self._fits(size):
+            return False
+        self.used_bytes += size
+        return True
+
+    async def acquire(self, size: int) -> None:
+        """Wait for room and take it. Cancelled while waiting, it has taken nothing."""
+        if self.try_acquire(size):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (waiter, size)
+        self._waiters.append(entry)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(size)  # granted in the same pass in which we were cancelled
+            elif entry in self._waiters:
+                self._waiters.remove(entry)
+                self._grant()
+            raise
+
+    def release(self, size: int) -> None:
+        """Give bytes back and let the next in line have them."""
+        self.used_bytes -= size
+        if self._waiters:
+            self._grant()
+
+    def fail_waiters(self, error: BaseException) -> None:
+        """Nobody will release any more: everyone in line gets `error`."""
+        waiters, self._waiters = self._waiters, deque()
+        for waiter, _ in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _fits(self, size: int) -> bool:
+        return self.used_bytes + size <= self.bytes_max or self.used_bytes == 0
+
+    def _grant(self) -> None:
+        while self._waiters:
+            waiter, size = self._waiters[0]
+            if waiter.done():  # cancelled; its owner has not run yet
+                self._waiters.popleft()
+                continue
+            if not self._fits(size):
+                return
+            self._waiters.popleft()
+            self.used_bytes += size
+            waiter.set_result(None)

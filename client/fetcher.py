@@ -1,0 +1,293 @@
+"""Keeps the partitions of a consumer supplied: finds topics, looks positions up, and polls leaders ahead of the reader.
+
+Each partition is in at most one poll at a time; the partitions of one leader that want data share a poll. Must not decode or hand
+out records. Invariant: an answer is used only if nothing (a seek, a new leader) made it stale meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.error_details import error_from_detail
+from raftmq.client.leader_calls import list_offsets
+from raftmq.client.partition_fetch import PartitionFetch
+from raftmq.client.resolver import Leader, Resolver
+from raftmq.client.transport import POLL
+from raftmq.errors import (
+    NoPositionError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RaftMQError,
+    UnknownPartitionError,
+)
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much to fetch and how long to wait for it."""
+
+    fetch_max_bytes: int
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    partition_fetch_max_bytes: int
+    request_timeout_seconds: float
+
+
+class Fetcher:
+    """Runs from `start` to `close`; `partitions` is the consumer's assignment, which may change at any time."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        limits: FetchLimits,
+        on_data: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._resolver = resolver
+        self._limits = limits
+        self._on_data = on_data
+        self._on_crash = on_crash
+        self._wake = asyncio.Event()
+        self._polls: dict[str, set[asyncio.Task[None]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unprepared = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    def start(self) -> None:
+        """Begin; the resolver must be started."""
+        self._resolver.subscribe(self._on_topology)
+        self._tasks = [
+            spawn(self._poll_forever(), "raftmq-fetch", self._on_crash),
+            spawn(self._prepare_forever(), "raftmq-fetch-positions", self._on_crash),
+        ]
+        self.wake()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        polls = [task for tasks in self._polls.values() for task in tasks]
+        await cancel_and_wait(*self._tasks, *polls)
+
+    def wake(self) -> None:
+        """Something changed: look again what to look up and what to fetch."""
+        self._wake.set()
+        self._unprepared.set()
+
+    # ------------------------------------------------------------------------------------------------------- preparing
+
+    async def _prepare_forever(self) -> None:
+        """Find the topics and positions of partitions that have none."""
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        while True:
+            await self._unprepared.wait()
+            self._unprepared.clear()
+            try:
+                await self.prepare(self._unready())
+                backoff.reset()
+            except RaftMQError as error:
+                if not error.retriable:
+                    continue  # noted at the partitions
+                await self._resolver.wait_change(backoff.next_seconds())
+                self._unprepared.set()
+
+    def _unready(self) -> list[PartitionFetch]:
+        return [p for p in self.partitions.values() if p.error is None and (not p.topic_id or p.position is None)]
+
+    async def prepare(self, partitions: Iterable[PartitionFetch]) -> None:
+        """Find the topics and positions of `partitions`; one for which that is impossible gets its `error`.
+
+        Raises:
+            RaftMQError: a retriable failure; the partitions are left as they were.
+        """
+        wanted = list(partitions)
+        for partition in wanted:
+            await self._find_topic(partition)
+        missing = [p for p in wanted if p.error is None and p.position is None]
+        for partition in missing:
+            if partition.reset_time is None:
+                topic, number = partition.topic_partition
+                partition.error = NoPositionError(f"{topic}/{number} has no position: seek, or set auto_offset_reset")
+                self._on_data()
+        times = {p.topic_partition: p.reset_time for p in missing if p.reset_time is not None}
+        if not times:
+            self._wake.set()
+            return
+        numbers = {p.topic_partition: p.poll_number for p in missing}
+        try:
+            found = await list_offsets(self._resolver, times, self._limits.request_timeout_seconds)
+        except RaftMQError as error:
+            if not error.retriable:
+                for partition in missing:
+                    partition.error = partition.error or error
+                self._on_data()
+            raise
+        for partition in missing:
+            # A seek while we asked has the last word.
+            if partition.position is None and numbers[partition.topic_partition] == partition.poll_number:
+                offset = found.get(partition.topic_partition)
+                if offset is not None:
+                    partition.seek(offset.offset, partition.reset_time)
+        self._wake.set()
+        self._on_data()
+
+    async def _find_topic(self, partition: PartitionFetch) -> None:
+        if partition.topic_id:
+            return
+        topic, number = partition.topic_partition
+        try:
+            info = await self._resolver.topic(topic, self._limits.request_timeout_seconds)
+        except RaftMQError as error:
+            if error.retriable:
+                raise
+            partition.error = error
+            self._on_data()
+            return
+        if not 0 <= number < info.partition_count:
+            partition.error = UnknownPartitionError(
+                f"{topic} has partitions 0 to {info.partition_count - 1}, not {number}"
+            )
+            self._on_data()
+            return
+        partition.topic_id, partition.group_id = info.topic_id, info.group_ids[number]
+
+    # ---------------------------------------------------------------------------------------------------------- polling
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for address, partitions in self._hungry().items():
+                tasks = self._polls.setdefault(address, set())
+                if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
+                    task = spawn(self._poll(address, partitions), f"raftmq-poll-{address}", self._on_crash)
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                    await asyncio.sleep(0)  # let it mark its partitions
+
+    def _hungry(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
+        """Partitions that want data, by the address of their leader."""
+        now = asyncio.get_running_loop().time()
+        buffered = sum(p.buffered_bytes for p in self.partitions.values())
+        hungry: dict[str, list[tuple[PartitionFetch, Leader]]] = {}
+        for partition in self.partitions.values():
+            # Over the total, only those with nothing at all may fetch: each may need one batch to go on.
+            room = self._limits.partition_fetch_max_bytes if buffered < settings.CONSUMER_BUFFER_BYTES_MAX else 1
+            if not partition.topic_id or not partition.wants_poll(now, room):
+                self._wake_at(partition.not_before, now)
+                continue
+            leader = self._resolver.leader(partition.group_id)
+            if leader is not None:
+                address = self._resolver.node_connection(leader.node_id).address
+                hungry.setdefault(address, []).append((partition, leader))
+        return hungry
+
+    def _wake_at(self, when: float, now: float) -> None:
+        """Look again at that time; the earliest such wish wins."""
+        if when <= now or when >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self._wake.set()
+
+    async def _poll(self, address: str, wanted: list[tuple[PartitionFetch, Leader]]) -> None:
+        limits = self._limits
+        sent = {(p.topic_id, p.topic_partition.partition): (p, p.begin_poll(leader)) for p, leader in wanted}
+        request = pb.PollRequest(
+            metadata_revision=self._resolver.metadata_revision,
+            max_wait_ms=limits.fetch_max_wait_ms,
+            min_bytes=limits.fetch_min_bytes,
+            max_bytes=limits.fetch_max_bytes,
+            partitions=[
+                pb.PartitionPoll(
+                    topic_id=p.topic_id,
+                    partition=p.topic_partition.partition,
+                    offset=p.fetch_offset,
+                    max_bytes=limits.partition_fetch_max_bytes,
+                )
+                for p, _ in wanted
+            ],
+        )
+        try:
+            timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS
+            response = await self._resolver.connection(address).call(POLL, request, timeout_seconds)
+        except RaftMQError as error:
+            self._resolver.suspect(address)
+            for partition, number in sent.values():
+                if partition.end_poll(number):
+                    self._on_refused(partition, error)
+        else:
+            self._on_response(sent, response)
+        finally:
+            self._wake.set()
+
+    def _on_response(self, sent: dict[tuple[int, int], tuple[PartitionFetch, int]], response: pb.PollResponse) -> None:
+        has_news = False
+        for result in response.partitions:
+            partition, number = sent.pop((result.topic_id, result.partition), (None, 0))
+            if partition is None or not partition.end_poll(number):
+                continue
+            partition.high_watermark = max(partition.high_watermark, result.high_watermark)
+            if result.HasField("error"):
+                topic, at = partition.topic_partition
+                self._on_refused(partition, error_from_detail(result.error, f"{topic}/{at}"))
+            else:
+                partition.failures = 0
+                partition.add(result.base_offsets, result.batches)
+            has_news = True
+        for partition, number in sent.values():
+            partition.end_poll(number)  # nothing new there
+        if has_news:
+            self._on_data()
+
+    def _on_refused(self, partition: PartitionFetch, error: RaftMQError) -> None:
+        if isinstance(error, OffsetOutOfRangeError):
+            self._on_out_of_range(partition, error)
+        elif isinstance(error, NotLeaderError):
+            if not self._resolver.note_not_leader(partition.group_id, error):
+                self._pause(partition, error.retry_after_ms / 1000)
+        elif error.retriable:
+            self._pause(partition, error.retry_after_ms / 1000)
+        else:
+            partition.error = error
+            self._on_data()
+
+    def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
+        """Records before the log start are gone: reset as the consumer was told to, once what is buffered is read."""
+        if partition.has_records:
+            self._pause(partition, 0.0)
+        elif partition.reset_time is None:
+            partition.error = error
+            self._on_data()
+        else:
+            partition.seek(None, partition.reset_time)
+            self._unprepared.set()
+
+    def _pause(self, partition: PartitionFetch, at_least_seconds: float) -> None:
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff.failures = partition.failures
+        partition.failures += 1
+        pause = max(backoff.next_seconds(), at_least_seconds)
+        partition.not_before = asyncio.get_running_loop().time() + pause
+
+    def _on_topology(self) -> None:
+        """Leave a poll at a former leader, which may be frozen, and go to the new one."""
+        for partition in self.partitions.values():
+            leader = self._resolver.leader(partition.group_id)
+            if partition.polled and leader and leader.leader_epoch > partition.polled.leader_epoch:
+                partition.forget_poll()
+                partition.not_before = 0.0
+        self._wake.set()

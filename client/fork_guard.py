@@ -1,0 +1,31 @@
+"""Tells a client object that the process was forked under it: connections, threads and loops do not survive a fork."""
+
+from __future__ import annotations
+
+import os
+
+from raftmq.errors import ForkedClientError
+
+
+class _Process:
+    generation = 0
+
+
+def _on_fork_in_child() -> None:
+    _Process.generation += 1
+
+
+os.register_at_fork(after_in_child=_on_fork_in_child)
+
+
+def current_generation() -> int:
+    """A number that is another one in every process forked from this one; a client notes it when it is made."""
+    return _Process.generation
+
+
+def check_not_forked(generation: int, name: str) -> None:
+    """Raise `ForkedClientError` when this process is not the one that `generation` was noted in."""
+    if generation != _Process.generation:
+        raise ForkedClientError(
+            f"this {name} was opened in the parent process and cannot be used after fork; open a new one here"
+        )

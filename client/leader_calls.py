@@ -1,0 +1,205 @@
+"""Calls over many partitions that only their leaders answer: grouped by leader, repeated until every partition has an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff
+from raftmq.client.error_details import error_from_detail
+from raftmq.client.resolver import Resolver
+from raftmq.client.transport import DELETE_RECORDS, LIST_OFFSETS, Connection
+from raftmq.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    Outcome,
+    ProtocolError,
+    RaftMQError,
+    RequestTimedOutError,
+    UnknownPartitionError,
+)
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+EARLIEST_TIME = -2
+LATEST_TIME = -1
+ResultT = TypeVar("ResultT")
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset and the time at which its leader appended it (milliseconds since the epoch)."""
+
+    offset: int
+    timestamp: int
+
+
+class Target(NamedTuple):
+    """A partition as a request names it."""
+
+    topic_partition: TopicPartition
+    topic_id: int
+    group_id: int
+
+
+LeaderCall = Callable[[Connection, list[Target], float], Awaitable[list["ResultT | RaftMQError"]]]
+"""Asks one leader about its partitions and returns a result or an error for each, in their order."""
+
+
+async def call_leaders(
+    resolver: Resolver, partitions: Iterable[TopicPartition], timeout_seconds: float, call: LeaderCall[ResultT]
+) -> dict[TopicPartition, ResultT]:
+    """Run `call` on every leader concerned until each partition has a result.
+
+    `call` must be a read, or idempotent: it is repeated after failures with an unknown outcome.
+
+    Raises:
+        UnknownTopicError, UnknownPartitionError: there is none.
+        RaftMQError: a refusal that is not retriable, or the last failure when the time is over.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+    open_ = list(dict.fromkeys(partitions))
+    results: dict[TopicPartition, ResultT] = {}
+    while open_:
+        targets = [await _target(resolver, partition, deadline - loop.time()) for partition in open_]
+        groups, last_error = _by_leader(resolver, targets)
+        remaining = max(deadline - loop.time(), 0.001)
+        patience = min(
+            remaining, 2 * settings.LATE_ANSWER_SECONDS
+        )  # a frozen leader must not take all the time there is
+        calls = [_guarded(resolver, address, group, patience, call) for address, group in groups.items()]
+        for group, answers in zip(groups.values(), await asyncio.gather(*calls), strict=True):
+            for target, answer in zip(group, answers, strict=True):
+                if not isinstance(answer, RaftMQError):
+                    results[target.topic_partition] = answer
+                    continue
+                if isinstance(answer, NotLeaderError):
+                    resolver.note_not_leader(target.group_id, answer)
+                elif not answer.retriable:
+                    raise answer
+                last_error = answer
+        open_ = [partition for partition in open_ if partition not in results]
+        if open_:
+            pause = backoff.next_seconds()
+            if loop.time() + pause >= deadline:
+                raise last_error or RequestTimedOutError(f"{open_[0].topic}/{open_[0].partition}: no answer in time")
+            await resolver.wait_change(pause)
+    return results
+
+
+async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds: float) -> Target:
+    info = await resolver.topic(partition.topic, max(timeout_seconds, 0.001))
+    if not 0 <= partition.partition < info.partition_count:
+        raise UnknownPartitionError(
+            f"{partition.topic} has partitions 0 to {info.partition_count - 1}, not {partition.partition}"
+        )
+    return Target(partition, info.topic_id, info.group_ids[partition.partition])
+
+
+def _by_leader(resolver: Resolver, targets: list[Target]) -> tuple[dict[str, list[Target]], RaftMQError | None]:
+    groups: dict[str, list[Target]] = {}
+    error: RaftMQError | None = None
+    for target in targets:
+        leader = resolver.leader(target.group_id)
+        if leader is None:
+            error = NoLeaderError(f"{target.topic_partition.topic}/{target.topic_partition.partition} has no leader")
+        else:
+            groups.setdefault(resolver.node_connection(leader.node_id).address, []).append(target)
+    return groups, error
+
+
+async def _guarded(
+    resolver: Resolver, address: str, group: list[Target], timeout_seconds: float, call: LeaderCall[ResultT]
+) -> list[ResultT | RaftMQError]:
+    """One leader's failure is the failure of its partitions only."""
+    try:
+        answers = await call(resolver.connection(address), group, timeout_seconds)
+    except RaftMQError as error:
+        if error.outcome is Outcome.UNKNOWN or error.retriable:
+            resolver.suspect(address)
+        return [error] * len(group)
+    if len(answers) != len(group):
+        return [ProtocolError(f"{address} answered for {len(answers)} partitions, not {len(group)}")] * len(group)
+    return answers
+
+
+def _name(target: Target) -> str:
+    return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
+
+
+async def list_offsets(
+    resolver: Resolver, times: dict[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first offset appended at or after a time, per partition; offset -1 when there is none.
+
+    `EARLIEST_TIME` asks for the log start, `LATEST_TIME` for the high watermark. Raises as `call_leaders`.
+    """
+
+    async def ask(
+        connection: Connection, group: list[Target], seconds: float
+    ) -> list[OffsetAndTimestamp | RaftMQError]:
+        request = pb.ListOffsetsRequest(
+            metadata_revision=resolver.metadata_revision,
+            partitions=[
+                pb.PartitionTime(
+                    topic_id=target.topic_id,
+                    partition=target.topic_partition.partition,
+                    time_ms=times[target.topic_partition],
+                )
+                for target in group
+            ],
+        )
+        response = await connection.call(LIST_OFFSETS, request, seconds)
+        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return [_offset_of(target, by_key) for target in group]
+
+    return await call_leaders(resolver, times, timeout_seconds, ask)
+
+
+def _offset_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionOffset]) -> OffsetAndTimestamp | RaftMQError:
+    answer = by_key.get((target.topic_id, target.topic_partition.partition))
+    if answer is None:
+        return ProtocolError(f"{_name(target)}: the leader left the partition out of its answer")
+    if answer.HasField("error"):
+        return error_from_detail(answer.error, _name(target))
+    return OffsetAndTimestamp(answer.offset, answer.append_time_ms)
+
+
+async def delete_records(
+    resolver: Resolver, before_offsets: dict[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, int]:
+    """Delete the records below an offset (-1: all there are), per partition; returns the new log starts.
+
+    Idempotent: repeating it deletes nothing more. Raises as `call_leaders`; partitions without an answer may have been trimmed.
+    """
+
+    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[int | RaftMQError]:
+        request = pb.DeleteRecordsRequest(
+            metadata_revision=resolver.metadata_revision,
+            timeout_ms=max(1, int(seconds * 1000)),
+            partitions=[
+                pb.PartitionTrim(
+                    topic_id=target.topic_id,
+                    partition=target.topic_partition.partition,
+                    before_offset=before_offsets[target.topic_partition],
+                )
+                for target in group
+            ],
+        )
+        response = await connection.call(DELETE_RECORDS, request, seconds)
+        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return [_log_start_of(target, by_key) for target in group]
+
+    return await call_leaders(resolver, before_offsets, timeout_seconds, ask)
+
+
+def _log_start_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
+    answer = by_key.get((target.topic_id, target.topic_partition.partition))
+    if answer is None:
+        return ProtocolError(f"{_name(target)}: the leader left the partition out of its answer")
+    if answer.HasField("error"):
+        return error_from_detail(answer.error, _name(target))
+    return answer.log_start_offset

@@ -1,0 +1,45 @@
+"""Which partition a key belongs to. Part of the data's format: a change would tear keys apart.
+
+Source: librdkafka ``rd_kafka_msg_partitioner_consistent`` (CRC-32 of zlib); Kafka ``Utils.murmur2`` and ``toPositive``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+from zlib import crc32
+
+Partitioner = Callable[[bytes, int], int]
+"""Takes a key and the number of partitions, returns a partition from 0."""
+PartitionerName = Literal["crc32", "murmur2"]
+
+
+def crc32_partition(key: bytes, partition_count: int) -> int:
+    """Librdkafka's ``consistent``: CRC-32 modulo the number of partitions; runs at C speed in zlib."""
+    return crc32(key) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2 (seed 0x9747b28c) as an unsigned 32-bit number."""
+    m = 0x5BD1E995
+    mask = 0xFFFFFFFF
+    length = len(data)
+    h = 0x9747B28C ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = h * m & mask ^ k
+    if whole != length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def murmur2_partition(key: bytes, partition_count: int) -> int:
+    """The Java client's default for records with a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+PARTITIONERS: dict[str, Partitioner] = {"crc32": crc32_partition, "murmur2": murmur2_partition}
+"""Partitioners by name."""

@@ -1,0 +1,293 @@
+"""Records of one partition that travel together, and the light objects through which callers learn what became of them.
+
+There is no future per record: a batch knows its outcome, a `Delivery` is (batch, position), and a future is made only for a
+caller that waits before the outcome is there. Must not know about brokers, retries or sequences beyond storing them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from raftmq.client.batch_codec import EncodedBody, Headers, encode_body
+from raftmq.errors import RaftMQError
+from raftmq.types import RecordMetadata
+
+
+class ProducerBatch:
+    """A batch from its first record to its outcome; owned by one `PartitionQueue`."""
+
+    __slots__ = (
+        "_encoded",
+        "_headers",
+        "_keys",
+        "_sealed",
+        "_timestamps",
+        "_values",
+        "_waiters",
+        "attempt",
+        "base_offset",
+        "count",
+        "deadline",
+        "error",
+        "first_timestamp_ms",
+        "is_done",
+        "is_observed",
+        "is_sent",
+        "linger_until",
+        "may_be_applied",
+        "partition",
+        "reserved_bytes",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, first_timestamp_ms: int, linger_until: float, deadline: float
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first_timestamp_ms = first_timestamp_ms
+        self.linger_until = linger_until
+        """Loop time before which an unfilled batch waits for more records."""
+        self.deadline = deadline
+        """Loop time at which delivery is given up."""
+        self.count = 0
+        self.reserved_bytes = 0
+        """What the producer's buffer counts for it, from the first record to the outcome."""
+        self.attempt = 0
+        """How often it was sent; an answer to an earlier attempt that is no success means nothing any more."""
+        self.is_sent = False
+        """The last attempt is not answered yet."""
+        self.may_be_applied = False
+        """Some attempt ended without a definite answer. Invariant: then it is only sent again under the same sequence."""
+        self.is_done = False
+        self.is_observed = False
+        """Somebody waited for the outcome, so `flush` need not report it."""
+        self.base_offset = -1
+        self.error: RaftMQError | None = None
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] | None = None
+        self._timestamps: list[int] | None = None  # None: all have first_timestamp_ms
+        self._headers: list[Headers] | None = None
+        self._encoded: EncodedBody | None = None
+        self._sealed: bytes | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # ---------------------------------------------------------------------------------------------------------- filling
+
+    def append(
+        self, value: bytes | None, key: bytes | None, timestamp_ms: int, headers: Headers, record_bytes: int
+    ) -> int:
+        """Add a record and return its position."""
+        position = self.count
+        self._values.append(value)
+        if self._keys is not None:
+            self._keys.append(key)
+        elif key is not None:
+            self._keys = [None] * position
+            self._keys.append(key)
+        if self._timestamps is not None:
+            self._timestamps.append(timestamp_ms)
+        elif timestamp_ms != self.first_timestamp_ms:
+            self._timestamps = [self.first_timestamp_ms] * position
+            self._timestamps.append(timestamp_ms)
+        if self._headers is not None:
+            self._headers.append(headers)
+        elif headers:
+            self._headers = [()] * position
+            self._headers.append(headers)
+        self.count = position + 1
+        self.reserved_bytes += record_bytes
+        return position
+
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamp_ms: int | None,
+        records_bytes: int,
+    ) -> int:
+        """Add records without headers and return the position of the first.
+
+        `timestamp_ms` None: they get the batch's first time, so that its timestamps stay constant (a batch is open for
+        milliseconds; a column of times would cost 4 bytes and 60 ns a record).
+        """
+        position, count = self.count, len(values)
+        self._values.extend(values)
+        if self._keys is not None:
+            self._keys.extend(repeat(None, count) if keys is None else keys)
+        elif keys is not None:
+            self._keys = [None] * position
+            self._keys.extend(keys)
+        time_ms = self.first_timestamp_ms if timestamp_ms is None else timestamp_ms
+        if self._timestamps is not None:
+            self._timestamps.extend(repeat(time_ms, count))
+        elif time_ms != self.first_timestamp_ms:
+            self._timestamps = [self.first_timestamp_ms] * position
+            self._timestamps.extend(repeat(time_ms, count))
+        if self._headers is not None:
+            self._headers.extend(repeat((), count))
+        self.count = position + count
+        self.reserved_bytes += records_bytes
+        return position
+
+    # ---------------------------------------------------------------------------------------------------------- sending
+
+    def encode(self, codec: int) -> None:
+        """Make the body and drop the records; nothing can be added any more. Raises `TypeError` for records of wrong types."""
+        if self._encoded is None:
+            timestamps = self.first_timestamp_ms if self._timestamps is None else self._timestamps
+            self._encoded = encode_body(self._values, self._keys, timestamps, self._headers, codec)
+            self._values, self._keys, self._headers = [], None, None
+
+    def seal(self, producer_id: int, producer_epoch: int, first_sequence: int) -> None:
+        """Put the batch under an identity and sequence (again, after `unseal`). It must be encoded."""
+        if self._encoded is None:
+            raise RuntimeError("seal before encode")  # a defect: the caller encodes first
+        self._sealed = self._encoded.seal(producer_id, producer_epoch, first_sequence)
+
+    @property
+    def sealed(self) -> bytes:
+        """The bytes to send."""
+        if self._sealed is None:
+            raise RuntimeError("sent before seal")
+        return self._sealed
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Their size, close enough before they are sealed."""
+        if self._sealed is not None:
+            return len(self._sealed)
+        return len(self._encoded.body) + 64 if self._encoded is not None else self.reserved_bytes
+
+    # ---------------------------------------------------------------------------------------------------------- outcome
+
+    def finish(self, base_offset: int, error: RaftMQError | None) -> None:
+        """Record the outcome and wake everyone who waits for it."""
+        self.is_done = True
+        self.is_sent = False
+        self.base_offset = base_offset
+        self.error = error
+        self._encoded = None
+        self._sealed = None
+        self._values = []
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_done(self) -> None:
+        """Wait for the outcome, whatever it is. Cancelling stops the waiting only."""
+        if not self.is_done:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if not self.is_done:
+                    self._waiters.remove(waiter)
+
+    def timestamp_ms(self, position: int) -> int:
+        """A record's time."""
+        return self.first_timestamp_ms if self._timestamps is None else self._timestamps[position]
+
+    def raise_error(self) -> None:
+        """Raise the outcome if it is a failure: a fresh copy for each caller, as tracebacks of many tasks do not mix."""
+        if self.error is not None:
+            error = self.error
+            copy = type(error).__new__(type(error), *error.args)
+            copy.args = error.args
+            copy.__dict__.update(error.__dict__)
+            raise copy from error.__cause__
+
+
+class Delivery:
+    """Awaitable for one record's acknowledgement; two references, shared batch.
+
+    ``await delivery`` returns a `RecordMetadata` when the record is on disk on a majority of its replicas, or raises what
+    `Producer.send` documents. It may be awaited any number of times, also never; cancelling the wait does not cancel the send.
+    """
+
+    __slots__ = ("_batch", "_position")
+
+    def __init__(self, batch: ProducerBatch, position: int) -> None:
+        self._batch = batch
+        self._position = position
+
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
+        batch = self._batch
+        batch.is_observed = True
+        if not batch.is_done:
+            yield from batch.wait_done().__await__()
+        return self.result()
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._batch.is_done
+
+    def result(self) -> RecordMetadata:
+        """The outcome, which must be known (`done`). Raises the delivery's error, or `asyncio.InvalidStateError`."""
+        batch = self._batch
+        if not batch.is_done:
+            raise asyncio.InvalidStateError("the record is not acknowledged yet")
+        batch.is_observed = True
+        batch.raise_error()
+        offset = batch.base_offset + self._position if batch.base_offset >= 0 else -1
+        return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamp_ms(self._position))
+
+    def __repr__(self) -> str:
+        state = "failed" if self._batch.error else "acknowledged" if self._batch.is_done else "pending"
+        return f"<Delivery {self._batch.topic}/{self._batch.partition} {state}>"
+
+
+class AppendedSpan(NamedTuple):
+    """Records of one `send_many` that are neighbours in a partition."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    """Offset of the first; -1 when the broker knows that they were written before and no longer remembers where."""
+    record_count: int
+
+
+class BulkDelivery:
+    """Awaitable for all records of one `send_many`.
+
+    ``await`` returns the spans in the order of sending, or raises the first failure once every record's outcome is known.
+    """
+
+    __slots__ = ("_spans", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Records taken."""
+        self._spans: list[tuple[ProducerBatch, int, int]] = []
+
+    def add(self, batch: ProducerBatch, position: int, count: int) -> None:
+        """Note that `count` records went into `batch` from `position` on."""
+        self.count += count
+        if self._spans:
+            last, start, length = self._spans[-1]
+            if last is batch and start + length == position:
+                self._spans[-1] = (batch, start, length + count)
+                return
+        self._spans.append((batch, position, count))
+
+    def done(self) -> bool:
+        """Whether every outcome is known."""
+        return all(batch.is_done for batch, _, _ in self._spans)
+
+    def __await__(self) -> Generator[object, None, list[AppendedSpan]]:
+        for batch, _, _ in self._spans:
+            batch.is_observed = True
+        for batch, _, _ in self._spans:
+            if not batch.is_done:
+                yield from batch.wait_done().__await__()
+        for batch, _, _ in self._spans:
+            batch.raise_error()
+        return [
+            AppendedSpan(b.topic, b.partition, b.base_offset + start if b.base_offset >= 0 else -1, count)
+            for b, start, count in self._spans
+        ]

@@ -1,0 +1,360 @@
+"""Knows who leads what: watches the topology, follows hints, and shares one connection per node among all callers.
+
+Must not send records or decide about retries of them. Invariants: the cluster id seen first is pinned, an answer of another
+cluster is never used; knowledge about a group's leader never goes back to an older epoch; all state changes happen in functions
+without `await`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
+from raftmq.errors import (
+    BootstrapError,
+    ClosedClientError,
+    InvalidArgumentError,
+    NotLeaderError,
+    Outcome,
+    RaftMQError,
+    RequestTimedOutError,
+    UnknownTopicError,
+    WrongClusterError,
+)
+from raftmq.proto import queue_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One incarnation of a topic; replaced as a whole when anything about it changes."""
+
+    name: str
+    topic_id: int
+    group_ids: tuple[int, ...]
+    """The Raft group of each partition, by partition number."""
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions are numbered from 0 to this, exclusive."""
+        return len(self.group_ids)
+
+
+class Leader(NamedTuple):
+    """Who leads a group, as far as we know."""
+
+    node_id: int
+    leader_epoch: int
+
+
+class Resolver:
+    """The client's view of the cluster; one per producer, consumer or admin."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        transport: Transport,
+        *,
+        source: random.Random | None = None,
+    ) -> None:
+        self.bootstrap_addresses = parse_addresses(bootstrap_servers)
+        self.cluster_id = ""
+        """Empty until the first topology arrives, then fixed."""
+        self.metadata_revision = 0
+        """The highest revision seen; sent with requests so that a node behind it waits."""
+        self.topics: dict[str, TopicInfo] = {}
+        self.source = source or random.Random()
+        self._transport = transport
+        self._connections: dict[str, Connection] = {}
+        self._node_addresses: dict[int, str] = {}
+        self._leaders: dict[int, Leader] = {}
+        self._refused: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._change = asyncio.Event()
+        self._watch_task: asyncio.Task[None] | None = None
+        self._watch_address = ""
+        self._has_topology = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._last_error: RaftMQError | None = None
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    async def start(self, timeout_seconds: float) -> None:
+        """Start watching and wait for the first topology.
+
+        Raises:
+            BootstrapError: no address answered in time.
+            WrongClusterError: the addresses belong to different clusters.
+        """
+        self._restart_watch()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._has_topology.wait()
+        except TimeoutError:
+            reason = f": {self._last_error}" if self._last_error else ""
+            raise BootstrapError(
+                f"no topology from {', '.join(self.bootstrap_addresses)} within {timeout_seconds:g} s{reason}"
+            ) from self._last_error
+        self._check()
+
+    async def close(self) -> None:
+        """Stop watching and close every connection. Calling it again does nothing."""
+        self._failure = self._failure or ClosedClientError("the client is closed")
+        await cancel_and_wait(self._watch_task)
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            await connection.close()
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def leader(self, group_id: int) -> Leader | None:
+        """Who leads the group, or None when nobody is known to, or its address is not."""
+        leader = self._leaders.get(group_id)
+        if leader is None or leader.node_id not in self._node_addresses:
+            return None
+        return leader
+
+    def node_connection(self, node_id: int) -> Connection:
+        """The shared connection to a node that `leader` named."""
+        return self.connection(self._node_addresses[node_id])
+
+    def connection(self, address: str) -> Connection:
+        """The shared connection to an address."""
+        self._check()
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = self._transport.connect(address)
+        return connection
+
+    async def topic(self, name: str, timeout_seconds: float) -> TopicInfo:
+        """Look a topic up; one that is not in the table yet is asked for, so `UnknownTopicError` is certain.
+
+        Raises:
+            UnknownTopicError: the cluster has no such topic.
+            RequestTimedOutError: nobody could say in time. Nothing changes on either error.
+        """
+        self._check()
+        info = self.topics.get(name)
+        if info is not None:
+            return info
+        request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
+        response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
+        self._learn_topic(response.topic)
+        for leader in response.leaders:
+            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        self.note_revision(response.metadata_revision)
+        self._notify()
+        info = self.topics.get(name)
+        if info is None:
+            raise UnknownTopicError(f"topic {name!r} does not exist")
+        return info
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` (which must not block) after every change of the topology."""
+        self._listeners.append(listener)
+
+    async def wait_change(self, timeout_seconds: float) -> None:
+        """Return when the topology changed, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._change.wait()
+        except TimeoutError:
+            return
+
+    def note_revision(self, revision: int) -> None:
+        """Remember the revision of an answer."""
+        self.metadata_revision = max(self.metadata_revision, revision)
+
+    def note_topic(self, topic: pb.Topic) -> None:
+        """Take over a topic from the answer of a call that created or changed it."""
+        self._learn_topic(topic)
+        self._notify()
+
+    def note_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
+        """Follow a hint; True when it names another leader than the one known, so a retry need not wait.
+
+        A refusal without a hint changes nothing: a leader that stalled refuses for a moment and stays leader in its epoch.
+        """
+        if not error.leader_node_id:
+            return False
+        if error.leader_address and error.leader_node_id not in self._node_addresses:
+            self._node_addresses[error.leader_node_id] = error.leader_address
+        changed = self._learn_leader(group_id, Leader(error.leader_node_id, error.leader_epoch))
+        if changed:
+            self._notify()
+        return changed
+
+    def suspect(self, address: str) -> None:
+        """A node answers late or not at all: stop listening to its view of the topology, if we do."""
+        if address == self._watch_address and len(self._candidates()) > 1:
+            self._restart_watch()
+
+    def forget_connection(self, address: str) -> None:
+        """Drop a dead connection; the next caller gets a new one."""
+        self.suspect(address)
+
+    # ---------------------------------------------------------------------------------------------------------- calling
+
+    async def call_any(
+        self,
+        method: UnaryMethod[RequestT, ResponseT],
+        request: RequestT,
+        timeout_seconds: float,
+        *,
+        is_read: bool = False,
+    ) -> ResponseT:
+        """Make a call that every node answers, on one that works.
+
+        Definite failures that a broker calls retriable are tried again on other nodes until the time is over; one whose outcome
+        is unknown only if `is_read`.
+
+        Raises:
+            RaftMQError: the broker's refusal, or the last failure when the time is over.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.source)
+        tried = 0
+        while True:
+            self._check()
+            candidates = self._candidates()
+            address = candidates[tried % len(candidates)]
+            tried += 1
+            remaining = max(deadline - loop.time(), 0.001)
+            # A read may give a frozen node up early; a change must not, as its outcome would be unknown.
+            patience = min(remaining, settings.LATE_ANSWER_SECONDS) if is_read and len(candidates) > 1 else remaining
+            try:
+                return await self.connection(address).call(method, request, patience)
+            except RaftMQError as error:
+                self._check()
+                may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
+                if isinstance(error, RequestTimedOutError):
+                    self.suspect(address)
+                pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
+                if not may_repeat or loop.time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+
+    # --------------------------------------------------------------------------------------------------------- watching
+
+    def _restart_watch(self) -> None:
+        if self._failure is not None:
+            return
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        self._watch_task = spawn(self._watch_forever(self._watch_address), "raftmq-topology", self._on_crash)
+
+    async def _watch_forever(self, avoid: str) -> None:
+        backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.source)
+        while self._failure is None:
+            candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
+            address = self.source.choice(candidates)
+            self._watch_address = address
+            try:
+                await self._watch(address, backoff)
+            except WrongClusterError as error:
+                self._last_error = error
+                self._refuse(address, error)
+            except RaftMQError as error:
+                self._last_error = error
+            avoid = address
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _watch(self, address: str, backoff: Backoff) -> None:
+        updates = self.connection(address).watch(pb.WatchRequest(cluster_id=self.cluster_id))
+        try:
+            async with asyncio.timeout(settings.WATCH_FIRST_UPDATE_SECONDS):
+                first = await anext(updates, None)
+        except TimeoutError as error:
+            raise RequestTimedOutError(f"{address}: no topology in time") from error
+        if first is None:
+            return
+        self._apply(first, address)
+        backoff.reset()
+        async for update in updates:
+            self._apply(update, address)
+
+    def _refuse(self, address: str, error: WrongClusterError) -> None:
+        """Never use the address again; when none is left, the client cannot work."""
+        self._refused.add(address)
+        if not self._candidates():
+            self._on_crash(error)
+
+    def _apply(self, update: pb.TopologyUpdate, address: str) -> None:
+        if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
+            raise WrongClusterError(f"{address} belongs to cluster {update.cluster_id}, not to {self.cluster_id}")
+        self.cluster_id = self.cluster_id or update.cluster_id
+        self.note_revision(update.metadata_revision)
+        if update.has_nodes or update.is_full:
+            self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
+        if update.is_full:
+            self.topics = {}
+        deleted = set(update.deleted_topic_ids)
+        if deleted:
+            self.topics = {name: info for name, info in self.topics.items() if info.topic_id not in deleted}
+        for topic in update.topics:
+            self._learn_topic(topic)
+        for leader in update.leaders:
+            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        self._has_topology.set()
+        self._notify()
+
+    def _learn_topic(self, topic: pb.Topic) -> None:
+        known = self.topics.get(topic.name)
+        if known is not None and known.topic_id > topic.topic_id:
+            return  # an older incarnation
+        partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
+        info = TopicInfo(topic.name, topic.topic_id, tuple(partition.group_id for partition in partitions))
+        if info != known:
+            self.topics[topic.name] = info
+
+    def _learn_leader(self, group_id: int, leader: Leader) -> bool:
+        known = self._leaders.get(group_id)
+        if known is not None and leader.leader_epoch < known.leader_epoch:
+            return False
+        if known == leader:
+            return False
+        self._leaders[group_id] = leader
+        return True
+
+    def _notify(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+        for listener in self._listeners:
+            listener()
+
+    def _candidates(self) -> list[str]:
+        """Addresses to ask, the one being watched first, each once."""
+        known = dict.fromkeys((self._watch_address, *self._node_addresses.values(), *self.bootstrap_addresses))
+        return [address for address in known if address and address not in self._refused]
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            if isinstance(self._failure, RaftMQError):
+                raise self._failure
+            raise ClosedClientError("the client stopped after an internal error") from self._failure
+
+    def _on_crash(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._has_topology.set()
+        self._notify()
+
+
+def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
+    """``"a:1,b:2"`` or a sequence of ``host:port`` → addresses. Raises `InvalidArgumentError`."""
+    parts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise InvalidArgumentError("bootstrap_servers is empty; give host:port[,host:port...]")
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port")
+    return addresses

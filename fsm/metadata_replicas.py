@@ -1,0 +1,131 @@
+"""Commands about where replicas are: desired replicas, retired ones, the replicas of a lost disk.
+
+Pure functions over `MetadataTables`. Desired state only: the leader of each partition reconciles its group towards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from raftmq.fsm import codes
+from raftmq.fsm.metadata_commands import Done, Rejected, RemoveReplica, SetReplicas
+from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
+from raftmq.fsm.metadata_views import ReplicaView
+
+REPLICAS_PER_PARTITION_MAX: Final = 9
+"""More voters only make commits slower."""
+
+
+def plan_refusal(tables: MetadataTables, node_ids: tuple[int, ...]) -> Rejected | None:
+    """Why a partition's replicas cannot be on these nodes, or None."""
+    if not 1 <= len(node_ids) <= REPLICAS_PER_PARTITION_MAX:
+        return Rejected(
+            codes.INVALID_REPLICATION_FACTOR, f"a partition has between 1 and {REPLICAS_PER_PARTITION_MAX} replicas"
+        )
+    if len(set(node_ids)) != len(node_ids):
+        return Rejected(codes.INVALID_REPLICATION_FACTOR, "two replicas of a partition cannot be on one node")
+    for node_id in node_ids:
+        node = tables.node(node_id)
+        if node is None or node.state == "removed":
+            return Rejected(codes.UNKNOWN_NODE, f"there is no node {node_id}")
+    return None
+
+
+def allocate_replicas(node_ids: Iterable[int], next_replica_id: int) -> tuple[ReplicaView, ...]:
+    """New replicas on these nodes, with ascending ids from `next_replica_id`."""
+    return tuple(ReplicaView(replica_id, node_id) for replica_id, node_id in enumerate(node_ids, next_replica_id))
+
+
+def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejected:
+    """Set a partition's desired replicas. A node it has now keeps its replica; any other gets a new replica id.
+
+    A partition that moves back to a node whose old replica is still retiring gets a new replica there, too: the old one
+    may already have been told to go.
+    """
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+    if partition.revision > command.expected_revision:
+        return Rejected(codes.CONFLICT, f"the partition changed at {partition.revision}")
+    refusal = plan_refusal(tables, command.node_ids)
+    if refusal is not None:
+        return refusal
+    kept = {replica.node_id: replica for replica in partition.replicas}
+    added = allocate_replicas(
+        (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+    )
+    by_node = kept | {replica.node_id: replica for replica in added}
+    replicas = tuple(by_node[node_id] for node_id in command.node_ids)
+    if replicas == partition.replicas:
+        return Done(tables.cluster.revision)
+    if added:
+        tables.update_cluster(next_replica_id=tables.cluster.next_replica_id + len(added))
+    dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
+    tables.put_partition(
+        msgspec.structs.replace(
+            partition, replicas=replicas, retiring=(*partition.retiring, *dropped), revision=tables.index
+        )
+    )
+    return Done(tables.cluster.revision)
+
+
+def remove_replica(tables: MetadataTables, command: RemoveReplica) -> Done | Rejected:
+    """Forget a retiring replica that has left its group's configuration. Again: `Done`."""
+    if command.group_id == METADATA_GROUP:
+        return _remove_metadata_replica(tables, command.replica_id)
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+    if any(replica.replica_id == command.replica_id for replica in partition.replicas):
+        return Rejected(codes.CONFLICT, f"replica {command.replica_id} is still desired")
+    remaining = tuple(replica for replica in partition.retiring if replica.replica_id != command.replica_id)
+    if remaining != partition.retiring:
+        tables.put_partition(msgspec.structs.replace(partition, retiring=remaining, revision=tables.index))
+    return Done(tables.cluster.revision)
+
+
+def retire_lost_replicas(tables: MetadataTables, node_id: int, *, is_replaced: bool) -> None:
+    """The node's disk is gone: every replica on it is retired as lost and, if the node lives on, replaced under a new id.
+
+    A replica keeps its place in the order of desired replicas, so the preferred leader stays where it was.
+    """
+    next_replica_id = tables.cluster.next_replica_id
+    for group_id in tables.groups_of_node(node_id):
+        partition = tables.partition(group_id)
+        if partition is None:  # the index is derived from the partitions: never
+            continue
+        replicas: list[ReplicaView] = []
+        retiring = [_lost_if_on(replica, node_id) for replica in partition.retiring]
+        for replica in partition.replicas:
+            if replica.node_id != node_id:
+                replicas.append(replica)
+                continue
+            retiring.append(_lost_if_on(replica, node_id))
+            if is_replaced:
+                replicas.append(ReplicaView(next_replica_id, node_id))
+                next_replica_id += 1
+        tables.put_partition(
+            msgspec.structs.replace(
+                partition, replicas=tuple(replicas), retiring=tuple(retiring), revision=tables.index
+            )
+        )
+    if next_replica_id != tables.cluster.next_replica_id:
+        tables.update_cluster(next_replica_id=next_replica_id)
+
+
+def _lost_if_on(replica: ReplicaView, node_id: int) -> ReplicaView:
+    if replica.node_id != node_id:
+        return replica
+    return ReplicaView(replica.replica_id, replica.node_id, is_lost=True)
+
+
+def _remove_metadata_replica(tables: MetadataTables, replica_id: int) -> Done | Rejected:
+    if tables.replica_node(METADATA_GROUP, replica_id) is not None:
+        return Rejected(codes.CONFLICT, f"metadata replica {replica_id} belongs to a node of the cluster")
+    retiring = tables.cluster.metadata_retiring
+    remaining = tuple(replica for replica in retiring if replica.replica_id != replica_id)
+    if remaining != retiring:
+        tables.update_cluster(metadata_retiring=remaining)
+    return Done(tables.cluster.revision)

@@ -1,0 +1,276 @@
+"""The metadata group's rows, the indexes derived from them, and the record of what changed.
+
+Every write goes through a `put_…` or `delete_…` here, which keeps indexes, changes and the revision right; what a command
+means is decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas` and `producer_names`.
+
+Invariants: an index equals what a full scan of the rows would give; a replica id appears in at most one place; node ids,
+topic ids, group ids and replica ids below their counters are never given out again (node ids only by explicit wish).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.producer_names import ProducerNames
+from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
+
+METADATA_GROUP = 0
+BOOTSTRAP_METADATA_REPLICA_ID = 1
+
+
+class ClusterRow(msgspec.Struct, frozen=True):
+    """The cluster itself: the only row that every change touches."""
+
+    cluster_id: str = ""
+    """Empty until the cluster is formed."""
+    feature_level: int = 0
+    bootstrap_uuid: str = ""
+    is_bootstrap_replica_given: bool = False
+    """Whether metadata replica 1 has its node."""
+    revision: int = 0
+    """Index of the last entry that changed anything."""
+    metadata_voters: tuple[int, ...] = ()
+    """Desired voters of group 0: replica ids, ascending."""
+    metadata_retiring: tuple[ReplicaView, ...] = ()
+    """Metadata replicas that must leave group 0's configuration."""
+    metadata_membership_revision: int = 0
+    """Revision of the last change of desired voters or metadata replicas."""
+    next_topic_id: int = 1
+    next_group_id: int = 1
+    next_replica_id: int = BOOTSTRAP_METADATA_REPLICA_ID + 1
+    next_node_id: int = 1
+    """Smallest node id worth trying: ids at and above it may be taken by explicit wish."""
+    next_producer_id: int = 1
+    next_named_producer: int = 1
+
+
+class RetiredUuid(msgspec.Struct, frozen=True):
+    """A uuid that is refused for ever."""
+
+    node_id: int
+    reason: str
+    """"lost" (another uuid took over its node id) or "removed"."""
+    revision: int
+
+
+class _Changes:
+    """Sets under construction for one `MetadataChanges`."""
+
+    __slots__ = ("created", "deleted_topics", "is_full", "membership", "modified", "nodes", "removed", "topics")
+
+    def __init__(self, *, is_full: bool) -> None:
+        self.is_full = is_full
+        self.nodes = False
+        self.membership = False
+        self.topics: set[int] = set()
+        self.deleted_topics: set[int] = set()
+        self.created: set[int] = set()
+        self.modified: set[int] = set()
+        self.removed: set[int] = set()
+
+    def freeze(self, revision: int) -> MetadataChanges:
+        return MetadataChanges(
+            is_full=self.is_full,
+            nodes_changed=self.nodes,
+            metadata_membership_changed=self.membership,
+            topic_ids=tuple(sorted(self.topics - self.deleted_topics)),
+            deleted_topic_ids=tuple(sorted(self.deleted_topics)),
+            created_group_ids=tuple(sorted(self.created - self.removed)),
+            changed_group_ids=tuple(sorted(self.modified - self.created - self.removed)),
+            removed_group_ids=tuple(sorted(self.removed)),
+            revision=revision,
+        )
+
+
+class MetadataTables:
+    """All rows of the metadata group."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        """Index of the entry being applied: the revision of what it changes. Written by `Metadata.apply`."""
+        self._cluster: Table[int, ClusterRow] = number_table(1, ClusterRow)
+        self._nodes: Table[int, NodeView] = number_table(2, NodeView)
+        self._retired_uuids: Table[str, RetiredUuid] = text_table(3, RetiredUuid)
+        self._topics: Table[int, TopicView] = number_table(4, TopicView)
+        self._partitions: Table[int, PartitionView] = number_table(5, PartitionView)
+        self.producer_names = ProducerNames(6)
+        self.cluster = ClusterRow()
+        self._node_by_uuid: dict[str, NodeView] = {}
+        self._topic_by_name: dict[str, TopicView] = {}
+        self._replica_nodes: dict[tuple[int, int], int] = {}
+        """(group id, replica id) → node id, of replicas that are not lost; group 0 included."""
+        self._groups_by_node: dict[int, set[int]] = {}
+        """Node id → groups with a desired or retiring replica (not lost) on it."""
+        self._changes = _Changes(is_full=False)
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def node(self, node_id: int) -> NodeView | None:
+        """A node, removed ones included."""
+        return self._nodes.get(node_id)
+
+    def node_by_uuid(self, uuid: str) -> NodeView | None:
+        """The node that has this uuid now."""
+        return self._node_by_uuid.get(uuid)
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """All nodes by id, removed ones included."""
+        return tuple(node for _, node in self._nodes.ordered())
+
+    def retired_uuid(self, uuid: str) -> RetiredUuid | None:
+        """Why a uuid is refused, or None."""
+        return self._retired_uuids.get(uuid)
+
+    def topic(self, topic_id: int) -> TopicView | None:
+        """A topic by id."""
+        return self._topics.get(topic_id)
+
+    def topic_by_name(self, name: str) -> TopicView | None:
+        """A topic by name."""
+        return self._topic_by_name.get(name)
+
+    def topics(self) -> tuple[TopicView, ...]:
+        """All topics by id."""
+        return tuple(topic for _, topic in self._topics.ordered())
+
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._topics.by_key)
+
+    def partition(self, group_id: int) -> PartitionView | None:
+        """A partition by its group."""
+        return self._partitions.get(group_id)
+
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return len(self._partitions.by_key)
+
+    def groups_of_node(self, node_id: int) -> tuple[int, ...]:
+        """Groups with a replica on the node, desired or retiring, ascending."""
+        return tuple(sorted(self._groups_by_node.get(node_id, ())))
+
+    def replica_node(self, group_id: int, replica_id: int) -> int | None:
+        """The node that holds a replica that is not lost."""
+        return self._replica_nodes.get((group_id, replica_id))
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def update_cluster(self, **changes: object) -> None:
+        """Replace fields of the cluster's row."""
+        self.cluster = msgspec.structs.replace(self.cluster, **{"revision": self.index, **changes})
+        self._cluster.put(0, self.cluster)
+        if "metadata_voters" in changes or "metadata_retiring" in changes:
+            self.mark_membership_changed()
+
+    def mark_membership_changed(self) -> None:
+        """Note that metadata replicas or desired voters changed."""
+        self._changes.membership = True
+        if self.cluster.metadata_membership_revision != self.index:
+            self.update_cluster(metadata_membership_revision=self.index)
+
+    def put_node(self, node: NodeView) -> None:
+        """Insert or replace a node's row."""
+        self._touch()
+        old = self._nodes.get(node.node_id)
+        if old is not None:
+            self._drop_node_indexes(old)
+        self._nodes.put(node.node_id, node)
+        self._add_node_indexes(node)
+        self._changes.nodes = True
+
+    def retire_uuid(self, uuid: str, retired: RetiredUuid) -> None:
+        """Refuse a uuid for ever."""
+        self._touch()
+        self._retired_uuids.put(uuid, retired)
+
+    def put_topic(self, topic: TopicView) -> None:
+        """Insert or replace a topic's row."""
+        self._touch()
+        self._topics.put(topic.topic_id, topic)
+        self._topic_by_name[topic.name] = topic
+        self._changes.topics.add(topic.topic_id)
+
+    def delete_topic(self, topic: TopicView) -> None:
+        """Remove a topic with all its partitions."""
+        self._touch()
+        for group_id in topic.group_ids:
+            partition = self._partitions.by_key[group_id]
+            self._drop_partition_indexes(partition)
+            self._partitions.delete(group_id)
+            self._changes.removed.add(group_id)
+        self._topics.delete(topic.topic_id)
+        del self._topic_by_name[topic.name]
+        self._changes.deleted_topics.add(topic.topic_id)
+
+    def put_partition(self, partition: PartitionView) -> None:
+        """Insert or replace a partition's row."""
+        self._touch()
+        old = self._partitions.get(partition.group_id)
+        if old is None:
+            self._changes.created.add(partition.group_id)
+        else:
+            self._drop_partition_indexes(old)
+            self._changes.modified.add(partition.group_id)
+        self._partitions.put(partition.group_id, partition)
+        self._add_partition_indexes(partition)
+        self._changes.topics.add(partition.topic_id)
+
+    # ----------------------------------------------------------------------------------------------------- rows and changes
+
+    def take_changes(self) -> MetadataChanges:
+        """What changed since the last call."""
+        changes, self._changes = self._changes, _Changes(is_full=False)
+        return changes.freeze(self.cluster.revision)
+
+    def take_dirty_rows(self) -> tuple[DirtyRow, ...]:
+        """Changed rows in key order."""
+        return take_dirty(self.sources)
+
+    @property
+    def sources(self) -> tuple[RowSource, ...]:
+        """All tables in tag order."""
+        return (self._cluster, self._nodes, self._retired_uuids, self._topics, self._partitions, self.producer_names)
+
+    def restore(self, rows: tuple[Row, ...]) -> None:
+        """Become what the rows describe, indexes included."""
+        load_rows(self.sources, rows)
+        self.producer_names.rebuild_order()
+        self.cluster = self._cluster.get(0) or ClusterRow()
+        self._node_by_uuid.clear()
+        self._topic_by_name = {topic.name: topic for topic in self._topics.by_key.values()}
+        self._replica_nodes.clear()
+        self._groups_by_node.clear()
+        for node in self._nodes.by_key.values():
+            self._add_node_indexes(node)
+        for partition in self._partitions.by_key.values():
+            self._add_partition_indexes(partition)
+        self._changes = _Changes(is_full=True)
+
+    # ------------------------------------------------------------------------------------------------------------ indexes
+
+    def _touch(self) -> None:
+        if self.cluster.revision != self.index:
+            self.update_cluster()
+
+    def _add_node_indexes(self, node: NodeView) -> None:
+        if node.state != "removed":
+            self._node_by_uuid[node.uuid] = node
+            self._replica_nodes[METADATA_GROUP, node.metadata_replica_id] = node.node_id
+
+    def _drop_node_indexes(self, node: NodeView) -> None:
+        self._node_by_uuid.pop(node.uuid, None)
+        self._replica_nodes.pop((METADATA_GROUP, node.metadata_replica_id), None)
+
+    def _add_partition_indexes(self, partition: PartitionView) -> None:
+        group_id = partition.group_id
+        for replica in (*partition.replicas, *partition.retiring):
+            if not replica.is_lost:
+                self._replica_nodes[group_id, replica.replica_id] = replica.node_id
+                self._groups_by_node.setdefault(replica.node_id, set()).add(group_id)
+
+    def _drop_partition_indexes(self, partition: PartitionView) -> None:
+        group_id = partition.group_id
+        for replica in (*partition.replicas, *partition.retiring):
+            if not replica.is_lost:
+                self._replica_nodes.pop((group_id, replica.replica_id), None)
+                self._groups_by_node[replica.node_id].discard(group_id)

@@ -1,0 +1,30 @@
+"""What a producer id says about its producer, and how long producers are remembered.
+
+Both the metadata group, which hands ids out, and the partitions, which remember them, go by these rules.
+
+Source: KIP-98 (idempotent producers). The split by the top bit is ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAMED_PRODUCER_BIT: Final = 1 << 63
+"""Set in the id of a producer that has a name; the partition, which knows no names, sees by it how long to remember."""
+
+_HOUR_MS: Final = 60 * 60 * 1000
+
+ANONYMOUS_EXPIRY_MS: Final = 24 * _HOUR_MS
+"""Longer than any delivery timeout: a retry must still find what it repeats."""
+NAMED_EXPIRY_MS: Final = 14 * 24 * _HOUR_MS
+"""A job that is restarted after a long weekend must still find its epoch and sequence."""
+
+
+def is_named(producer_id: int) -> bool:
+    """Whether the id belongs to a named producer."""
+    return producer_id >= NAMED_PRODUCER_BIT
+
+
+def expiry_ms(producer_id: int) -> int:
+    """How long a producer is remembered after its last append (milliseconds of append time)."""
+    return NAMED_EXPIRY_MS if is_named(producer_id) else ANONYMOUS_EXPIRY_MS

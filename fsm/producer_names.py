@@ -1,0 +1,87 @@
+"""Named producers: each name has one producer id, and an epoch that only rises.
+
+A name that was not initialized for 14 days of append time is forgotten, and gets a new id when it comes back; the old id
+is then as good as an anonymous producer's that nobody can continue. Partitions forget the id by the same rule.
+
+Source: KIP-98 (transactional ids and their epochs), without transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from raftmq.fsm.producer_ids import NAMED_EXPIRY_MS
+from raftmq.fsm.tables import DirtyRow, Row, Table, text_table
+
+NAMED_PRODUCERS_MAX: Final = 100_000
+"""About 30 MB. A new name beyond it is refused; an old one is never evicted."""
+
+
+class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
+    """The row of a name."""
+
+    producer_id: int
+    epoch: int
+    used_time_ms: int
+    """Append time of the last `InitNamedProducer` of this name."""
+
+
+class ProducerNames:
+    """Table of names, kept in the order of their last use so that expiry looks at the oldest only.
+
+    Invariant: `_by_use` has the table's names, oldest `used_time_ms` first. Append times never decrease along a log, so
+    moving a used name to the end keeps it so; names of equal time expire together, so their order does not matter.
+    """
+
+    __slots__ = ("_by_use", "_table", "tag")
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self._table: Table[str, NamedProducer] = text_table(tag, NamedProducer)
+        self._by_use: dict[str, None] = {}
+
+    def get(self, name: str) -> NamedProducer | None:
+        """The producer of a name."""
+        return self._table.get(name)
+
+    def put(self, name: str, producer: NamedProducer) -> None:
+        """Insert or replace a name, used now."""
+        self._table.put(name, producer)
+        self._by_use.pop(name, None)
+        self._by_use[name] = None
+
+    def expire(self, now_ms: int) -> None:
+        """Forget names last used at least 14 days before `now_ms` (append time)."""
+        while self._by_use:
+            oldest = next(iter(self._by_use))
+            if self._table.by_key[oldest].used_time_ms + NAMED_EXPIRY_MS > now_ms:
+                return
+            del self._by_use[oldest]
+            self._table.delete(oldest)
+
+    def __len__(self) -> int:
+        return len(self._table.by_key)
+
+    def rebuild_order(self) -> None:
+        """After loading rows: find the order of last use again."""
+        by_time = sorted((row.used_time_ms, name) for name, row in self._table.by_key.items())
+        self._by_use = {name: None for _, name in by_time}
+
+    def take_dirty(self) -> Iterator[DirtyRow]:
+        """Rows changed since the last call."""
+        return self._table.take_dirty()
+
+    def rows(self) -> Iterator[Row]:
+        """All rows by name."""
+        return self._table.rows()
+
+    def load(self, key: bytes, value: bytes) -> None:
+        """Take back a row; `rebuild_order` must follow."""
+        self._table.load(key, value)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._table.clear()
+        self._by_use.clear()

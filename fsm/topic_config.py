@@ -1,0 +1,147 @@
+"""What a topic may be called and how it may be configured: pure checks for proposers, and the parsed configuration.
+
+The check of a name is also made when a command is applied, so it can never change. The check of configuration is made by
+proposers only; whoever reads a stored configuration uses `effective_config`, which never fails: a key or value that this
+version does not understand was written by a newer one.
+
+Source: Kafka's topic configuration (retention.ms, retention.bytes); `max.batch.bytes` is Kafka's `max.message.bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raftmq.fsm import codes
+
+RESERVED_PREFIX: Final = "__"
+RETENTION_FOREVER: Final = -1
+BATCH_OVERHEAD_BYTES: Final = 4096
+"""Header and column lengths around the records of a batch."""
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
+
+
+class TopicConfigError(ValueError):
+    """A proposed name or configuration is not allowed. `code` is an `ErrorCode` number."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One integer setting of a topic: bounds are inclusive."""
+
+    name: str
+    default: int
+    minimum: int
+    maximum: int
+    meaning: str
+
+
+RETENTION_MS: Final = ConfigKey(
+    "retention.ms",
+    default=7 * 24 * 60 * 60 * 1000,
+    minimum=RETENTION_FOREVER,
+    maximum=(1 << 63) - 1,
+    meaning="records older than this (append time, milliseconds) are deleted; -1: never",
+)
+RETENTION_BYTES: Final = ConfigKey(
+    "retention.bytes",
+    default=-1,
+    minimum=-1,
+    maximum=(1 << 63) - 1,
+    meaning="the oldest records of a partition beyond this many bytes are deleted; -1: no limit",
+)
+MAX_BATCH_BYTES: Final = ConfigKey(
+    "max.batch.bytes",
+    default=(1 << 20) + BATCH_OVERHEAD_BYTES,
+    minimum=1024,
+    # A batch travels with its envelope in one gRPC message of at most 4 MiB.
+    maximum=3_670_016,
+    meaning="largest batch, header included and compressed, that a partition takes",
+)
+CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
+    key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's configuration with defaults filled in."""
+
+    retention_ms: int = RETENTION_MS.default
+    retention_bytes: int = RETENTION_BYTES.default
+    batch_bytes_max: int = MAX_BATCH_BYTES.default
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name at all (reserved names included)."""
+    return _TOPIC_NAME.match(name) is not None and name not in {".", ".."}
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `TopicConfigError` (INVALID_TOPIC_NAME) unless users may create a topic of this name."""
+    if not is_topic_name(name):
+        raise TopicConfigError(
+            codes.INVALID_TOPIC_NAME, f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ - and not . or .."
+        )
+    if name.startswith(RESERVED_PREFIX):
+        raise TopicConfigError(codes.INVALID_TOPIC_NAME, f"{name!r}: names that begin with __ are reserved")
+
+
+def check_topic_config(config: Mapping[str, str]) -> None:
+    """Raise `TopicConfigError` (INVALID_CONFIG) unless every key is known and every value within its bounds."""
+    for name, text in config.items():
+        key = CONFIG_KEYS.get(name)
+        if key is None:
+            raise TopicConfigError(
+                codes.INVALID_CONFIG, f"there is no setting {name[:60]!r}; there are {', '.join(CONFIG_KEYS)}"
+            )
+        if _parse(key, text) is None:
+            raise TopicConfigError(
+                codes.INVALID_CONFIG,
+                f"{name} = {text[:60]!r}: it is a number between {key.minimum} and {key.maximum} ({key.meaning})",
+            )
+
+
+def check_topic_config_changes(changes: Mapping[str, str | None]) -> None:
+    """The same for a change: None takes a key back to its default; the key must be known as well."""
+    check_topic_config(
+        {
+            name: str(CONFIG_KEYS[name].default) if text is None and name in CONFIG_KEYS else text or ""
+            for name, text in changes.items()
+        }
+    )
+
+
+def effective_config(config: Mapping[str, str]) -> TopicConfig:
+    """The configuration to act on. What cannot be understood has its default."""
+    return TopicConfig(
+        retention_ms=_effective(RETENTION_MS, config),
+        retention_bytes=_effective(RETENTION_BYTES, config),
+        batch_bytes_max=_effective(MAX_BATCH_BYTES, config),
+    )
+
+
+def effective_config_texts(config: Mapping[str, str]) -> dict[str, str]:
+    """Every key with the value in force, for people."""
+    return {name: str(_effective(key, config)) for name, key in CONFIG_KEYS.items()}
+
+
+def _effective(key: ConfigKey, config: Mapping[str, str]) -> int:
+    value = _parse(key, config.get(key.name, ""))
+    return key.default if value is None else value
+
+
+def _parse(key: ConfigKey, text: str) -> int | None:
+    if _INTEGER.match(text) is None:
+        return None
+    value = int(text)
+    return value if key.minimum <= value <= key.maximum else None

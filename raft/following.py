@@ -1,0 +1,151 @@
+"""What a replica does with its leader's messages: appends, heartbeats, snapshots.
+
+Must not lead. Invariants: nothing at or below the commit index is ever truncated; the commit index never passes what
+this message proved to match; acknowledgements and refusals leave only after everything before them is durable.
+Source: Ongaro's thesis 3.5, figure 3.1 (AppendEntries), chapter 5 (snapshots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftmq.errors import invariant
+from raftmq.raft.entry import Entry
+from raftmq.raft.membership import find_defect
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    SnapshotMeta,
+)
+from raftmq.raft.ready import Role
+from raftmq.raft.replication import Replication
+from raftmq.types import LogIndex, ReplicaId, Term
+
+
+def _is_well_formed(message: AppendRequest) -> bool:
+    """Whether indexes are contiguous and terms sensible: a peer that sends otherwise is not answered."""
+    index, term = message.prev_index, message.prev_term
+    for entry in message.entries:
+        if entry.index != index + 1 or entry.term < term:
+            return False
+        index, term = entry.index, entry.term
+    return term <= message.term
+
+
+class Following(Replication):
+    """What only a follower, candidate or learner does."""
+
+    __slots__ = ()
+
+    # -------------------------------------------------------------------------------------------------------- appends
+
+    def _on_append_request(self, message: AppendRequest) -> None:
+        self._hear_leader(message.source)
+        log = self.log
+        if message.prev_index < log.commit:
+            # A late message about the committed prefix: never truncate for it, tell how far we are.
+            self._acknowledge(message.source, log.commit)
+        elif not _is_well_formed(message):
+            return
+        elif log.has(message.prev_index, message.prev_term):
+            self._accept_entries(message.entries)
+            # Only what this message proved to match; the own log may go on with a divergent tail.
+            matched = message.prev_index + len(message.entries)
+            log.commit_to(min(message.commit_index, matched))
+            self._acknowledge(message.source, matched)
+        else:
+            self._reject(message)
+
+    def _accept_entries(self, entries: Sequence[Entry]) -> None:
+        """Append what the log does not hold; only a real conflict truncates (thesis 3.5, step 3)."""
+        held = self.log.find_news(entries)
+        if held == len(entries):
+            return
+        news = entries[held:] if held else entries
+        self._truncate_for(news[0].index)
+        self.log.append(news)
+
+    def _truncate_for(self, index: int) -> None:
+        """Make room for a new entry at `index`, which conflicts with what is there, if anything is."""
+        if index <= self.log.last_index:
+            if index <= self.log.commit:
+                invariant(condition=False, name="conflict_committed", index=index, commit_index=self.log.commit)
+            self.log.truncate_after(index - 1)
+
+    def _reject(self, message: AppendRequest) -> None:
+        hint_index, hint_term = self.log.find_hint(message.prev_index, message.prev_term)
+        self._respond(
+            AppendResponse(
+                self.replica_id,
+                message.source,
+                self.term,
+                message.prev_index,
+                is_rejected=True,
+                hint_index=LogIndex(hint_index),
+                hint_term=Term(hint_term),
+            )
+        )
+
+    def _acknowledge(self, target: ReplicaId, index: int) -> None:
+        self._respond(AppendResponse(self.replica_id, target, self.term, LogIndex(index)))
+
+    # ----------------------------------------------------------------------------------------------------- heartbeats
+
+    def _on_heartbeat(self, message: Heartbeat) -> None:
+        self._hear_leader(message.source)
+        # The leader sends at most what we acknowledged, so this is within the log unless the disk was exchanged.
+        self.log.commit_to(message.commit_index)
+        self._send(HeartbeatResponse(self.replica_id, message.source, self.term, message.read_counter))
+
+    def _on_quiet_beat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
+        if (
+            self.leader_id != source
+            or self.term != term
+            or self.role is not Role.FOLLOWER
+            or commit_index > self.log.commit
+            or self._failed_pre_votes
+        ):
+            return False
+        self._election_elapsed = 0
+        self.campaign_due = False
+        return True
+
+    # ------------------------------------------------------------------------------------------------------ snapshots
+
+    def _on_install_snapshot(self, message: InstallSnapshot) -> None:
+        self._hear_leader(message.source)
+        meta = message.meta
+        log = self.log
+        position = meta.position
+        if position.index <= log.commit or not self._may_restore(meta):
+            self._acknowledge(message.source, log.commit)
+        elif log.has(position.index, position.term) and meta.state_index <= max(log.commit, self.state_floor):
+            # The log is right and the state is there or included: nothing but the commit index was missing.
+            log.commit_to(position.index)
+            self._acknowledge(message.source, log.commit)
+        else:
+            self._restore(message)
+            self._acknowledge(message.source, log.last_index)
+
+    def _may_restore(self, meta: SnapshotMeta) -> bool:
+        """Whether the snapshot is one for this replica: sound, and with itself as a member."""
+        return (
+            self.role is Role.FOLLOWER
+            and meta.state_index >= meta.position.index
+            and meta.position.term <= self.term
+            and self.replica_id in meta.membership.member_ids
+            and find_defect(meta.membership) is None
+        )
+
+    def _restore(self, message: InstallSnapshot) -> None:
+        """Become what the snapshot says: log, membership and floor. Only followers do (the sender leads this term)."""
+        self.log.restore(message)
+        self.membership = message.meta.membership
+        self.state_floor = message.meta.state_index
+        self._applying_parts.clear()
+        self._applying_bytes = 0
+        self._applying_membership.clear()
+        self._apply_is_fetching = False

@@ -1,0 +1,323 @@
+"""The leader's side of replication: proposals, appends to members, commitment, heartbeats, quorum check, transfer.
+
+Must not handle what a follower receives. Invariants: a leader only appends to its own log; it commits by counting only
+entries of its own term; it counts itself only for what is durable, and not at all when it is no voter.
+Source: Ongaro's thesis 3.5, 3.6.2, 3.10, 6.2 (stepping down without a quorum), 10.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftmq.errors import invariant
+from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.raft.invariants import check_progress
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot, TimeoutNow
+from raftmq.raft.progress import Progress, ProgressState
+from raftmq.raft.quorum import VoteResult, joint_vote
+from raftmq.raft.read_index import ReadIndexing
+from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
+from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
+
+
+def _match_of(progress: Progress) -> int:
+    return progress.match_index
+
+
+class Replication(ReadIndexing):
+    """What only a leader does."""
+
+    __slots__ = ()
+
+    # ---------------------------------------------------------------------------------------------------- leadership
+
+    def _start_leadership(self) -> None:
+        """The role is taken: know every member, append the no-op, tell everyone."""
+        self._seen_commit = self.log.commit
+        self.progress = {
+            member: Progress(self.log.last_index + 1, self.settings) for member in self.membership.member_ids
+        }
+        own = self.progress[self.replica_id]
+        own.become_replicate()
+        self._count_own_log()
+        # Commits what earlier leaders left, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
+        appended = self._append_own((Proposal(EntryKind.EMPTY, b""),), self.log.append_time_ms)
+        self._noop_index = appended[0].index
+        self.beat_due = True
+
+    def _sync_progress(self, membership: Membership) -> None:
+        """Members came or went: know the new ones, forget the old."""
+        members = set(membership.member_ids)
+        for gone in [member for member in self.progress if member not in members]:
+            del self.progress[gone]
+        for member in membership.member_ids:
+            if member not in self.progress:
+                self.progress[member] = Progress(self.log.last_index + 1, self.settings)
+        if self._transferee and self._transferee not in membership.voters:
+            self._transferee = NO_REPLICA
+
+    # ----------------------------------------------------------------------------------------------------- proposals
+
+    def _refusal(self, payload_bytes: int) -> Refused | None:
+        """Why nothing may be proposed now."""
+        if self.role is not Role.LEADER:
+            return Refused(RefusalReason.NOT_LEADER, self.leader_id)
+        if self._transferee:
+            return Refused(RefusalReason.TRANSFERRING, self.leader_id)
+        # A first oversized batch passes, or it never could; nothing empty is ever refused.
+        used = self._uncommitted_bytes
+        if used and payload_bytes and used + payload_bytes > self.settings.uncommitted_bytes_max:
+            return Refused(RefusalReason.UNCOMMITTED_FULL, self.leader_id)
+        return None
+
+    def _propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
+        payload_bytes = 0
+        for proposal in proposals:
+            payload_bytes += len(proposal.payload)
+            is_data = proposal.kind is EntryKind.DATA
+            if is_data != (proposal.record_count > 0) or proposal.kind is EntryKind.MEMBERSHIP:
+                invariant(condition=False, name="proposal", kind=proposal.kind, record_count=proposal.record_count)
+        invariant(proposals, "proposal", count=len(proposals))
+        return self._refusal(payload_bytes) or Appended(self._append_own(proposals, now_ms))
+
+    def _append_own(self, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
+        """Give the proposals their place in the log. Offsets are dense: each starts where the one before ended."""
+        log, term = self.log, self.term
+        index, offset = log.last_index, log.next_offset
+        time_ms = max(now_ms, log.append_time_ms)
+        entries: list[Entry] = []
+        payload_bytes = 0
+        for proposal in proposals:
+            index += 1
+            count = proposal.record_count
+            payload = proposal.payload
+            entries.append(Entry(LogIndex(index), term, proposal.kind, Offset(offset), count, time_ms, payload))
+            offset += count
+            payload_bytes += len(payload)
+        log.append(entries)
+        if payload_bytes:
+            self._uncommitted.append((index, payload_bytes))
+            self._uncommitted_bytes += payload_bytes
+        self._flush_due = True
+        return tuple(entries)
+
+    # ---------------------------------------------------------------------------------------------------- commitment
+
+    def _count_own_log(self) -> None:
+        """The leader's own match: what its disk holds, never more (thesis 10.2.1)."""
+        self.progress[self.replica_id].on_matched(self.log.durable_index)
+
+    def _may_commit(self, index: int) -> bool:
+        """Only entries of the own term commit by counting; earlier ones with them (thesis 3.6.2, figure 3.7)."""
+        return index > self.log.commit and self.log.term_at(index) == self.term
+
+    def _maybe_commit(self) -> bool:
+        """Advance the commit index to what a quorum holds."""
+        index = self._quorum_of(_match_of)
+        if not self._may_commit(index):
+            return False
+        self.log.commit_to(index)
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= index:
+            self._uncommitted_bytes -= uncommitted.popleft()[1]
+        self._flush_due = True
+        if self._reads.waiting:
+            self._release_waiting_reads()
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- sending
+
+    def _flush(self) -> None:
+        """Send every member what it may get now; a commit index alone only if nothing else carried it."""
+        self._flush_due = False
+        log = self.log
+        for peer, progress in self.progress.items():
+            if peer == self.replica_id:
+                continue
+            while progress.next_index <= log.last_index and self._send_append(peer, progress, may_be_empty=False):
+                pass
+            if progress.can_bump_commit(log.commit):
+                self._send_append(peer, progress, may_be_empty=True)
+
+    def _send_append(self, peer: ReplicaId, progress: Progress, *, may_be_empty: bool) -> bool:
+        """One append request, or a snapshot where the log no longer reaches back. True when something was sent."""
+        if progress.is_paused:
+            return False
+        log = self.log
+        prev_index = progress.next_index - 1
+        if prev_index < log.position.index:
+            return self._send_snapshot(peer, progress)
+        entries: tuple[Entry, ...] = ()
+        # A full window still lets an empty request through: its rejection restarts a stream that was lost whole.
+        if not progress.inflights.is_full:
+            found = log.entries_from(progress.next_index, self.settings.append_bytes_max)
+            if found is None:
+                progress.is_fetching = True
+                return False
+            entries = found
+        if not entries and not may_be_empty:
+            return False
+        self._send(
+            AppendRequest(
+                self.replica_id,
+                peer,
+                self.term,
+                LogIndex(prev_index),
+                Term(log.term_at(prev_index)),
+                entries,
+                LogIndex(log.commit),
+            )
+        )
+        progress.on_sent(len(entries), sum([len(entry.payload) for entry in entries]), log.commit)
+        return True
+
+    def _send_snapshot(self, peer: ReplicaId, progress: Progress) -> bool:
+        """A snapshot, if the peer is there to take it and the shell has one that reconnects with the log."""
+        if not progress.is_recently_active:
+            return False
+        meta = self.snapshot_meta()
+        if meta is None or not self.log.position.index <= meta.position.index <= self.log.commit:
+            return False
+        progress.become_snapshot(meta.position.index)
+        self._send(InstallSnapshot(self.replica_id, peer, self.term, meta))
+        check_progress(progress, self.log.last_index)
+        return True
+
+    # ----------------------------------------------------------------------------------------------------- responses
+
+    def _on_append_response(self, message: AppendResponse) -> None:
+        progress = self.progress.get(message.source)
+        if self.role is not Role.LEADER or progress is None:
+            return
+        progress.is_recently_active = True
+        if message.is_rejected:
+            self._on_rejected(message, progress)
+        else:
+            self._on_accepted(message, progress)
+        check_progress(progress, self.log.last_index)
+
+    def _on_rejected(self, message: AppendResponse, progress: Progress) -> None:
+        hint_index: int = message.hint_index
+        if message.hint_term:
+            # The peer's entry there is of `hint_term`; nothing of ours above that term can match at or before it.
+            hint_index, _ = self.log.find_hint(hint_index, message.hint_term)
+        if progress.on_rejected(message.index, hint_index):
+            self._send_append(message.source, progress, may_be_empty=True)
+
+    def _on_accepted(self, message: AppendResponse, progress: Progress) -> None:
+        index = message.index
+        if index > self.log.last_index:
+            invariant(condition=False, name="ack_within_log", index=index, last_index=self.log.last_index)
+        is_news = progress.on_matched(index)
+        state = progress.state
+        if state is ProgressState.REPLICATE:
+            if not is_news:
+                return
+            progress.inflights.free_to(index)
+            progress.is_flow_paused = progress.inflights.is_full
+        elif state is ProgressState.PROBE:
+            if not is_news and index != progress.match_index:
+                return
+            progress.become_replicate()
+        elif progress.match_index + 1 >= self.first_index:
+            # Whatever brought the peer here (this snapshot, another, old appends): the log reaches it again.
+            progress.become_replicate()
+        else:
+            # Not there yet: keep waiting, with the state's invariant.
+            progress.next_index = progress.pending_snapshot + 1
+        if is_news and self._counts(message.source):
+            self._maybe_commit()
+        if progress.next_index <= self.log.last_index or progress.can_bump_commit(self.log.commit):
+            self._flush_due = True
+        if self._transferee == message.source and progress.match_index == self.log.last_index:
+            self._send_timeout_now(message.source)
+
+    def _counts(self, member: ReplicaId) -> bool:
+        """Whether the member's match is counted for commitment: learners' never are."""
+        return member in self.membership.voters or member in self.membership.outgoing
+
+    def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
+        progress = self.progress.get(message.source)
+        if self.role is not Role.LEADER or progress is None:
+            return
+        progress.is_recently_active = True
+        progress.is_flow_paused = False
+        if progress.match_index < self.log.last_index or progress.state is ProgressState.PROBE:
+            self._send_append(message.source, progress, may_be_empty=True)
+        self._on_read_ack(progress, message.read_counter)
+
+    # -------------------------------------------------------------------------------------------------- ticks, beats
+
+    def _tick_leader(self, count: int) -> None:
+        self._heartbeat_elapsed += count
+        if self._heartbeat_elapsed >= self.settings.heartbeat_ticks:
+            self._heartbeat_elapsed = 0
+            self.beat_due = True
+        if self._confirm_round:
+            self._confirm_elapsed += count
+            if self._confirm_elapsed >= self.settings.election_ticks:
+                self._become_follower(self.term, NO_REPLICA)
+                return
+        self._election_elapsed += count
+        if self._election_elapsed >= self.settings.election_ticks:
+            self._election_elapsed = 0
+            self._check_quorum()
+
+    def _check_quorum(self) -> None:
+        """A leader that hears no quorum within an election timeout stops leading (thesis 6.2)."""
+        heard = {
+            member: progress.is_recently_active or member == self.replica_id
+            for member, progress in self.progress.items()
+        }
+        if joint_vote(self.membership.voters, self.membership.outgoing, heard) is not VoteResult.WON:
+            self._become_follower(self.term, NO_REPLICA)
+            return
+        for progress in self.progress.values():
+            progress.is_recently_active = False
+        # A transfer not finished by now has failed: take proposals again (thesis 3.10).
+        self._transferee = NO_REPLICA
+
+    def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
+        self.beat_due = False
+        if self.role is not Role.LEADER:
+            return []
+        counter = self._reads.on_beats_taken()
+        commit = self.log.commit
+        # Never the plain commit index: beyond its match the follower may hold a divergent tail.
+        return [
+            (peer, LogIndex(min(progress.match_index, commit)), counter)
+            for peer, progress in self.progress.items()
+            if peer != self.replica_id
+        ]
+
+    def _begin_confirmation(self) -> None:
+        self._confirm_round = self._reads.begin_round()
+        self._confirm_elapsed = 0
+        self.beat_due = True
+        if self._is_only_voter:
+            self._confirm_rounds()
+
+    # ------------------------------------------------------------------------------------------------------ transfer
+
+    def _begin_transfer(self, target: ReplicaId) -> Refused | None:
+        if self.role is not Role.LEADER:
+            return Refused(RefusalReason.NOT_LEADER, self.leader_id)
+        if target not in self.membership.voters:
+            return Refused(RefusalReason.NOT_VOTER, self.leader_id)
+        if target in (self.replica_id, self._transferee):
+            return None
+        self._transferee = target
+        self._election_elapsed = 0
+        progress = self.progress[target]
+        if progress.match_index == self.log.last_index:
+            self._send_timeout_now(target)
+        else:
+            # A lagging target is fed first; its last acknowledgement sends the `TimeoutNow`.
+            progress.is_flow_paused = False
+            self._send_append(target, progress, may_be_empty=True)
+            self._flush_due = True
+        return None
+
+    def _send_timeout_now(self, target: ReplicaId) -> None:
+        self._send(TimeoutNow(self.replica_id, target, self.term))

@@ -1,0 +1,189 @@
+"""Write the reference pages from the code, so that they cannot disagree with it. Usage: python -m scripts.generate_docs [DIRECTORY]
+
+errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from the dataclasses in
+broker/config.py and broker/limits.py. Their docstrings are the text; this file only arranges it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import typer
+from raftmq import errors
+from raftmq.broker import config, limits
+from raftmq.cli.exit_codes import ExitCode
+from raftmq.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = Path("docs/reference")
+HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
+
+
+def attribute_docs(source: str) -> dict[tuple[str, str], tuple[str, str, str]]:
+    """(class, attribute) → (type, default, docstring) of every annotated class attribute, in order."""
+    found: dict[tuple[str, str], tuple[str, str, str]] = {}
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
+            name = ""
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                name, kind = statement.target.id, ast.unparse(statement.annotation)
+            elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                name, kind = statement.targets[0].id, ""
+            if not name or not isinstance(statement, ast.AnnAssign | ast.Assign):
+                continue
+            default = ast.unparse(statement.value) if statement.value is not None else ""
+            text = ""
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                text = " ".join(str(following.value.value).split())
+            found[node.name, name] = (kind, default, text)
+    return found
+
+
+def cell(text: str) -> str:
+    """Text that a table cell can hold."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def subclasses(root: type[errors.RaftMQError]) -> Iterator[type[errors.RaftMQError]]:
+    """Every class below `root`, branches first, in the order of the source."""
+    for child in root.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def errors_page() -> str:
+    """The table of exceptions, and the table of codes."""
+    lines = ["# Errors", "", cell(inspect.getdoc(errors.RaftMQError) or ""), ""]
+    lines += ["| exception | is a | code | again later? | may have happened? | when |", "|---|---|---|---|---|---|"]
+    for kind in subclasses(errors.RaftMQError):
+        code = f"{kind.code.name} ({kind.code.value})" if kind.code is not None else ""
+        unknown = "yes" if kind.outcome is errors.Outcome.UNKNOWN else "no"
+        again = "yes" if kind.retriable else "no"
+        doc = cell((inspect.getdoc(kind) or "").split("\n\n")[0])
+        lines.append(f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {code} | {again} | {unknown} | {doc} |")
+    lines += [
+        "",
+        "Codes are numbers of the protocol and are never reused. Codes without an exception are not sent to clients.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def protocol_page() -> str:
+    """queue.proto, section by section."""
+    text = (ROOT / "queue.proto").read_text()
+    head, *sections = re.split(r"^// -{20,} (.+)$\n", text, flags=re.MULTILINE)
+    intro = " ".join(line.lstrip("/ ") for line in head.splitlines() if line.startswith("//"))
+    lines = ["# The client protocol", "", "gRPC, package `raftmq.v1`; reflection and health are on.", "", intro, ""]
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        lines += [f"## {title.strip().capitalize()}", "", "```proto", body.strip(), "```", ""]
+    return "\n".join(lines)
+
+
+def cli_page() -> str:
+    """Every command with its options, and the exit codes."""
+    lines = [
+        "# The command line",
+        "",
+        "Client commands find the cluster by `--bootstrap-servers` or `RAFTMQ_BOOTSTRAP_SERVERS`.",
+        "",
+    ]
+    root = typer.main.get_command(app)
+    for path, command in walk("raftmq", root):
+        lines += [f"## `{path}`", "", inspect.cleandoc(command.help or ""), ""]
+        parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
+        if parameters:
+            lines += ["| parameter | default | meaning |", "|---|---|---|"]
+        for parameter in parameters:
+            names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+            is_argument = parameter.param_type_name == "argument"
+            shown = f"`{(parameter.name or '').upper()}`" if is_argument else names
+            default = (
+                ""
+                if parameter.default is None or parameter.required or callable(parameter.default)
+                else f"`{plain(parameter.default)}`"
+            )
+            lines.append(f"| {shown} | {default} | {cell(getattr(parameter, 'help', '') or '')} |")
+        lines.append("")
+    lines += ["## Exit codes", "", "| code | name | meaning |", "|---|---|---|"]
+    docs = attribute_docs(inspect.getsource(sys.modules[ExitCode.__module__]))
+    lines += [f"| {code.value} | {code.name} | {cell(docs['ExitCode', code.name][2])} |" for code in ExitCode]
+    return "\n".join(lines) + "\n"
+
+
+def plain(value: object) -> str:
+    """A default as a user would type it."""
+    return str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
+
+
+def walk(
+    path: str, command: typer.core.TyperCommand | typer.core.TyperGroup
+) -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Every command below, depth first, with the words that call it."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name in children:
+        yield from walk(f"{path} {name}", children[name])
+
+
+def configuration_page() -> str:
+    """The broker's settings, and the bounds that are not settings."""
+    lines = ["# Configuration of a broker", ""]
+    for module in (config, limits):
+        lines += module_tables(module)
+    return "\n".join(lines)
+
+
+def module_tables(module: ModuleType) -> list[str]:
+    """One table for each dataclass of a module."""
+    lines: list[str] = []
+    current = ""
+    for (owner, name), (kind, default, text) in attribute_docs(inspect.getsource(module)).items():
+        if not kind:
+            continue
+        if owner != current:
+            current = owner
+            described = cell((inspect.getdoc(getattr(module, owner)) or "").split("\n\n")[0])
+            lines += [
+                "",
+                f"## `{owner}`",
+                "",
+                described,
+                "",
+                "| name | type | default | meaning |",
+                "|---|---|---|---|",
+            ]
+        shown = f"`{default}`" if default else "required"
+        lines.append(f"| `{name}` | `{cell(kind)}` | {shown} | {cell(text)} |")
+    return [*lines[1:], ""]
+
+
+def write_all(directory: Path) -> list[Path]:
+    """Write every page; returns their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pages = {"errors": errors_page, "protocol": protocol_page, "cli": cli_page, "configuration": configuration_page}
+    written = []
+    for name, page in pages.items():
+        path = directory / f"{name}.md"
+        path.write_text(HEAD + page().rstrip() + "\n")
+        written.append(path)
+    return written
+
+
+def main() -> None:
+    """Write into the given directory, or into docs/reference."""
+    for path in write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE):
+        print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+if __name__ == "__main__":
+    main()

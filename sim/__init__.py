@@ -1,0 +1,1 @@
+"""Deterministic simulators of RaftMQ: one seed, one history, byte for byte."""

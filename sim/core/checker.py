@@ -1,0 +1,177 @@
+"""All cluster-wide invariants together, fed by what replicas do; checks as the run goes, and everything at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import GENESIS, Entry
+from raftmq.raft.messages import AppendResponse, Message, VoteRequest, VoteResponse
+from raftmq.raft.ready import AppendWork, Role
+from sim.core.disk import LogCopy, SimDisk
+from sim.core.invariants.acknowledged import Acknowledged
+from sim.core.invariants.applied_state import AppliedState
+from sim.core.invariants.committed_log import CommittedLog
+from sim.core.invariants.durability import check_ack_durable, check_applied_durable
+from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.leader_completeness import check_leader_completeness
+from sim.core.invariants.log_matching import LogMatching
+from sim.core.invariants.monotone import check_monotone
+from sim.core.invariants.reads import LinearizableReads
+from sim.core.invariants.violation import demand
+from sim.core.invariants.votes import Votes
+from sim.core.state_machine import MachineState
+
+
+class Observation:
+    """What was last seen of one replica. Lives as long as its core: a crash starts a new one."""
+
+    __slots__ = ("applied", "commit", "completed_term", "handed", "leader_term", "term", "verified")
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.handed = LogCopy(disk.log.position)
+        """The log as handed to the disk so far."""
+        self.handed.entries.extend(disk.log.entries)
+        self.term = int(disk.hard_state.term)
+        self.commit = 0
+        self.applied = 0
+        self.leader_term = 0
+        """The last term it was seen leading."""
+        self.completed_term = 0
+        """The last term it led and whose first entry was handed out: its log is complete from then on."""
+        self.verified = int(disk.log.position.index)
+        """Entries up to here were compared with the committed log."""
+
+
+class Watched(Protocol):
+    """What the checker sees of a replica."""
+
+    replica_id: int
+    disk: SimDisk
+    observation: Observation
+
+
+class Checker:
+    """The invariants' memory of one run."""
+
+    def __init__(self, disks: Mapping[int, SimDisk]) -> None:
+        self._disks = disks
+        self._observed: dict[int, Observation] = {}
+        self.elections = ElectionSafety()
+        self.votes = Votes()
+        self.log_matching = LogMatching()
+        self.committed = CommittedLog(GENESIS.index + 1)
+        self.applied_state = AppliedState()
+        self.reads = LinearizableReads()
+        self.acknowledged = Acknowledged()
+
+    def observe(self, replica_id: int, disk: SimDisk) -> Observation:
+        """A core starts."""
+        observation = self._observed[replica_id] = Observation(disk)
+        return observation
+
+    def forget(self, replica_id: int) -> None:
+        """A core is gone."""
+        self._observed.pop(replica_id, None)
+
+    def after_event(self, replica: Watched, core: RaftCore) -> None:
+        """Called whenever a core has taken input: compare its few integers with the last ones."""
+        seen = replica.observation
+        if core.term != seen.term:
+            check_monotone(replica.replica_id, "term", seen.term, core.term)
+            seen.term = core.term
+        if core.applied_index != seen.applied:
+            # A snapshot may only take it forward; what it covers counts as applied.
+            check_monotone(replica.replica_id, "applied index", seen.applied, core.applied_index)
+            seen.applied = core.applied_index
+        if core.role is Role.LEADER and seen.leader_term != core.term:
+            seen.leader_term = core.term
+            self.elections.on_leader(replica.replica_id, core.term)
+        if core.commit_index != seen.commit:
+            self._on_commit(replica, core, seen)
+
+    def _on_commit(self, replica: Watched, core: RaftCore, seen: Observation) -> None:
+        old, new = seen.commit, int(core.commit_index)
+        check_monotone(replica.replica_id, "commit index", old, new)
+        seen.commit = new
+        if core.role is Role.LEADER:
+            known = max(old, self.committed.first_index - 1)
+            has_grown = self.committed.on_leader_commit(
+                replica.replica_id, core.term, known, new, core.membership, self._disks
+            )
+            if has_grown:
+                self._check_other_leaders(core.term, known + 1)
+        demand(
+            new <= max(self.committed.last_index, GENESIS.index),
+            "LogInv",
+            f"r{replica.replica_id} has commit {new}; no leader committed beyond {self.committed.last_index}",
+        )
+        self._verify(replica.replica_id, seen)
+
+    def _check_other_leaders(self, term: int, first: int) -> None:
+        """An entry was committed in `term`, unknown until now: leaders of later terms must have it."""
+        for replica_id, seen in self._observed.items():
+            if seen.completed_term > term and seen.completed_term == seen.term == seen.leader_term:
+                check_leader_completeness(replica_id, seen.term, seen.handed, self.committed, first)
+
+    def _verify(self, replica_id: int, seen: Observation) -> None:
+        last = min(seen.commit, seen.handed.last_index)
+        if last > seen.verified:
+            self.committed.check(replica_id, seen.handed, seen.verified + 1, last)
+            seen.verified = last
+
+    def on_write(self, replica: Watched, work: AppendWork, is_leader: bool) -> None:
+        """An append is handed to the disk."""
+        seen = replica.observation
+        replica_id = replica.replica_id
+        if work.snapshot is not None:
+            seen.handed.reset(work.snapshot.meta.position)
+            seen.verified = max(seen.verified, work.snapshot.meta.position.index)
+        if work.entries:
+            first = work.entries[0].index
+            demand(first > seen.verified, "LogInv", f"r{replica_id} overwrites {first}, {seen.verified} is committed")
+            if is_leader and seen.completed_term == seen.term:
+                is_appended = first == seen.handed.last_index + 1
+                demand(is_appended, "LeaderAppendOnly", f"r{replica_id} overwrites {first} of its own log")
+            self.log_matching.on_written(replica_id, seen.handed, work.entries)
+            seen.handed.write(work.entries)
+            self._verify(replica_id, seen)
+            if is_leader and seen.completed_term != seen.term:
+                seen.completed_term = seen.term
+                check_leader_completeness(replica_id, seen.term, seen.handed, self.committed, 0)
+        elif work.snapshot is None:
+            for message in work.responses:
+                if isinstance(message, VoteResponse):
+                    self.votes.on_granted(message, seen.handed.last_term, seen.handed.last_index)
+
+    def on_message(self, message: Message) -> None:
+        """A message leaves at once."""
+        if isinstance(message, VoteRequest):
+            self.votes.on_request(message)
+
+    def on_response(self, replica: Watched, message: Message) -> None:
+        """A message leaves that had to wait for the disk."""
+        if isinstance(message, VoteResponse):
+            self.votes.on_response(message, replica.disk.hard_state)
+        elif isinstance(message, AppendResponse):
+            check_ack_durable(replica.disk, message)
+
+    def on_apply(self, replica: Watched, entries: tuple[Entry, ...]) -> None:
+        """Entries are handed out for applying."""
+        check_applied_durable(replica.replica_id, replica.disk, entries)
+        for entry in entries:
+            known = self.committed.at(entry.index)
+            is_same = known is not None and (known.entry is entry or known.entry == entry)
+            demand(is_same, "LogInv", f"r{replica.replica_id} applies {entry}, committed is {known}")
+
+    def on_applied(self, replica: Watched, state: MachineState, core: RaftCore) -> None:
+        """A replica's machine moved to `state`, and its core knows."""
+        self.applied_state.on_state(replica.replica_id, state)
+        self.applied_state.on_membership(replica.replica_id, state.index, core.membership)
+
+    def at_end(self) -> None:
+        """Once more, whole: every log that is there against what is committed, and what clients were told."""
+        for replica_id, seen in self._observed.items():
+            self.committed.check(replica_id, seen.handed, 0, min(seen.commit, seen.handed.last_index))
+        self.acknowledged.check(self.committed)

@@ -1,0 +1,103 @@
+"""All replicas of one run, and what the run as a whole needs to know of them. Injects no faults itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftmq.raft.core import RaftCore
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import Message
+from raftmq.raft.ready import Role
+from raftmq.types import ReplicaId
+from sim.core.checker import Checker
+from sim.core.disk import SimDisk
+from sim.core.events import EventHeap
+from sim.core.network import SimNetwork
+from sim.core.options import SwarmOptions
+from sim.core.replica import CoreFactory, SimReplica, World
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is simulated: the product, or a mutant of one of its parts."""
+
+    core: CoreFactory = RaftCore
+    replica: type[SimReplica] = SimReplica
+    disk: type[SimDisk] = SimDisk
+
+
+PRODUCT = Build()
+
+
+class SimCluster:
+    """One group's replicas over one network."""
+
+    def __init__(
+        self, random_: random.Random, options: SwarmOptions, build: Build, trace: Callable[[str], None] | None
+    ) -> None:
+        self.random = random_
+        self.options = options
+        self.build = build
+        self.events = EventHeap()
+        self.disks: dict[int, SimDisk] = {}
+        self.replicas: dict[ReplicaId, SimReplica] = {}
+        """In order of id; removed and destroyed ones stay listed."""
+        self.checker = Checker(self.disks)
+        self.network = SimNetwork(self.events, random_, options, self._deliver, self._report)
+        self.world = World(self.events, random_, options, self.network, self.checker, build.core, trace)
+        voters = tuple(ReplicaId(number) for number in range(1, options.voter_count + 1))
+        self.born = Membership(voters=voters)
+        for replica_id in voters:
+            self._create(replica_id, self.born)
+
+    def _create(self, replica_id: ReplicaId, membership: Membership | None) -> SimReplica:
+        disk = self.disks[replica_id] = self.build.disk(membership)
+        replica = self.replicas[replica_id] = self.build.replica(self.world, replica_id, disk)
+        return replica
+
+    def create_replica(self) -> ReplicaId:
+        """A new replica with an empty disk under an id never used before; it knows nothing until a snapshot."""
+        replica_id = ReplicaId(len(self.replicas) + 1)
+        self._create(replica_id, None)
+        return replica_id
+
+    def _deliver(self, message: Message) -> None:
+        replica = self.replicas.get(message.target)
+        if replica is not None:
+            replica.receive(message)
+
+    def _report(self, message: Message, is_delivered: bool) -> None:
+        self.replicas[message.source].report(message, is_delivered)
+
+    @property
+    def live(self) -> list[SimReplica]:
+        """Replicas that run."""
+        return [replica for replica in self.replicas.values() if replica.core is not None]
+
+    @property
+    def leaders(self) -> list[tuple[SimReplica, RaftCore]]:
+        """Whoever believes it leads."""
+        return [
+            (replica, replica.core)
+            for replica in self.replicas.values()
+            if replica.core is not None and replica.core.role is Role.LEADER
+        ]
+
+    def latest_membership(self) -> tuple[int, Membership]:
+        """The newest configuration any running replica or disk has, and the index it is known as of."""
+        index, membership = 0, self.born
+        for replica in self.replicas.values():
+            core = replica.core
+            if core is not None and replica.machine.index > index and core.membership.voters:
+                index, membership = replica.machine.index, core.membership
+            state = replica.disk.state
+            if state.machine.index > index and state.membership.voters:
+                index, membership = state.machine.index, state.membership
+        return index, membership
+
+
+def members_of(membership: Membership) -> list[ReplicaId]:
+    """Everybody who takes part, in order of id."""
+    return sorted({*membership.voters, *membership.outgoing, *membership.learners})

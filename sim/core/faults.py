@@ -1,0 +1,167 @@
+"""The nemesis of the first phase: crashes, cut links, pauses, stalled disks, a lost disk. Each may be absent."""
+
+from __future__ import annotations
+
+from raftmq.raft.ready import Role
+from sim.core.cluster import SimCluster, members_of
+from sim.core.options import TICK
+from sim.core.replica import SimReplica
+
+
+class Nemesis:
+    """Harms a cluster at random moments until it is stopped, then heals everything."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        options = cluster.options
+        self._election = options.settings.election_ticks * TICK
+        self._has_wiped = False
+        self._is_stopped = False
+        weighted = (
+            (self._crash, options.crash),
+            (self._crash_all, options.crash_all),
+            (self._isolate, options.isolate),
+            (self._split, options.split),
+            (self._one_way, options.one_way),
+            (self._pause, options.pause),
+            (self._stall_disk, options.disk_stall),
+            (self._forget_leader, options.forget_leader),
+            (self._step_down, options.step_down),
+            (self._wipe, options.wipe),
+        )
+        self._faults = [fault for fault, weight in weighted for _ in range(weight)]
+        if options.fault_every and self._faults:
+            self._schedule()
+
+    def stop(self) -> None:
+        """No more harm: links mended, paused and crashed replicas run again."""
+        self._is_stopped = True
+        self._cluster.network.mend()
+        self._cluster.network.is_healed = True
+        for replica in list(self._cluster.replicas.values()):
+            replica.paused_until = 0
+            self._restart(replica)
+
+    def _schedule(self) -> None:
+        delay = self._cluster.random.expovariate(1 / (self._cluster.options.fault_every * TICK))
+        self._cluster.events.after(int(delay) + 1, self._strike)
+
+    def _strike(self) -> None:
+        if self._is_stopped:
+            return
+        self._cluster.random.choice(self._faults)()
+        self._schedule()
+
+    def _note(self, text: str) -> None:
+        if self._cluster.world.trace:
+            self._cluster.world.trace(f"{self._cluster.events.now:>7} -- {text}")
+
+    def _victim(self) -> SimReplica | None:
+        """A running replica, the leader more often than others."""
+        random_ = self._cluster.random
+        leaders = self._cluster.leaders
+        if leaders and random_.random() < 0.4:
+            return random_.choice(leaders)[0]
+        live = self._cluster.live
+        return random_.choice(live) if live else None
+
+    def _duration(self) -> int:
+        return int(self._cluster.random.uniform(0.2, 4) * self._election)
+
+    def _crash(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            victim.crash()
+            self._cluster.events.after(self._duration(), self._restart, victim)
+
+    def _crash_all(self) -> None:
+        for victim in self._cluster.live:
+            victim.crash()
+            self._cluster.events.after(self._duration(), self._restart, victim)
+
+    def _restart(self, replica: SimReplica) -> None:
+        if replica.core is None and not replica.is_destroyed:
+            replica.start()
+
+    def _isolate(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            self._note(f"r{victim.replica_id} is isolated")
+            for other in self._cluster.replicas:
+                self._cluster.network.cut(victim.replica_id, other)
+                self._cluster.network.cut(other, victim.replica_id)
+            self._mend_later()
+
+    def _split(self) -> None:
+        ids = list(self._cluster.replicas)
+        self._cluster.random.shuffle(ids)
+        border = self._cluster.random.randrange(1, len(ids))
+        self._note(f"split {ids[:border]} | {ids[border:]}")
+        for left in ids[:border]:
+            for right in ids[border:]:
+                self._cluster.network.cut(left, right)
+                self._cluster.network.cut(right, left)
+        self._mend_later()
+
+    def _one_way(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            is_deaf = self._cluster.random.random() < 0.5
+            self._note(f"r{victim.replica_id} is {'deaf' if is_deaf else 'mute'}")
+            for other in self._cluster.replicas:
+                if is_deaf:
+                    self._cluster.network.cut(other, victim.replica_id)
+                else:
+                    self._cluster.network.cut(victim.replica_id, other)
+            self._mend_later()
+
+    def _mend_later(self) -> None:
+        self._cluster.events.after(self._duration(), self._mend)
+
+    def _mend(self) -> None:
+        self._note("links mended")
+        self._cluster.network.mend()
+
+    def _pause(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            duration = self._duration()
+            self._note(f"r{victim.replica_id} pauses for {duration}")
+            victim.paused_until = self._cluster.events.now + duration
+            self._cluster.events.after(duration + 1, self._woke, victim, victim.life)
+
+    def _woke(self, victim: SimReplica, life: int) -> None:
+        core = victim.core
+        if core is not None and victim.life == life and self._cluster.random.random() < 0.5:
+            core.require_confirmation()
+            victim.pump()
+
+    def _stall_disk(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            duration = self._duration()
+            self._note(f"disk of r{victim.replica_id} stalls for {duration}")
+            victim.stall_disk(duration)
+
+    def _forget_leader(self) -> None:
+        victim = self._victim()
+        if victim is not None and victim.core is not None and victim.core.role is Role.FOLLOWER:
+            self._note(f"r{victim.replica_id} forgets its leader")
+            victim.core.forget_leader()
+            victim.pump()
+
+    def _step_down(self) -> None:
+        for leader, core in self._cluster.leaders:
+            self._note(f"r{leader.replica_id} steps down")
+            core.step_down()
+            leader.pump()
+
+    def _wipe(self) -> None:
+        """One member's disk is lost for good. A dead member needs at least three voters beside it to be harmless."""
+        _, membership = self._cluster.latest_membership()
+        if self._has_wiped or min(len(membership.voters), len(membership.outgoing) or 3) < 3:
+            return
+        victim = self._cluster.replicas[self._cluster.random.choice(members_of(membership))]
+        self._has_wiped = True
+        self._note(f"r{victim.replica_id} loses its disk")
+        victim.destroy()

@@ -1,0 +1,18 @@
+"""What must hold across a whole cluster, whatever fails: one file each, with the thesis section that says why.
+
+| invariant | file | Ongaro's thesis |
+|---|---|---|
+| `ElectionSafety`: at most one leader per term | `election_safety.py` | figure 3.2, 3.4 |
+| `VoteOnce`, `VoteDurable`, `UpToDate`: one vote per term, kept, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
+| `LogMatching`: same index and term, same entry and same past | `log_matching.py` | figure 3.2, 3.5 |
+| `DenseOffsets`: each entry starts at the offset where the one before it ended | `log_matching.py` | ours |
+| `LogInv`: committed prefixes agree | `committed_log.py` | figure 3.2 (State Machine Safety) |
+| `QuorumLog`: what is committed is durable on a quorum | `committed_log.py` | 3.5, 10.2.1 |
+| `CommitOwnTerm`: leaders commit by counting in their own term only | `committed_log.py` | 3.6.2, figure 3.7 |
+| `LeaderCompleteness`: a new leader has everything committed | `leader_completeness.py` | figure 3.2, 3.6 |
+| `CommittedIsDurable`, `AckDurable`: nothing is applied or acknowledged before it is durable | `durability.py` | 3.8 |
+| `Monotone`: term, commit and applied index never go back | `monotone.py` | 3.3, 3.5 |
+| `AppliedState`: same index, same state and membership | `applied_state.py` | figure 3.2 |
+| `LinearizableRead`: a read sees everything committed before it was asked | `reads.py` | 6.4 |
+| `Acknowledged`: what a client was told is committed stays | `acknowledged.py` | 6.3 |
+"""

@@ -1,0 +1,34 @@
+"""`CommittedIsDurable` and `AckDurable`: what is applied or acknowledged is on that replica's disk
+(thesis 3.8; a leader may commit before its own write is done, 10.2.1, but not apply).
+"""
+
+from __future__ import annotations
+
+from raftmq.raft.entry import Entry
+from raftmq.raft.messages import AppendResponse
+from sim.core.disk import SimDisk
+from sim.core.invariants.violation import demand
+
+
+def check_applied_durable(replica_id: int, disk: SimDisk, entries: tuple[Entry, ...]) -> None:
+    """Entries handed out for applying are durable."""
+    for entry in (entries[0], entries[-1]):
+        held = disk.log.entry(entry.index)
+        is_durable = held is entry or held == entry
+        demand(is_durable, "CommittedIsDurable", f"r{replica_id} applies {entry}, on its disk is {held}")
+
+
+def check_ack_durable(disk: SimDisk, response: AppendResponse) -> None:
+    """An acknowledgement leaves only when all it covers is durable, its term included."""
+    replica_id = response.source
+    demand(
+        disk.hard_state.term >= response.term,
+        "AckDurable",
+        f"r{replica_id} answers in term {response.term}, durable is {disk.hard_state}",
+    )
+    if not response.is_rejected and disk.hard_state.term == response.term:
+        demand(
+            disk.log.last_index >= response.index,
+            "AckDurable",
+            f"r{replica_id} acknowledges {response.index}, its durable log ends at {disk.log.last_index}",
+        )

@@ -1,0 +1,45 @@
+"""`VoteOnce`, `VoteDurable`, `UpToDate`: a replica votes once in a term, remembers it through a crash, and never for a
+candidate whose log is less up to date than its own (thesis 3.4, 3.6.1, 3.8).
+"""
+
+from __future__ import annotations
+
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.messages import VoteRequest, VoteResponse
+from sim.core.invariants.violation import demand
+
+
+class Votes:
+    """Watches vote requests and granted votes as they leave."""
+
+    def __init__(self) -> None:
+        self._granted: dict[tuple[int, int], int] = {}
+        """(voter, term) -> candidate."""
+        self._requests: dict[tuple[int, int], tuple[int, int]] = {}
+        """(candidate, term) -> (last term, last index) it campaigns with."""
+
+    def on_request(self, request: VoteRequest) -> None:
+        """A vote request leaves."""
+        if not request.is_pre_vote:
+            self._requests[request.source, request.term] = (request.last_term, request.last_index)
+
+    def on_granted(self, response: VoteResponse, last_term: int, last_index: int) -> None:
+        """A vote waits to leave; the voter's log ends so, and did when it voted."""
+        if response.is_pre_vote or not response.is_granted:
+            return
+        request = self._requests.get((response.target, response.term))
+        demand(
+            request is None or request >= (last_term, last_index),
+            "UpToDate",
+            f"r{response.source} ends at {last_term}/{last_index} and votes for r{response.target} at {request}",
+        )
+
+    def on_response(self, response: VoteResponse, hard_state: HardState) -> None:
+        """A response leaves, at a time when the voter's durable state is this."""
+        if response.is_pre_vote or not response.is_granted:
+            return
+        voter, term, candidate = response.source, response.term, response.target
+        first = self._granted.setdefault((voter, term), candidate)
+        demand(first == candidate, "VoteOnce", f"r{voter} votes for r{first} and r{candidate} in term {term}")
+        is_kept = hard_state.term > term or (hard_state.term == term and hard_state.vote == candidate)
+        demand(is_kept, "VoteDurable", f"r{voter} votes for r{candidate} in term {term}, durable is {hard_state}")

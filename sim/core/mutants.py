@@ -1,0 +1,2 @@
+"""stub"""
+MUTANTS = {}

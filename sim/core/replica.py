@@ -1,0 +1,391 @@
+"""One replica in the simulator: the thinnest shell that runs a `RaftCore`, with its disk, machine and clock.
+
+Makes no decision of consensus. What the product's engine does with a `Ready`, this does in virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from raftmq.errors import invariant
+from raftmq.raft.core import RaftCore, RestoredState
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition
+from raftmq.raft.log_view import LogView, Random
+from raftmq.raft.messages import (
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    SnapshotMeta,
+)
+from raftmq.raft.ready import AppendWork, Ready, Role
+from raftmq.raft.settings import RaftSettings
+from raftmq.types import LogIndex, ReplicaId
+from sim.core.checker import Checker
+from sim.core.describe import describe_entries, describe_membership, describe_message, describe_meta
+from sim.core.disk import AppendJob, CompactionJob, DerivedState, DiskJob, SimDisk
+from sim.core.events import EventHeap
+from sim.core.network import SimNetwork
+from sim.core.options import TICK, SwarmOptions
+from sim.core.state_machine import MachineState, applied
+
+ROUNDS_MAX = 10_000
+"""Outputs taken from a core for one input; more is an endless loop."""
+
+CoreFactory = Callable[[ReplicaId, RestoredState, LogView, Random, RaftSettings], RaftCore]
+
+
+@dataclass(slots=True)
+class World:
+    """What all replicas of one run share."""
+
+    events: EventHeap
+    random: random.Random
+    options: SwarmOptions
+    network: SimNetwork
+    checker: Checker
+    core_factory: CoreFactory
+    trace: Callable[[str], None] | None
+    """None: nobody reads it, so nothing is formatted."""
+
+
+class SimReplica:
+    """A replica that may crash, restart, pause, and lose its disk."""
+
+    def __init__(self, world: World, replica_id: ReplicaId, disk: SimDisk) -> None:
+        self.world = world
+        self.replica_id = replica_id
+        self.disk = disk
+        self.core: RaftCore | None = None
+        """None while crashed."""
+        self.is_destroyed = False
+        """Its disk is lost, or it was removed and deleted: it never comes back."""
+        self.life = 0
+        """Counts starts: events of an earlier life are void."""
+        self.paused_until = 0
+        low, high = world.options.clock_rates
+        self.tick_length = max(1, int(TICK * world.random.uniform(low, high)))
+        self.start()
+
+    # ------------------------------------------------------------------------------------------------ life and death
+
+    def start(self) -> None:
+        """Start a core from what is durable."""
+        self.life += 1
+        self.machine = self.disk.state.machine
+        self.waiters: dict[int, Entry] = {}
+        """Index -> the entry a client waits for."""
+        self._applying: deque[tuple[Entry, ...]] = deque()
+        self._snapshots_in_flight = 0
+        self._snapshots: dict[int, MachineState] = {}
+        """State by index, of snapshots this replica offered."""
+        self._last_write = 0
+        self._is_warm = False
+        self._is_fetching = False
+        self.observation = self.world.checker.observe(self.replica_id, self.disk)
+        self.core = self.world.core_factory(
+            self.replica_id, self.disk.restored(), _DiskView(self), self.world.random, self.world.options.settings
+        )
+        self.core.snapshot_meta = self._offer_snapshot
+        if self.world.trace:
+            self._trace(f"starts: {self.disk.hard_state} log {self.disk.log.position.index}..{self.disk.log.last_index}")
+        self.world.events.after(
+            int(self.world.random.random() * self.tick_length) + 1, self._on_tick, self.life
+        )
+        self.pump()
+
+    def crash(self) -> None:
+        """Lose everything that is not durable."""
+        in_flight = len(self.disk.pending)
+        self.disk.crash(self.world.random.randrange(in_flight + 1))
+        self.core = None
+        self.life += 1
+        self.world.checker.forget(self.replica_id)
+        if self.world.trace:
+            self._trace("crashes")
+
+    def destroy(self) -> None:
+        """Crash, and never come back."""
+        if self.core is not None:
+            self.crash()
+        self.is_destroyed = True
+
+    # ---------------------------------------------------------------------------------------------------------- input
+
+    def _on_tick(self, life: int) -> None:
+        core = self.core
+        if life != self.life or core is None:
+            return
+        events = self.world.events
+        if self.paused_until > events.now:
+            events.after(self.paused_until - events.now, self._on_tick, life)
+            return
+        core.tick()
+        if core.campaign_due:
+            core.campaign()
+        self.pump()
+        events.after(self.tick_length, self._on_tick, life)
+
+    def receive(self, message: Message) -> None:
+        """A message arrived."""
+        core = self.core
+        if core is None:
+            return
+        if self.paused_until > self.world.events.now:
+            self.world.events.after(self.paused_until - self.world.events.now, self.receive, message)
+            return
+        if self.world.trace:
+            self._trace("receives " + describe_message(message))
+        if not (self.world.options.uses_quiet_beats and self._receive_quietly(core, message)):
+            core.step(message)
+        self.pump()
+
+    def _receive_quietly(self, core: RaftCore, message: Message) -> bool:
+        """The packed frames' fast path, as the product takes it."""
+        if isinstance(message, Heartbeat):
+            if message.target != self.replica_id or not core.on_quiet_beat(
+                message.source, message.term, message.commit_index
+            ):
+                return False
+            echo = HeartbeatResponse(message.target, message.source, message.term, message.read_counter)
+            self.world.network.send(echo)
+            return True
+        if isinstance(message, HeartbeatResponse):
+            return message.target == self.replica_id and core.on_quiet_beat_response(
+                message.source, message.term, message.read_counter
+            )
+        return False
+
+    def report(self, message: Message, is_delivered: bool) -> None:
+        """The transport knows what became of a message this replica sent."""
+        core = self.core
+        if core is None:
+            return
+        if isinstance(message, InstallSnapshot):
+            core.report_snapshot(message.target, is_delivered)
+        else:
+            core.report_unreachable(message.target)
+        self.pump()
+
+    def compact(self, keep: int) -> None:
+        """Delete the log up to `keep` entries behind what is applied."""
+        index = min(self.machine.index, self.disk.log.last_index) - keep
+        core = self.core
+        if core is None or self._snapshots_in_flight or index <= self.disk.log.position.index:
+            return
+        if index <= core.applied_index:
+            self._submit(CompactionJob(self.disk.log.position_at(index), self._derived(core)))
+
+    # --------------------------------------------------------------------------------------------------------- output
+
+    def pump(self) -> None:
+        """Do everything the core wants done."""
+        core = self.core
+        options = self.world.options
+        for _ in range(ROUNDS_MAX):
+            if core is None:
+                return
+            if core.beat_due:
+                self._send_beats(core)
+            with_append = len(self.disk.pending) < options.appends_in_flight_max
+            if not core.has_ready(with_append):
+                self.world.checker.after_event(self, core)
+                return
+            ready = core.ready(with_append)
+            self.world.checker.after_event(self, core)
+            self._run(core, ready)
+            core = self.core
+        invariant(condition=False, name="ready_ends", replica_id=self.replica_id)
+
+    def _send_beats(self, core: RaftCore) -> None:
+        send = self.world.network.send
+        for target, commit_index, read_counter in core.take_beats():
+            send(Heartbeat(self.replica_id, target, core.term, commit_index, read_counter))
+
+    def _run(self, core: RaftCore, ready: Ready) -> None:
+        world = self.world
+        if ready.role_change is not None and world.trace:
+            change = ready.role_change
+            self._trace(f"is {change.role.value} in term {change.term}, leader {change.leader_id}")
+        for message in ready.messages:
+            world.checker.on_message(message)
+            self._send(message)
+        if ready.append is not None:
+            self._write(core, ready.append)
+        if ready.apply:
+            self._apply_later(ready.apply)
+        for read in ready.reads:
+            world.checker.reads.on_confirmed(self.replica_id, read.request_id, read.read_index)
+
+    def _send(self, message: Message) -> None:
+        if isinstance(message, InstallSnapshot):
+            message = replace(message, data=self._snapshots[message.meta.state_index])
+        if self.world.trace:
+            self._trace("sends " + describe_message(message))
+        self.world.network.send(message)
+
+    # ----------------------------------------------------------------------------------------------------------- disk
+
+    def _derived(self, core: RaftCore) -> DerivedState:
+        return DerivedState(self.machine, core.membership)
+
+    def _write(self, core: RaftCore, work: AppendWork) -> None:
+        self.world.checker.on_write(self, work, is_leader=core.role is Role.LEADER)
+        if work.snapshot is not None:
+            # What was being applied is covered by the snapshot; the machine is replaced when that is durable.
+            self._snapshots_in_flight += 1
+            self._applying.clear()
+        if self.world.trace:
+            self._trace_write(work)
+        state = None if self._snapshots_in_flight else self._derived(core)
+        self._submit(AppendJob(work, state))
+
+    def _submit(self, job: DiskJob) -> None:
+        events, options = self.world.events, self.world.options
+        self.disk.submit(job)
+        delay = int(self.world.random.random() * options.append_delay_max)
+        # In order: no write completes before an earlier one. `_last_write` also carries a stall of the whole disk.
+        time = max(events.now + delay, self._last_write)
+        self._last_write = time
+        events.after(time - events.now, self._on_written, self.life)
+
+    def stall_disk(self, duration: int) -> None:
+        """Writes handed out from now on complete after `duration` at the earliest."""
+        self._last_write = max(self._last_write, self.world.events.now + duration)
+
+    def _on_written(self, life: int) -> None:
+        core = self.core
+        if life != self.life or core is None:
+            return
+        if self.paused_until > self.world.events.now:
+            self.world.events.after(self.paused_until - self.world.events.now, self._on_written, life)
+            return
+        job = self.disk.complete()
+        if isinstance(job, CompactionJob):
+            self.on_compacted(core, job.position)
+        else:
+            self.on_append_durable(core, job.work)
+        self.pump()
+
+    def on_compacted(self, core: RaftCore, position: LogPosition) -> None:
+        """The durable log was compacted."""
+        if self.disk.log.position == position:
+            core.compacted(position)
+            handed = self.observation.handed
+            if position.index > handed.position.index:
+                handed.compact(position)
+            if self.world.trace:
+                self._trace(f"compacted up to {position.index}")
+
+    def on_append_durable(self, core: RaftCore, work: AppendWork) -> None:
+        """A write is durable: release what waited for it."""
+        if work.snapshot is not None:
+            self._snapshots_in_flight -= 1
+            self.machine = self.disk.state.machine
+            self.waiters.clear()
+        for message in work.responses:
+            self.world.checker.on_response(self, message)
+            if message.target == self.replica_id:
+                core.step(message)
+            else:
+                self._send(message)
+        core.append_done(work.token)
+
+    def read_log(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...] | None:
+        """The core reads durable entries; sometimes they must be fetched first."""
+        world = self.world
+        if world.options.cold_reads and not self._is_warm and world.random.random() < world.options.cold_reads:
+            if not self._is_fetching:
+                self._is_fetching = True
+                world.events.after(int(world.random.random() * 2 * TICK) + 1, self._on_fetched, self.life)
+            return None
+        return self.disk.read(first, last, bytes_max)
+
+    def _on_fetched(self, life: int) -> None:
+        core = self.core
+        if life != self.life or core is None:
+            return
+        self._is_fetching = False
+        self._is_warm = True
+        core.entries_fetched()
+        self.pump()
+        self._is_warm = False
+
+    # -------------------------------------------------------------------------------------------------------- machine
+
+    def _apply_later(self, entries: tuple[Entry, ...]) -> None:
+        self.world.checker.on_apply(self, entries)
+        self._applying.append(entries)
+        delay_max = self.world.options.apply_delay_max
+        if delay_max == 0:
+            self._apply(self.life)
+        else:
+            self.world.events.after(delay_max, self._on_applied, self.life)
+
+    def _on_applied(self, life: int) -> None:
+        if life == self.life and self.core is not None:
+            self._apply(life)
+            self.pump()
+
+    def _apply(self, life: int) -> None:
+        core = self.core
+        if life != self.life or core is None or not self._applying:
+            return
+        entries = self._applying.popleft()
+        state = self.machine
+        acknowledged = self.world.checker.acknowledged
+        for entry in entries:
+            if entry.index > state.index:  # the others are in the snapshot's state already
+                state = applied(state, entry)
+                self.world.checker.applied_state.on_state(self.replica_id, state)
+            waiting = self.waiters.pop(entry.index, None)
+            if waiting is not None and waiting.term == entry.term:
+                acknowledged.on_acknowledged(waiting)
+        self.machine = state
+        core.apply_done(entries[-1].index)
+        if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.world.trace:
+            self._trace(f"membership at {entries[-1].index}: {describe_membership(core.membership)}")
+        self.world.checker.on_applied(self, state, core)
+
+    def _offer_snapshot(self) -> SnapshotMeta | None:
+        core = self.core
+        if core is None or core.applied_index < self.machine.index or self._snapshots_in_flight:
+            return None
+        self._snapshots[self.machine.index] = self.machine
+        return SnapshotMeta(self.disk.log.position, LogIndex(self.machine.index), core.membership)
+
+    # ---------------------------------------------------------------------------------------------------------- trace
+
+    def _trace(self, text: str) -> None:
+        trace = self.world.trace
+        if trace:
+            trace(f"{self.world.events.now:>7} r{self.replica_id} {text}")
+
+    def _trace_write(self, work: AppendWork) -> None:
+        parts = [f"writes {describe_entries(work.entries)}"]
+        if work.hard_state is not None:
+            state = work.hard_state
+            parts.append(f"term={state.term} vote={state.vote} commit={state.commit_index}")
+        if work.snapshot is not None:
+            parts.append("snapshot " + describe_meta(work.snapshot.meta))
+        self._trace(" ".join(parts) + f" #{work.token.sequence}")
+
+
+class _DiskView:
+    """The core's `LogView` over a replica's disk."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: SimReplica) -> None:
+        self._replica = replica
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
+        """See `LogView`."""
+        return self._replica.read_log(first, last, bytes_max)
+
+    def header(self, index: LogIndex) -> EntryHeader:
+        """See `LogView`."""
+        return self._replica.disk.header(index)

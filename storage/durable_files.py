@@ -1,0 +1,42 @@
+"""File operations that are durable when they return: a rename is not, until its directory is synced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's content and size durable."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory (and its parents); durable on return. No error when it is there."""
+    if path.is_dir():
+        return
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Put `source` (already synced) in `target`'s place: after a crash the name shows the old or the new file, whole."""
+    source.replace(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)

@@ -1,0 +1,52 @@
+"""Lets a file be swapped under its readers: many readers at once, or one owner alone.
+
+Waiting owners come first, so a stream of reads cannot hold a snapshot installation up. Held for one short read at a
+time, never across a wait for anything else; not reentrant.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ReadGate:
+    """A readers-writer lock that prefers the writer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._readers = 0
+        self._owners_waiting = 0
+        self._is_owned = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold the file as it is for one read."""
+        with self._changed:
+            while self._is_owned or self._owners_waiting:
+                self._changed.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                if not self._readers:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait for the reads in progress and keep new ones out."""
+        with self._changed:
+            self._owners_waiting += 1
+            while self._is_owned or self._readers:
+                self._changed.wait()
+            self._owners_waiting -= 1
+            self._is_owned = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_owned = False
+                self._changed.notify_all()

@@ -1,0 +1,119 @@
+"""Bytes of a replica's `meta` database: one row for who it is, one for everything that changes.
+
+One changing row, rewritten in every transaction, because py-lmdb crosses the GIL once per put. It also holds the log's
+end, so that a log that lost its tail is seen at the next open.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_sound, seal
+from raftmq.storage.entry_codec import CodecError
+from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
+
+FORMAT_VERSION = 1
+"""Of the whole file: row layouts, databases and keys. Raised by any change that older code would misread."""
+
+IDENTITY_KEY = b"identity"
+META_KEY = b"replica"
+
+_IDENTITY = struct.Struct("<IQQ")
+_META = struct.Struct("<QQQ QQQq QQq Q QB HHHH")
+"""term, vote, commit · position: index, term, next_offset, time · end: index, next_offset, time · state_index ·
+membership: revision, auto_leave, counts of voters, learners, outgoing, learners_next (ids follow, 8 bytes each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMeta:
+    """Everything about a replica that changes, apart from its entries and state rows."""
+
+    hard_state: HardState
+    position: LogPosition
+    """The point the log starts after. Invariant: index <= state_index and <= last_index."""
+    last_index: LogIndex
+    """Of the last entry; `position.index` when there is none."""
+    last_next_offset: Offset
+    last_append_time_ms: int
+    state_index: LogIndex
+    membership: Membership
+    """As of `state_index`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose file it is: a file copied or renamed to another replica's name is refused."""
+
+    format_version: int
+    group_id: GroupId
+    replica_id: ReplicaId
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """The value of the identity row."""
+    return seal(IDENTITY_KEY, _IDENTITY.pack(identity.format_version, identity.group_id, identity.replica_id))
+
+
+def decode_identity(value: Buffer) -> Identity:
+    """The reverse of `encode_identity`; raises `CodecError`. Longer rows of later versions are read as far as known."""
+    if not is_sound(IDENTITY_KEY, value) or len(value) < _IDENTITY.size + CHECKSUM_BYTES:
+        raise CodecError("the identity row does not match its checksum")
+    version, group_id, replica_id = _IDENTITY.unpack_from(value)
+    return Identity(version, GroupId(group_id), ReplicaId(replica_id))
+
+
+def encode_meta(meta: ReplicaMeta) -> bytes:
+    """The value of the meta row."""
+    hard_state, position, membership = meta.hard_state, meta.position, meta.membership
+    members = membership.voters + membership.learners + membership.outgoing + membership.learners_next
+    body = _META.pack(
+        hard_state.term,
+        hard_state.vote,
+        hard_state.commit_index,
+        position.index,
+        position.term,
+        position.next_offset,
+        position.append_time_ms,
+        meta.last_index,
+        meta.last_next_offset,
+        meta.last_append_time_ms,
+        meta.state_index,
+        membership.revision,
+        membership.auto_leave,
+        len(membership.voters),
+        len(membership.learners),
+        len(membership.outgoing),
+        len(membership.learners_next),
+    ) + struct.pack(f"<{len(members)}Q", *members)
+    return seal(META_KEY, body)
+
+
+def decode_meta(value: Buffer) -> ReplicaMeta:
+    """The reverse of `encode_meta`; raises `CodecError`."""
+    if not is_sound(META_KEY, value):
+        raise CodecError("the meta row does not match its checksum")
+    if len(value) < _META.size + CHECKSUM_BYTES:
+        raise CodecError(f"meta row of {len(value)} bytes")
+    fields = _META.unpack_from(value)
+    revision, auto_leave, *counts = fields[11:]
+    if len(value) != _META.size + 8 * sum(counts) + CHECKSUM_BYTES:
+        raise CodecError(f"meta row of {len(value)} bytes for {counts} members")
+    members = tuple(ReplicaId(number) for number in struct.unpack_from(f"<{sum(counts)}Q", value, _META.size))
+    parts: list[tuple[ReplicaId, ...]] = []
+    for count in counts:
+        parts.append(members[:count])
+        members = members[count:]
+    voters, learners, outgoing, learners_next = parts
+    return ReplicaMeta(
+        HardState(Term(fields[0]), ReplicaId(fields[1]), LogIndex(fields[2])),
+        LogPosition(LogIndex(fields[3]), Term(fields[4]), Offset(fields[5]), fields[6]),
+        LogIndex(fields[7]),
+        Offset(fields[8]),
+        fields[9],
+        LogIndex(fields[10]),
+        Membership(voters, learners, outgoing, learners_next, bool(auto_leave), revision),
+    )

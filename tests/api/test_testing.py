@@ -1,0 +1,191 @@
+"""`LocalCluster` against processes that only look like brokers: what it starts, how it waits, and that nothing stays behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from raftmq.testing import LocalCluster, LocalClusterError
+
+FAKE = Path(__file__).with_name("fake_broker.py")
+COMMAND = (sys.executable, str(FAKE))
+
+
+@pytest.fixture(autouse=True)
+def cluster_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CLUSTER_SIZE", "3")
+    monkeypatch.setenv("FAKE_BROKER", "")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A child of a process that died is reaped by init, or shows as a zombie where nobody reaps.
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        os.sched_yield()
+    return True
+
+
+def starts(cluster: LocalCluster, node_id: int) -> list[str]:
+    return (cluster.data_dir(node_id) / "starts").read_text().splitlines()
+
+
+def test_the_first_bootstraps_and_the_others_join_it_each_on_its_own_host() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        lines = [starts(cluster, n)[0] for n in cluster.node_ids]
+        assert "--bootstrap" in lines[0]
+        assert "--join" not in lines[0]
+        assert all(f"--join {cluster.address(1)}" in line for line in lines[1:])
+        assert [f"--host local-{n}" in line for n, line in enumerate(lines, 1)] == [True] * 3
+        assert cluster.bootstrap_servers == ",".join(cluster.address(n) for n in (1, 2, 3))
+        assert "warming up" in cluster.logs(2)
+
+
+def test_nothing_stays_behind() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        pids = [cluster.pid(n) for n in cluster.node_ids]
+        directory = cluster.data_dir(1).parent
+        assert directory.exists()
+    assert not any(map(is_alive, pids))
+    assert not directory.exists()
+
+
+def test_a_given_directory_is_kept(tmp_path: Path) -> None:
+    with LocalCluster(3, command=COMMAND, directory=tmp_path):
+        pass
+    assert (tmp_path / "node-3" / "starts").exists()
+
+
+def test_a_killed_broker_restarts_on_its_data_and_its_addresses() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        address, pid = cluster.address(2), cluster.pid(2)
+        cluster.kill(2)
+        assert not cluster.is_running(2)
+        assert not is_alive(pid)
+        cluster.restart(2)
+        assert cluster.is_running(2)
+        assert cluster.address(2) == address
+        again = starts(cluster, 2)[1]
+        assert f"--listen {address}" in again
+        assert "--join" not in again
+        assert "--bootstrap" not in again
+
+
+def test_a_paused_broker_can_be_resumed_and_killed() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        cluster.pause(3)
+        stat = Path(f"/proc/{cluster.pid(3)}/stat")
+        assert eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
+        cluster.resume(3)
+        assert eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] != "T")
+        cluster.pause(3)
+        cluster.kill(3)
+        assert not cluster.is_running(3)
+
+
+def test_stop_asks_with_sigterm_and_returns_the_exit_code() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        assert cluster.stop(1) == 0
+        assert not cluster.is_running(1)
+
+
+def test_a_broker_that_fails_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_BROKER", "exit")
+    with pytest.raises(LocalClusterError, match=r"broker 1 exited with code 3[\s\S]*full of bees"):
+        LocalCluster(3, command=COMMAND).start()
+
+
+def test_a_broker_that_is_never_ready_fails_the_start_and_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAKE_BROKER", "mute")
+    cluster = LocalCluster(3, command=COMMAND, timeout_seconds=1, directory=tmp_path)
+    with pytest.raises(LocalClusterError, match=r"not ready within 1 s"):
+        cluster.start()
+    assert not any(cluster.is_running(n) for n in cluster.node_ids)
+
+
+def test_a_cluster_that_does_not_form_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CLUSTER_SIZE", "2")
+    with pytest.raises(LocalClusterError, match=r"2 of 3 brokers connected, 2 of 3 metadata voters"):
+        LocalCluster(3, command=COMMAND, timeout_seconds=2).start()
+
+
+def test_a_failing_block_gets_the_logs_as_a_note() -> None:
+    with pytest.raises(ZeroDivisionError) as caught, LocalCluster(3, command=COMMAND):
+        _ = 1 // 0
+    assert any("log of broker 2" in note for note in caught.value.__notes__)
+
+
+def test_an_unknown_or_dead_broker_is_refused_by_name() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        with pytest.raises(LocalClusterError, match="no broker 9"):
+            cluster.kill(9)
+        cluster.kill(1)
+        with pytest.raises(LocalClusterError, match="broker 1 is not running"):
+            cluster.pause(1)
+
+
+async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    async with LocalCluster(3, command=COMMAND) as cluster:
+        assert turns > 10
+        pid = cluster.pid(1)
+    turning.cancel()
+    assert not is_alive(pid)
+
+
+async def test_cancelling_the_start_leaves_nothing(tmp_path: Path) -> None:
+    cluster = LocalCluster(3, command=COMMAND, directory=tmp_path)
+    starting = asyncio.create_task(cluster.__aenter__())
+    while not (tmp_path / "node-1.log").exists():  # noqa: ASYNC110 (the event is another process making a file)
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not any(cluster.is_running(n) for n in cluster.node_ids)
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_brokers_and_files_go_when_the_owner_dies(death: signal.Signals) -> None:
+    program = textwrap.dedent(f"""
+        import sys, threading
+        from raftmq.testing import LocalCluster
+        with LocalCluster(3, command={COMMAND!r}) as cluster:
+            print(cluster.data_dir(1).parent, *(cluster.pid(n) for n in cluster.node_ids), flush=True)
+            threading.Event().wait()
+    """)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with owner:
+        assert owner.stdout is not None
+        directory, *pids = owner.stdout.readline().split()
+        assert all(is_alive(int(pid)) for pid in pids)
+        owner.send_signal(death)
+        owner.wait(20)
+    assert eventually(lambda: not any(is_alive(int(pid)) for pid in pids) and not Path(directory).exists())

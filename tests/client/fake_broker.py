@@ -1,0 +1,491 @@
+"""A FAKE cluster for the SDK's tests: real grpc.aio servers on loopback over one shared dictionary, no Raft, no disk.
+
+It keeps the promises a client relies on (dense offsets, sequences judged as a leader judges them, one leader per partition with
+an epoch, typed errors in the status details) and can be told to misbehave. The real broker is used by ``tests/e2e``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as PackedAny
+from google.rpc import status_pb2
+
+from raftmq.batch_header import parse_header, validate
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as rpc
+
+BATCH_BYTES_MAX = 3 << 20
+
+
+def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
+    retriable = {pb.NOT_LEADER, pb.LEADERSHIP_LOST, pb.THROTTLED, pb.NO_LEADER, pb.NOT_READY, pb.REQUEST_TIMED_OUT, pb.DISK_FULL}
+    unknown = {pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT}
+    return pb.ErrorDetail(
+        code=code,
+        message=message or pb.ErrorCode.Name(code),
+        retriable=code in retriable,
+        outcome=pb.UNKNOWN_OUTCOME if code in unknown else pb.NOT_APPLIED,
+        **fields,
+    )
+
+
+async def abort(context: grpc.aio.ServicerContext, error: pb.ErrorDetail) -> None:
+    packed = PackedAny()
+    packed.Pack(error)
+    status = status_pb2.Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0], message=error.message, details=[packed])
+    metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message, trailing_metadata=metadata)
+
+
+@dataclass
+class ProducerState:
+    epoch: int
+    last_sequence: int = -1
+    recent: list[tuple[int, int, int]] = field(default_factory=list)  # first, last, base offset
+
+
+@dataclass
+class FakePartition:
+    group_id: int
+    leader: int
+    leader_epoch: int = 1
+    log_start: int = 0
+    batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0] + self.batches[-1][1] if self.batches else self.log_start
+
+    def append(self, batch: bytes, append_time_ms: int) -> tuple[int, pb.ErrorDetail | None]:
+        header = validate(batch, BATCH_BYTES_MAX)
+        if header.producer_id:
+            state = self.producers.setdefault(header.producer_id, ProducerState(header.producer_epoch))
+            if header.producer_epoch < state.epoch:
+                return -1, detail(pb.PRODUCER_FENCED)
+            if header.producer_epoch > state.epoch:
+                state = self.producers[header.producer_id] = ProducerState(header.producer_epoch)
+            for first, last, base in state.recent:
+                if (first, last) == (header.first_sequence, header.last_sequence):
+                    return base, None
+            if header.last_sequence <= state.last_sequence:
+                return -1, None
+            if header.first_sequence != state.last_sequence + 1:
+                return -1, detail(pb.OUT_OF_ORDER_SEQUENCE, f"{header.first_sequence} after {state.last_sequence}")
+            state.last_sequence = header.last_sequence
+            state.recent = [*state.recent[-4:], (header.first_sequence, header.last_sequence, self.end)]
+        base = self.end
+        self.batches.append((base, header.record_count, batch, append_time_ms))
+        return base, None
+
+
+@dataclass
+class FakeTopic:
+    topic_id: int
+    name: str
+    partitions: list[FakePartition]
+    config: dict[str, str] = field(default_factory=dict)
+    replication_factor: int = 1
+
+
+AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
+"""(node id, topic, partition, batch) → None: go on; an error: refuse; "drop": apply, and never answer the request;
+"swallow": neither apply nor answer."""
+
+
+class FakeCluster:
+    """``async with FakeCluster(nodes=2) as cluster``. Change it through its methods, so that watchers are told."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.cluster_id = "fake-cluster"
+        self.revision = 1
+        self.topics: dict[str, FakeTopic] = {}
+        self.nodes = {n: FakeNode(self, n) for n in range(1, nodes + 1)}
+        self.append_hook: AppendHook | None = None
+        self.append_gate = asyncio.Event()
+        self.append_gate.set()
+        self.appended = asyncio.Condition()
+        self.append_requests: list[tuple[int, pb.AppendRequest]] = []
+        self.poll_requests: list[tuple[int, pb.PollRequest]] = []
+        self.deleted_topics: list[int] = []
+        self.now_ms = 0
+        self._next_topic_id = 1
+        self._next_group_id = 1
+        self._next_producer_id = 1000
+        self._watchers: set[asyncio.Queue[None]] = set()
+
+    async def __aenter__(self) -> FakeCluster:
+        for node in self.nodes.values():
+            await node.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.append_gate.set()
+        for node in self.nodes.values():
+            await node.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.nodes.values())
+
+    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1) -> FakeTopic:
+        node_ids = list(self.nodes)
+        made = [FakePartition(self._next_group_id + n, node_ids[n % len(node_ids)]) for n in range(partitions)]
+        self._next_group_id += partitions
+        topic = FakeTopic(self._next_topic_id, name, made, replication_factor=replication_factor)
+        self._next_topic_id += 1
+        self.topics[name] = topic
+        self.changed()
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        self.deleted_topics.append(self.topics.pop(name).topic_id)
+        self.changed()
+
+    def add_partitions(self, name: str, total: int) -> None:
+        topic = self.topics[name]
+        while len(topic.partitions) < total:
+            topic.partitions.append(FakePartition(self._next_group_id, 1))
+            self._next_group_id += 1
+        self.changed()
+
+    def move_leader(self, topic: str, partition: int, node: int, *, is_announced: bool = True) -> None:
+        moved = self.topics[topic].partitions[partition]
+        moved.leader = node
+        moved.leader_epoch += 1
+        if is_announced:
+            self.changed()
+
+    def changed(self) -> None:
+        self.revision += 1
+        for queue in self._watchers:
+            queue.put_nowait(None)
+
+    def find(self, topic_id: int) -> FakeTopic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def table(self) -> pb.TopologyUpdate:
+        return pb.TopologyUpdate(
+            cluster_id=self.cluster_id,
+            metadata_revision=self.revision,
+            is_full=True,
+            has_nodes=True,
+            nodes=[pb.Node(node_id=n.node_id, address=n.address, state="up") for n in self.nodes.values()],
+            topics=[topic_message(topic) for topic in self.topics.values()],
+            leaders=self.leaders(),
+        )
+
+    def leaders(self) -> list[pb.PartitionLeader]:
+        return [
+            pb.PartitionLeader(group_id=p.group_id, node_id=p.leader, leader_epoch=p.leader_epoch)
+            for topic in self.topics.values()
+            for p in topic.partitions
+        ]
+
+    def next_producer_id(self) -> int:
+        self._next_producer_id += 1
+        return self._next_producer_id
+
+    def time_ms(self) -> int:
+        return self.now_ms or int(time.time() * 1000)
+
+
+def topic_message(topic: FakeTopic) -> pb.Topic:
+    return pb.Topic(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        kind="log",
+        replication_factor=topic.replication_factor,
+        config=topic.config,
+        partitions=[
+            pb.Partition(partition=n, group_id=p.group_id, replica_nodes=[p.leader]) for n, p in enumerate(topic.partitions)
+        ],
+    )
+
+
+class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
+    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.port = 0
+        self.server: grpc.aio.Server | None = None
+        self.streams = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        rpc.add_QueueServicer_to_server(self, self.server)
+        rpc.add_TopologyServicer_to_server(self, self.server)
+        rpc.add_AdminServicer_to_server(self, self.server)
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            server, self.server = self.server, None
+            await server.stop(None)
+
+    # ------------------------------------------------------------------------------------------------------------ queue
+
+    async def InitProducer(self, request, context):
+        return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
+
+    async def AppendStream(self, request_iterator, context) -> AsyncIterator[pb.AppendResponse]:
+        self.streams += 1
+        async for request in request_iterator:
+            response = await self.append(request)
+            if response is not None:
+                yield response
+
+    async def append(self, request: pb.AppendRequest) -> pb.AppendResponse | None:
+        cluster = self.cluster
+        cluster.append_requests.append((self.node_id, request))
+        async with cluster.appended:
+            cluster.appended.notify_all()
+        await cluster.append_gate.wait()
+        response = pb.AppendResponse(correlation_id=request.correlation_id)
+        is_dropped = False
+        for part in request.partitions:
+            result, drops = self._append_partition(part)
+            is_dropped |= drops
+            response.partitions.append(result)
+        for queue in cluster._watchers:
+            queue.put_nowait(None)
+        async with cluster.appended:
+            cluster.appended.notify_all()
+        return None if is_dropped else response
+
+    def _append_partition(self, part: pb.PartitionAppend) -> tuple[pb.PartitionAppendResult, bool]:
+        result = pb.PartitionAppendResult()
+        topic = self.cluster.find(part.topic_id)
+        if topic is None:
+            result.error.CopyFrom(detail(pb.UNKNOWN_TOPIC))
+            return result, False
+        partition = topic.partitions[part.partition]
+        if partition.leader != self.node_id:
+            result.error.CopyFrom(self._not_leader(partition))
+            return result, False
+        drops = False
+        for batch in part.batches:
+            verdict = None
+            if self.cluster.append_hook is not None:
+                verdict = self.cluster.append_hook(self.node_id, topic, part.partition, batch)
+            if isinstance(verdict, pb.ErrorDetail):
+                result.error.CopyFrom(verdict)
+                break
+            if verdict == "swallow":
+                drops = True
+                continue
+            drops |= verdict == "drop"
+            base, error = partition.append(batch, self.cluster.time_ms())
+            if error is not None:
+                result.error.CopyFrom(error)
+                break
+            result.base_offsets.append(base)
+        return result, drops
+
+    def _not_leader(self, partition: FakePartition) -> pb.ErrorDetail:
+        error = detail(pb.NOT_LEADER)
+        leader = self.cluster.nodes.get(partition.leader)
+        error.leader.CopyFrom(
+            pb.LeaderHint(
+                node_id=partition.leader,
+                address=leader.address if leader else "",
+                leader_epoch=partition.leader_epoch,
+            )
+        )
+        return error
+
+    async def Poll(self, request, context):
+        self.cluster.poll_requests.append((self.node_id, request))
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        woken: asyncio.Queue[None] = asyncio.Queue()
+        self.cluster._watchers.add(woken)
+        try:
+            while True:
+                response = self._poll_now(request)
+                remaining = deadline - time.monotonic()
+                if response.partitions or remaining <= 0:
+                    return response
+                try:
+                    async with asyncio.timeout(remaining):
+                        await woken.get()
+                except TimeoutError:
+                    pass
+        finally:
+            self.cluster._watchers.discard(woken)
+
+    def _poll_now(self, request: pb.PollRequest) -> pb.PollResponse:
+        response = pb.PollResponse()
+        room = request.max_bytes
+        for wanted in request.partitions:
+            result = pb.PartitionPollResult(topic_id=wanted.topic_id, partition=wanted.partition)
+            topic = self.cluster.find(wanted.topic_id)
+            if topic is None:
+                result.error.CopyFrom(detail(pb.UNKNOWN_TOPIC))
+                response.partitions.append(result)
+                continue
+            partition = topic.partitions[wanted.partition]
+            result.high_watermark, result.log_start_offset = partition.end, partition.log_start
+            result.leader_epoch = partition.leader_epoch
+            if partition.leader != self.node_id:
+                result.error.CopyFrom(self._not_leader(partition))
+                response.partitions.append(result)
+                continue
+            if wanted.offset < partition.log_start or wanted.offset > partition.end:
+                bounds = {"log_start_offset": partition.log_start, "high_watermark": partition.end}
+                result.error.CopyFrom(detail(pb.OFFSET_OUT_OF_RANGE, "", **bounds))
+                response.partitions.append(result)
+                continue
+            part_room = wanted.max_bytes or room
+            for base, count, batch, append_time in partition.batches:
+                if base + count <= wanted.offset:
+                    continue
+                if result.batches and (len(batch) > part_room or len(batch) > room):
+                    break
+                result.base_offsets.append(base)
+                result.batches.append(batch)
+                result.append_times_ms.append(append_time)
+                room -= len(batch)
+                part_room -= len(batch)
+            if result.batches:
+                response.partitions.append(result)
+        return response
+
+    async def ListOffsets(self, request, context):
+        response = pb.ListOffsetsResponse()
+        for wanted in request.partitions:
+            result = response.partitions.add(topic_id=wanted.topic_id, partition=wanted.partition)
+            topic = self.cluster.find(wanted.topic_id)
+            if topic is None:
+                result.error.CopyFrom(detail(pb.UNKNOWN_TOPIC))
+                continue
+            partition = topic.partitions[wanted.partition]
+            if partition.leader != self.node_id:
+                result.error.CopyFrom(self._not_leader(partition))
+            elif wanted.time_ms == -1:
+                result.offset = partition.end
+            elif wanted.time_ms == -2:
+                result.offset = partition.log_start
+            else:
+                hits = [(base, at) for base, _, _, at in partition.batches if at >= wanted.time_ms]
+                result.offset, result.append_time_ms = hits[0] if hits else (-1, -1)
+        return response
+
+    async def DeleteRecords(self, request, context):
+        response = pb.DeleteRecordsResponse()
+        for wanted in request.partitions:
+            partition = self.cluster.find(wanted.topic_id).partitions[wanted.partition]
+            before = partition.end if wanted.before_offset < 0 else wanted.before_offset
+            result = response.partitions.add(topic_id=wanted.topic_id, partition=wanted.partition)
+            if partition.leader != self.node_id:
+                result.error.CopyFrom(self._not_leader(partition))
+                continue
+            partition.log_start = max(partition.log_start, before)
+            partition.batches = [b for b in partition.batches if b[0] + b[1] > partition.log_start]
+            result.log_start_offset = partition.log_start
+        return response
+
+    # --------------------------------------------------------------------------------------------------------- topology
+
+    async def Watch(self, request, context) -> AsyncIterator[pb.TopologyUpdate]:
+        if request.cluster_id and request.cluster_id != self.cluster.cluster_id:
+            await abort(context, detail(pb.WRONG_CLUSTER))
+        changes: asyncio.Queue[None] = asyncio.Queue()
+        self.cluster._watchers.add(changes)
+        sent = -1
+        try:
+            while True:
+                if self.cluster.revision != sent:
+                    sent = self.cluster.revision
+                    yield self.cluster.table()
+                await changes.get()
+        finally:
+            self.cluster._watchers.discard(changes)
+
+    # ------------------------------------------------------------------------------------------------------------ admin
+
+    async def CreateTopic(self, request, context):
+        if request.name in self.cluster.topics:
+            await abort(context, detail(pb.TOPIC_ALREADY_EXISTS))
+        topic = self.cluster.create_topic(request.name, request.partitions or 1, request.replication_factor or 1)
+        topic.config.update(request.config)
+        return pb.CreateTopicResponse(
+            topic_id=topic.topic_id, metadata_revision=self.cluster.revision, topic=topic_message(topic)
+        )
+
+    async def DeleteTopic(self, request, context):
+        await self._known(request.name, context)
+        self.cluster.delete_topic(request.name)
+        return pb.DeleteTopicResponse(metadata_revision=self.cluster.revision)
+
+    async def ListTopics(self, request, context):
+        topics = [topic_message(topic) for topic in self.cluster.topics.values()]
+        return pb.ListTopicsResponse(topics=topics, metadata_revision=self.cluster.revision)
+
+    async def DescribeTopic(self, request, context):
+        topic = await self._known(request.name, context)
+        groups = {p.group_id for p in topic.partitions}
+        return pb.DescribeTopicResponse(
+            topic=topic_message(topic),
+            leaders=[leader for leader in self.cluster.leaders() if leader.group_id in groups],
+            effective_config={"retention_ms": "-1"} | topic.config,
+            metadata_revision=self.cluster.revision,
+        )
+
+    async def AlterTopic(self, request, context):
+        topic = await self._known(request.name, context)
+        topic.config.update(request.set)
+        for name in request.unset:
+            topic.config.pop(name, None)
+        self.cluster.changed()
+        return pb.AlterTopicResponse(metadata_revision=self.cluster.revision)
+
+    async def AddPartitions(self, request, context):
+        topic = await self._known(request.name, context)
+        if request.total <= len(topic.partitions):
+            await abort(context, detail(pb.INVALID_PARTITIONS))
+        self.cluster.add_partitions(request.name, request.total)
+        return pb.AddPartitionsResponse(metadata_revision=self.cluster.revision, topic=topic_message(topic))
+
+    async def DescribeCluster(self, request, context):
+        nodes = [
+            pb.ClusterNode(
+                node=pb.Node(node_id=n.node_id, address=n.address, state="up"), is_metadata_voter=True, is_connected=True
+            )
+            for n in self.cluster.nodes.values()
+        ]
+        return pb.DescribeClusterResponse(
+            cluster_id=self.cluster.cluster_id,
+            answering_node_id=self.node_id,
+            metadata_leader_node_id=1,
+            metadata_revision=self.cluster.revision,
+            nodes=nodes,
+            topic_count=len(self.cluster.topics),
+            partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
+        )
+
+    async def _known(self, name: str, context) -> FakeTopic:
+        topic = self.cluster.topics.get(name)
+        if topic is None:
+            await abort(context, detail(pb.UNKNOWN_TOPIC))
+        return topic
+
+
+def records_in(partition: FakePartition) -> list[tuple[bytes | None, bytes | None]]:
+    """(key, value) of every record of a partition, in order."""
+    from raftmq.client.batch_codec import decode_records
+
+    found = []
+    for base, _, batch, _ in partition.batches:
+        found += [(r.key, r.value) for r in decode_records(batch, parse_header(batch), "t", 0, base)]
+    return found

@@ -1,0 +1,141 @@
+"""Three real brokers, a producer and a consumer at work, and what happens to processes: nothing acknowledged is lost, nothing is there twice,
+offsets stay dense, order per key holds, and what was read once reads the same again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq import Admin
+from raftmq.testing import LocalCluster
+
+from tests.e2e.history import problems_of
+from tests.e2e.workload import Workload
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "faults"
+PARTITIONS = 3
+FREEZE_SECONDS = 10.0
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(brokers=3) as running:
+        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        yield running
+
+
+@pytest.fixture
+async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
+    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
+        await running.wait_progress()
+        yield running
+
+
+def busiest_leader(cluster: LocalCluster) -> int:
+    return Counter(cluster.wait_leaders(TOPIC).values()).most_common(1)[0][0]
+
+
+def leader_of_nothing_or_least(cluster: LocalCluster) -> int:
+    led = Counter(dict.fromkeys(cluster.node_ids, 0))
+    led.update(cluster.wait_leaders(TOPIC).values())
+    return led.most_common()[-1][0]
+
+
+async def check(workload: Workload) -> None:
+    """The verdict that every test ends with."""
+    history = await workload.finish()
+    assert history.failed == {}
+    assert len(history.acknowledged) == history.sent
+    assert problems_of(history.acknowledged, history.sent, history.read) == []
+    assert await workload.read_again() == history.read
+
+
+async def test_nothing_is_lost_when_a_leader_is_killed(cluster: LocalCluster, workload: Workload) -> None:
+    victim = busiest_leader(cluster)
+    cluster.kill(victim)
+    await workload.wait_progress()
+    assert victim not in cluster.wait_leaders(TOPIC, avoiding=victim).values()
+    await asyncio.to_thread(cluster.restart, victim)
+    await workload.wait_progress()
+    await check(workload)
+
+
+async def test_nothing_is_lost_when_a_follower_is_killed(cluster: LocalCluster, workload: Workload) -> None:
+    victim = leader_of_nothing_or_least(cluster)
+    cluster.kill(victim)
+    await workload.wait_progress()
+    await asyncio.to_thread(cluster.restart, victim)
+    await workload.wait_progress()
+    await check(workload)
+
+
+async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    for node_id in cluster.node_ids:
+        cluster.kill(node_id)
+    for node_id in cluster.node_ids:
+        cluster.restart(node_id, wait=False)
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await workload.wait_progress()
+    await check(workload)
+
+
+async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """The one that was down is needed for every majority afterwards: what it missed must have reached its disk."""
+    first, second, _ = cluster.node_ids
+    cluster.kill(first)
+    await workload.wait_progress()
+    await asyncio.to_thread(cluster.restart, first)
+    await workload.wait_progress()
+    cluster.kill(second)
+    await workload.wait_progress()
+    await asyncio.to_thread(cluster.restart, second)
+    await check(workload)
+
+
+async def test_brokers_can_be_stopped_one_after_the_other(cluster: LocalCluster, workload: Workload) -> None:
+    for node_id in cluster.node_ids:
+        assert await asyncio.to_thread(cluster.stop, node_id) == 0
+        await workload.wait_progress()
+        await asyncio.to_thread(cluster.restart, node_id)
+        await workload.wait_progress()
+    await check(workload)
+
+
+async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_not_believed_afterwards(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    victim = busiest_leader(cluster)
+    loop = asyncio.get_running_loop()
+    cluster.pause(victim)
+    thaw_at = loop.time() + FREEZE_SECONDS
+    replaced = await asyncio.to_thread(cluster.wait_leaders, TOPIC, avoiding=victim)
+    assert victim not in replaced.values()
+    await workload.wait_progress()
+    while loop.time() < thaw_at:
+        await workload.wait_progress(records=100)
+    cluster.resume(victim)
+    await workload.wait_progress()
+    await check(workload)
+
+
+async def test_acknowledged_records_survive_when_the_cluster_starts_again_later(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    history = await workload.finish()
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.stop, node_id)
+    for node_id in cluster.node_ids:
+        cluster.restart(node_id, wait=False)
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.wait_ready, node_id)
+    assert await workload.read_again() == history.read
+    assert problems_of(history.acknowledged, history.sent, history.read) == []

@@ -1,0 +1,10 @@
+"""fsm/codes.py repeats numbers of the protocol."""
+
+from raftmq.fsm import codes
+from raftmq.proto import queue_pb2
+
+
+def test_codes_are_the_protocols() -> None:
+    ours = {name: value for name, value in vars(codes).items() if name.isupper()}
+    assert len(ours) > 10
+    assert ours == {name: queue_pb2.ErrorCode.Value(name) for name in ours}

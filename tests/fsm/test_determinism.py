@@ -1,0 +1,130 @@
+"""Replicas are equal: the same log prefix gives byte-equal state, however a replica got there (thesis 3.5, 5.1)."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from raftmq.errors import InvariantError
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.types import LogIndex
+
+from tests.fsm import histories
+from tests.fsm.histories import Machine
+
+KINDS = pytest.mark.parametrize(
+    ("make", "history"),
+    [(Metadata, histories.metadata_history), (LogPartition, histories.log_history)],
+    ids=["metadata", "log"],
+)
+MakeMachine = Callable[[], Machine]
+MakeHistory = Callable[[random.Random, int], list[Entry]]
+
+
+@KINDS
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), length=st.integers(0, 120))
+def test_replicas_agree_byte_for_byte(make: MakeMachine, history: MakeHistory, seed: int, length: int) -> None:
+    """Two plain replicas with different draining, one restarted again and again, one from a snapshot."""
+    rng = random.Random(seed)
+    entries = history(rng, length)
+    plain, results = histories.plain_life(make, entries)
+    eager, eager_results, eager_rows = histories.draining_life(make, entries, lambda: True)
+    lazy, lazy_results, lazy_rows = histories.draining_life(make, entries, lambda: rng.random() < 0.1)
+    restarted = histories.restarting_life(make, entries, rng)
+    restored = histories.snapshot_life(make, entries, rng.randint(0, len(entries)))
+
+    expected = tuple(plain.rows())
+    assert [key for key, _ in expected] == sorted({key for key, _ in expected})
+    assert results == eager_results == lazy_results
+    for machine in (eager, lazy, restarted, restored):
+        assert tuple(machine.rows()) == expected
+        assert machine.applied_index == plain.applied_index
+    assert eager_rows == lazy_rows == expected
+
+
+@KINDS
+def test_long_histories_agree(make: MakeMachine, history: MakeHistory) -> None:
+    for seed in range(5):
+        rng = random.Random(seed)
+        entries = history(rng, 1500)
+        plain, _ = histories.plain_life(make, entries)
+        restarted = histories.restarting_life(make, entries, rng)
+        restored = histories.snapshot_life(make, entries, 700)
+        expected = tuple(plain.rows())
+        assert len(expected) > 3
+        assert tuple(restarted.rows()) == tuple(restored.rows()) == expected
+
+
+def test_state_does_not_depend_on_the_hash_seed() -> None:
+    """Sets and dicts of text iterate differently in each process; none of that may reach a row or a result."""
+    expected = histories.seeded_digests(range(10))
+    assert len(set(expected)) == len(expected)
+    for hash_seed in ("0", "1", "4242"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fsm.histories"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert done.stdout.split() == expected
+
+
+@KINDS
+def test_entries_already_applied_are_ignored(make: MakeMachine, history: MakeHistory) -> None:
+    entries = history(random.Random(1), 50)
+    machine, _ = histories.plain_life(make, entries)
+    expected = tuple(machine.rows())
+    machine.take_dirty_rows()
+    assert [machine.apply(entry) for entry in entries] == [None] * len(entries)
+    assert tuple(machine.rows()) == expected
+    assert machine.take_dirty_rows() == ()
+
+
+@KINDS
+def test_a_skipped_entry_is_an_invariant_violation(make: MakeMachine, history: MakeHistory) -> None:
+    """Applying with a hole would diverge silently for ever (etcd 3.5.0-3.5.2)."""
+    entries = history(random.Random(1), 5)
+    machine = make()
+    machine.apply(entries[0])
+    with pytest.raises(InvariantError, match="apply_is_contiguous"):
+        machine.apply(entries[2])
+
+
+@KINDS
+@settings(max_examples=300, deadline=None)
+@given(payloads=st.lists(st.binary(max_size=120), max_size=8))
+def test_no_payload_makes_apply_raise(make: MakeMachine, history: MakeHistory, payloads: list[bytes]) -> None:
+    log = histories.LogBuilder()
+    for payload in payloads:
+        log.append(EntryKind.COMMAND, payload)
+        log.append(EntryKind.DATA, payload, 1)
+    machine, _ = histories.plain_life(make, log.entries)
+    assert machine.applied_index == log.next_index - 1
+
+
+@KINDS
+def test_a_row_of_no_table_is_refused(make: MakeMachine, history: MakeHistory) -> None:
+    for key in (b"", b"\x63key"):
+        with pytest.raises(ValueError, match="no table"):
+            make().restore([(key, b"")], LogIndex(9))
+
+
+@KINDS
+def test_restoring_forgets_what_was_there(make: MakeMachine, history: MakeHistory) -> None:
+    entries = history(random.Random(3), 80)
+    other = history(random.Random(4), 80)
+    machine, _ = histories.plain_life(make, entries)
+    source, _ = histories.plain_life(make, other)
+    machine.restore(source.rows(), source.applied_index)
+    assert tuple(machine.rows()) == tuple(source.rows())
+    assert machine.take_dirty_rows() == ()

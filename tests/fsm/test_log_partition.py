@@ -1,0 +1,79 @@
+"""The log partition: positions, trims, configuration."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.fsm import codes
+from raftmq.fsm.log_commands import Configured, SetLogConfig, TrimLog, Trimmed
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata_commands import Rejected
+from raftmq.raft.entry import EntryKind
+
+from tests.fsm.histories import LogBuilder
+
+
+@pytest.fixture
+def log() -> LogBuilder:
+    return LogBuilder()
+
+
+@pytest.fixture
+def partition() -> LogPartition:
+    return LogPartition()
+
+
+def test_offsets_and_bytes_follow_the_data_entries(log: LogBuilder, partition: LogPartition) -> None:
+    first = log.batch(0, 0, 0, 3)
+    for entry in (first, log.append(EntryKind.EMPTY, b""), log.log(TrimLog(0)), log.append(EntryKind.DATA, b"junk", 2)):
+        partition.apply(entry)
+    assert partition.next_offset == 5
+    assert partition.appended_bytes == len(first.payload) + 4
+    assert partition.log_start_offset == 0
+
+
+def test_trims_are_monotone_and_end_at_the_log_end(log: LogBuilder, partition: LogPartition) -> None:
+    partition.apply(log.batch(0, 0, 0, 10))
+    targets = [4, 2, -1, 4, 99, 0]
+    starts = [partition.apply(log.log(TrimLog(target))) for target in targets]
+    assert starts == [Trimmed(start) for start in (4, 4, 4, 4, 10, 10)]
+    partition.apply(log.batch(0, 0, 0, 1))
+    assert (partition.log_start_offset, partition.next_offset) == (10, 11)
+
+
+@given(steps=st.lists(st.one_of(st.integers(1, 9), st.integers(-100, 100).map(TrimLog)), max_size=30))
+def test_the_start_is_the_largest_trim_so_far_clamped_at_each_moment(steps: list[int | TrimLog]) -> None:
+    log, partition, start = LogBuilder(), LogPartition(), 0
+    for step in steps:
+        if isinstance(step, int):
+            partition.apply(log.batch(0, 0, 0, step))
+        else:
+            start = max(start, min(step.before_offset, log.next_offset))
+            assert partition.apply(log.log(step)) == Trimmed(start)
+    assert (partition.log_start_offset, partition.next_offset) == (start, log.next_offset)
+
+
+def test_an_older_configuration_changes_nothing(log: LogBuilder, partition: LogPartition) -> None:
+    assert partition.apply(log.log(SetLogConfig({"a": "1"}, 7))) == Configured(7)
+    assert partition.apply(log.log(SetLogConfig({"a": "2"}, 6))) == Configured(7)
+    assert partition.config == {"a": "1"}
+    assert partition.apply(log.log(SetLogConfig({}, 8))) == Configured(8)
+    assert partition.config == {}
+
+
+def test_an_unreadable_command_is_rejected_and_changes_nothing(log: LogBuilder, partition: LogPartition) -> None:
+    partition.apply(log.batch(1, 0, 0))
+    before = tuple(partition.rows())
+    result = partition.apply(log.append(EntryKind.COMMAND, b"\xc1"))
+    assert isinstance(result, Rejected)
+    assert result.code == codes.INVALID_ARGUMENT
+    assert tuple(partition.rows()) == before
+
+
+def test_nothing_is_dirty_when_nothing_changed(log: LogBuilder, partition: LogPartition) -> None:
+    assert partition.take_dirty_rows() == ()
+    partition.apply(log.batch(1, 0, 0))
+    assert len(partition.take_dirty_rows()) == 2
+    idle = (log.append(EntryKind.EMPTY, b""), log.append(EntryKind.MEMBERSHIP, b"x"), log.log(TrimLog(0)))
+    for entry in idle:
+        partition.apply(entry)
+    assert partition.take_dirty_rows() == ()

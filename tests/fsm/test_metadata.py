@@ -1,0 +1,554 @@
+"""The metadata state machine: what each command means, and that views and indexes agree with the rows."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raftmq.fsm import codes
+from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
+
+from tests.fsm import histories
+from tests.fsm.histories import HOUR_MS, LogBuilder, register
+
+
+class Cluster:
+    """A metadata state machine with its log."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.log = LogBuilder()
+        self.state = Metadata()
+        if nodes:
+            self.run(mc.InitializeCluster("c1", 1, "u1"))
+        for number in range(1, nodes + 1):
+            self.run(register(f"u{number}"))
+
+    def run(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
+        return self.state.apply(self.log.metadata(command))
+
+    def code(self, command: mc.MetadataCommand) -> int | None:
+        before = tuple(self.state.rows())
+        result = self.run(command)
+        if not isinstance(result, mc.Rejected):
+            return None
+        assert tuple(self.state.rows()) == before, "a rejected command changes nothing"
+        assert result.message
+        return result.code
+
+    def create(self, name: str = "t", *plans: tuple[int, ...]) -> int:
+        result = self.run(mc.CreateTopic(name, "log", 3, {}, tuple(map(mc.PartitionPlan, plans or ((1, 2, 3),)))))
+        assert isinstance(result, mc.TopicCreated)
+        return result.topic_id
+
+    def partition(self, group_id: int = 1) -> PartitionView:
+        partition = self.state.partition(group_id)
+        assert partition is not None
+        return partition
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+# -------------------------------------------------------------------------------------------------------------- forming
+
+
+def test_a_cluster_forms_once() -> None:
+    cluster = Cluster(nodes=0)
+    assert cluster.code(register("u1")) == codes.NOT_FORMED
+    assert cluster.code(mc.AllocateProducerIds(1)) == codes.NOT_FORMED
+    formed = cluster.run(mc.InitializeCluster("c1", 1))
+    assert isinstance(formed, mc.Done)
+    assert cluster.run(mc.InitializeCluster("c1", 1)) == formed, "its proposer may repeat it"
+    assert cluster.code(mc.InitializeCluster("c2", 1)) == codes.CLUSTER_ALREADY_FORMED
+    assert cluster.state.cluster_id == "c1"
+    assert cluster.state.metadata_voters == (1,)
+
+
+@pytest.mark.parametrize("cluster_id", ["", "x" * 250])
+def test_a_cluster_needs_a_usable_id(cluster_id: str) -> None:
+    assert Cluster(nodes=0).code(mc.InitializeCluster(cluster_id, 1)) == codes.INVALID_ARGUMENT
+
+
+def test_the_bootstrapping_node_has_metadata_replica_1_even_if_it_registers_late() -> None:
+    cluster = Cluster(nodes=0)
+    cluster.run(mc.InitializeCluster("c1", 1, "boot"))
+    joined = cluster.run(register("joiner"))
+    booted = cluster.run(register("boot"))
+    assert isinstance(joined, mc.NodeRegistered)
+    assert isinstance(booted, mc.NodeRegistered)
+    assert (joined.node_id, joined.metadata_replica_id) == (1, 2)
+    assert (booted.node_id, booted.metadata_replica_id) == (2, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------- nodes
+
+
+def test_the_same_uuid_keeps_node_id_and_replica_and_updates_addresses(cluster: Cluster) -> None:
+    before = cluster.state.node(2)
+    result = cluster.run(register("u2", 7, client_address="elsewhere:1"))
+    after = cluster.state.node(2)
+    assert before is not None
+    assert after is not None
+    assert isinstance(result, mc.NodeRegistered)
+    assert (result.node_id, result.metadata_replica_id) == (2, 2)
+    assert after.client_address == "elsewhere:1"
+    assert (after.uuid, after.metadata_replica_id) == (before.uuid, before.metadata_replica_id)
+    assert cluster.state.node(7) is None
+
+
+def test_announcing_nothing_new_changes_nothing(cluster: Cluster) -> None:
+    cluster.state.take_dirty_rows()
+    cluster.state.take_changes()
+    revision = cluster.state.revision
+    result = cluster.run(register("u2"))
+    assert isinstance(result, mc.NodeRegistered)
+    assert result.revision == cluster.state.revision == revision
+    assert cluster.state.take_dirty_rows() == ()
+    assert cluster.state.take_changes().is_empty
+
+
+def test_free_node_ids_skip_taken_ones(cluster: Cluster) -> None:
+    cluster.run(register("u9", 4))
+    result = cluster.run(register("u10"))
+    assert isinstance(result, mc.NodeRegistered)
+    assert result.node_id == 5
+
+
+def test_a_node_id_held_by_another_uuid_is_refused(cluster: Cluster) -> None:
+    assert cluster.code(register("other", 2)) == codes.NODE_ID_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (register("", 0), codes.INVALID_ARGUMENT),
+        (register("x" * 250, 0), codes.INVALID_ARGUMENT),
+        (register("u9", -1), codes.INVALID_ARGUMENT),
+        (register("u9", 2**31), codes.INVALID_ARGUMENT),
+        (register("u9", 0, replaces_lost=True), codes.INVALID_ARGUMENT),
+        (register("u9", 0, feature_level_max=0), codes.UNSUPPORTED_VERSION),
+        (mc.RemoveNode(9), codes.UNKNOWN_NODE),
+        (mc.RemoveNode(1), codes.CONFLICT),
+    ],
+)
+def test_impossible_node_commands_are_refused(cluster: Cluster, command: mc.MetadataCommand, code: int) -> None:
+    assert cluster.code(command) == code
+
+
+def test_one_command_replaces_everything_on_a_lost_disk(cluster: Cluster) -> None:
+    """DESIGN: a new uuid under the old node id marks every replica of the old uuid lost, its metadata voter too."""
+    cluster.run(mc.SetMetadataMembership((1, 2, 3), cluster.state.revision))
+    cluster.create("t", (1, 2, 3), (3, 1), (2,))
+    old = cluster.partition(1)
+    result = cluster.run(register("u2-new", 2, replaces_lost=True))
+
+    assert isinstance(result, mc.NodeRegistered)
+    new_replica = result.metadata_replica_id
+    assert result.node_id == 2
+    assert new_replica > 9, "replica ids are never reused"
+    assert cluster.state.metadata_voters == (1, 3, new_replica)
+    assert cluster.state.metadata_retiring == (ReplicaView(2, 2, is_lost=True),)
+    assert cluster.state.replica_node(0, 2) is None
+    assert cluster.state.replica_node(0, new_replica) == 2
+    new = cluster.partition(1)
+    assert [replica.node_id for replica in new.replicas] == [1, 2, 3]
+    assert (new.replicas[0], new.replicas[2]) == (old.replicas[0], old.replicas[2])
+    assert new.replicas[1].replica_id > new_replica
+    assert new.retiring == (ReplicaView(old.replicas[1].replica_id, 2, is_lost=True),)
+    assert new.creation_replicas == old.creation_replicas
+    assert cluster.state.replica_node(1, old.replicas[1].replica_id) is None
+    assert cluster.state.is_replica_retired(1, old.replicas[1].replica_id)
+    assert cluster.partition(2).retiring == ()
+    assert len({r.replica_id for g in (1, 2, 3) for r in cluster.partition(g).replicas}) == 6
+    assert [partition.group_id for partition in cluster.state.partitions_of_node(2)] == [1, 3]
+    assert cluster.code(register("u2")) == codes.NODE_REMOVED, "the lost disk is found again"
+    assert cluster.state.node_by_uuid("u2") is None
+    assert isinstance(cluster.run(register("u2-new", 2, replaces_lost=True)), mc.NodeRegistered), "a repeat"
+    assert cluster.state.metadata_voters == (1, 3, new_replica)
+
+
+def test_a_retiring_replica_on_a_lost_disk_is_lost_too(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2))
+    cluster.run(mc.SetReplicas(1, (1, 3), cluster.state.revision))
+    cluster.run(register("new", 2, replaces_lost=True))
+    partition = cluster.partition()
+    assert [replica.node_id for replica in partition.replicas] == [1, 3]
+    assert [replica.is_lost for replica in partition.retiring] == [True]
+
+
+def test_a_removed_uuid_is_refused_for_ever(cluster: Cluster) -> None:
+    assert isinstance(cluster.run(mc.RemoveNode(3)), mc.Done)
+    assert cluster.code(register("u3")) == codes.NODE_REMOVED
+    assert cluster.code(register("u3", 9)) == codes.NODE_REMOVED
+    assert cluster.code(mc.RemoveNode(3)) == codes.UNKNOWN_NODE
+    assert [node.node_id for node in cluster.state.nodes()] == [1, 2]
+    assert cluster.state.is_uuid_retired("u3")
+    fresh = cluster.run(register("u4"))
+    assert isinstance(fresh, mc.NodeRegistered)
+    assert fresh.node_id == 4, "a removed node's id is given out by wish only"
+    wished = cluster.run(register("u5", 3))
+    assert isinstance(wished, mc.NodeRegistered)
+    assert wished.node_id == 3
+
+
+def test_a_node_in_use_is_removed_by_force_only(cluster: Cluster) -> None:
+    cluster.run(mc.SetMetadataMembership((1, 3), cluster.state.revision))
+    cluster.create("t", (1, 2))
+    assert cluster.code(mc.RemoveNode(2)) == cluster.code(mc.RemoveNode(3)) == codes.CONFLICT
+    assert isinstance(cluster.run(mc.RemoveNode(2, is_forced=True)), mc.Done)
+    assert isinstance(cluster.run(mc.RemoveNode(3, is_forced=True)), mc.Done)
+    assert cluster.state.metadata_voters == (1,)
+    assert {replica.node_id for replica in cluster.state.metadata_retiring} == {2, 3}
+    assert [replica.node_id for replica in cluster.partition().replicas] == [1]
+    assert [replica.is_lost for replica in cluster.partition().retiring] == [True]
+    assert cluster.code(mc.RemoveNode(1, is_forced=True)) == codes.CONFLICT, "the last metadata voter"
+
+
+# -------------------------------------------------------------------------------------------------- metadata membership
+
+
+def test_desired_metadata_voters_are_guarded_by_revision(cluster: Cluster) -> None:
+    planned_at = cluster.state.revision
+    assert isinstance(cluster.run(mc.SetMetadataMembership((3, 1, 2), planned_at)), mc.Done)
+    assert cluster.state.metadata_voters == (1, 2, 3)
+    assert cluster.code(mc.SetMetadataMembership((1,), planned_at)) == codes.CONFLICT
+    planned_at = cluster.state.revision
+    cluster.create()
+    assert isinstance(cluster.run(mc.SetMetadataMembership((1,), planned_at)), mc.Done), "topics do not matter to it"
+    planned_at = cluster.state.revision
+    cluster.run(register("u4"))
+    assert cluster.code(mc.SetMetadataMembership((1, 2), planned_at)) == codes.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("voters", "code"), [((), codes.INVALID_ARGUMENT), ((1, 1), codes.INVALID_ARGUMENT), ((1, 77), codes.UNKNOWN_NODE)]
+)
+def test_impossible_metadata_voters_are_refused(cluster: Cluster, voters: tuple[int, ...], code: int) -> None:
+    assert cluster.code(mc.SetMetadataMembership(voters, 10**6)) == code
+
+
+def test_a_retired_metadata_replica_is_forgotten_once_it_left(cluster: Cluster) -> None:
+    cluster.run(mc.RemoveNode(3))
+    assert cluster.code(mc.RemoveReplica(0, 2)) == codes.CONFLICT
+    assert isinstance(cluster.run(mc.RemoveReplica(0, 3)), mc.Done)
+    assert cluster.state.metadata_retiring == ()
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def test_a_topic_gets_new_groups_and_new_replicas(cluster: Cluster) -> None:
+    topic_id = cluster.create("t", (1, 2, 3), (2, 3, 1))
+    topic = cluster.state.topic_by_name("t")
+    assert topic is not None
+    assert (topic.topic_id, topic.group_ids) == (topic_id, (1, 2))
+    assert cluster.state.topic(topic_id) == topic
+    second = cluster.partition(2)
+    assert second.replicas == second.creation_replicas
+    assert second.replicas == (ReplicaView(7, 2), ReplicaView(8, 3), ReplicaView(9, 1))
+    assert (second.topic_id, second.partition, second.retiring) == (topic_id, 1, ())
+
+
+def test_a_topic_created_again_is_a_new_one(cluster: Cluster) -> None:
+    first = cluster.create("t", (1,), (2,))
+    assert isinstance(cluster.run(mc.DeleteTopic(first)), mc.Done)
+    assert cluster.code(mc.DeleteTopic(first)) == codes.UNKNOWN_TOPIC
+    assert cluster.state.partition(1) is None
+    assert cluster.state.partitions_of_node(1) == ()
+    second = cluster.create("t", (1,))
+    topic = cluster.state.topic(second)
+    assert topic is not None
+    assert second > first
+    assert topic.group_ids == (3,)
+    assert cluster.state.is_replica_retired(1, 4)
+    assert not cluster.state.is_replica_retired(3, 6)
+    assert not cluster.state.is_replica_retired(99, 99), "not given out yet"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "plans", "code"),
+    [
+        ("t", "log", [(1,)], codes.TOPIC_ALREADY_EXISTS),
+        ("", "log", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("bad/name", "log", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("x" * 250, "log", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("n", "queue", [(1,)], codes.INVALID_ARGUMENT),
+        ("n", "log", [], codes.INVALID_PARTITIONS),
+        ("n", "log", [(1,)] * 10_001, codes.TOO_MANY_PARTITIONS),
+        ("n", "log", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
+        ("n", "log", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
+        ("n", "log", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
+        ("n", "log", [(1, 2), (1, 9)], codes.UNKNOWN_NODE),
+    ],
+)
+def test_impossible_topics_are_refused(
+    cluster: Cluster, name: str, kind: str, plans: list[tuple[int, ...]], code: int
+) -> None:
+    cluster.create("t")
+    assert cluster.code(mc.CreateTopic(name, kind, 3, {}, tuple(map(mc.PartitionPlan, plans)))) == code
+
+
+def test_a_plan_on_a_removed_node_is_refused(cluster: Cluster) -> None:
+    cluster.run(mc.RemoveNode(3))
+    assert cluster.code(mc.CreateTopic("n", "log", 1, {}, (mc.PartitionPlan((3,)),))) == codes.UNKNOWN_NODE
+
+
+def test_partitions_are_added_once(cluster: Cluster) -> None:
+    topic_id = cluster.create("t", (1,))
+    more = mc.AddPartitions(topic_id, 1, (mc.PartitionPlan((2,)), mc.PartitionPlan((3,))))
+    assert isinstance(cluster.run(more), mc.TopicCreated)
+    assert cluster.code(more) == codes.CONFLICT
+    topic = cluster.state.topic(topic_id)
+    assert topic is not None
+    assert topic.group_ids == (1, 2, 3)
+    assert [cluster.partition(group).partition for group in topic.group_ids] == [0, 1, 2]
+    assert cluster.code(mc.AddPartitions(9, 1, more.partitions)) == codes.UNKNOWN_TOPIC
+    assert cluster.code(mc.AddPartitions(topic_id, 3, ())) == codes.INVALID_PARTITIONS
+
+
+def test_configuration_is_merged_and_unset(cluster: Cluster) -> None:
+    topic_id = cluster.create()
+    cluster.run(mc.AlterTopicConfig(topic_id, {"a": "1", "b": "2"}))
+    cluster.run(mc.AlterTopicConfig(topic_id, {"a": None, "c": "3", "none": None}))
+    topic = cluster.state.topic(topic_id)
+    assert topic is not None
+    assert topic.config == {"b": "2", "c": "3"}
+    assert cluster.code(mc.AlterTopicConfig(9, {})) == codes.UNKNOWN_TOPIC
+
+
+# ------------------------------------------------------------------------------------------------------------- replicas
+
+
+def test_a_partition_that_moves_away_and_back_has_a_new_replica(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2))
+    original = cluster.partition().replicas
+    cluster.run(mc.SetReplicas(1, (3, 1), cluster.state.revision))
+    moved = cluster.partition()
+    assert [replica.node_id for replica in moved.replicas] == [3, 1]
+    assert moved.replicas[1] == original[0]
+    assert moved.retiring == (original[1],)
+    assert cluster.state.replica_node(1, original[1].replica_id) == 2, "it must still be reached to be told"
+    cluster.run(mc.SetReplicas(1, (1, 2), cluster.state.revision))
+    back = cluster.partition()
+    assert back.replicas[1].replica_id not in {replica.replica_id for replica in (*original, *moved.replicas)}
+    assert cluster.code(mc.RemoveReplica(1, back.replicas[0].replica_id)) == codes.CONFLICT
+    for replica in back.retiring:
+        assert not cluster.state.is_replica_retired(1, replica.replica_id)
+        assert isinstance(cluster.run(mc.RemoveReplica(1, replica.replica_id)), mc.Done)
+        assert isinstance(cluster.run(mc.RemoveReplica(1, replica.replica_id)), mc.Done), "a repeat"
+        assert cluster.state.is_replica_retired(1, replica.replica_id)
+    assert cluster.partition().retiring == ()
+    assert [partition.group_id for partition in cluster.state.partitions_of_node(3)] == []
+    assert cluster.partition().creation_replicas == original
+
+
+def test_desired_replicas_are_guarded_by_revision(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2), (1, 2))
+    planned_at = cluster.state.revision
+    cluster.run(mc.SetReplicas(2, (1,), planned_at))
+    assert isinstance(cluster.run(mc.SetReplicas(1, (1,), planned_at)), mc.Done), "another partition changed"
+    assert cluster.code(mc.SetReplicas(1, (1, 2), planned_at)) == codes.CONFLICT
+    assert cluster.code(mc.SetReplicas(9, (1,), planned_at)) == codes.UNKNOWN_PARTITION
+    assert cluster.code(mc.SetReplicas(1, (9,), 10**6)) == codes.UNKNOWN_NODE
+    assert cluster.code(mc.RemoveReplica(9, 1)) == codes.UNKNOWN_PARTITION
+
+
+# ------------------------------------------------------------------------------------------------------------ producers
+
+
+def test_blocks_of_producer_ids_never_overlap(cluster: Cluster) -> None:
+    first, second = cluster.run(mc.AllocateProducerIds(1000)), cluster.run(mc.AllocateProducerIds(5))
+    assert isinstance(first, mc.ProducerIdBlock)
+    assert isinstance(second, mc.ProducerIdBlock)
+    assert (first.first, second.first) == (1, 1001)
+    assert cluster.code(mc.AllocateProducerIds(0)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.AllocateProducerIds(10**6 + 1)) == codes.INVALID_ARGUMENT
+
+
+def named(cluster: Cluster, name: str, epoch: int | None = None) -> tuple[int, int]:
+    result = cluster.run(mc.InitNamedProducer(name, epoch))
+    assert isinstance(result, mc.ProducerInitialized)
+    return result.producer_id, result.epoch
+
+
+def test_a_name_without_epoch_fences_its_predecessor(cluster: Cluster) -> None:
+    producer_id, epoch = named(cluster, "p")
+    assert producer_id & NAMED_PRODUCER_BIT
+    assert epoch == 0
+    assert [named(cluster, "p"), named(cluster, "p")] == [(producer_id, 1), (producer_id, 2)]
+    assert named(cluster, "q")[0] != producer_id
+
+
+def test_a_name_with_epoch_confirms_raises_or_is_fenced(cluster: Cluster) -> None:
+    producer_id, _ = named(cluster, "p", 7)
+    assert named(cluster, "p", 7) == (producer_id, 7)
+    assert named(cluster, "p", 9) == (producer_id, 9)
+    assert cluster.code(mc.InitNamedProducer("p", 8)) == codes.PRODUCER_FENCED
+    assert named(cluster, "p", 2**64 - 1) == (producer_id, 2**64 - 1)
+    assert cluster.code(mc.InitNamedProducer("p", None)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.InitNamedProducer("", None)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.InitNamedProducer("p", -1)) == codes.INVALID_ARGUMENT
+
+
+def test_a_name_expires_14_days_after_its_last_use(cluster: Cluster) -> None:
+    used_id, _ = named(cluster, "used", 5)
+    idle_id, _ = named(cluster, "idle", 5)
+    cluster.log.time_ms += 10 * 24 * HOUR_MS
+    named(cluster, "used", 5)
+    cluster.log.time_ms += 4 * 24 * HOUR_MS
+    assert named(cluster, "used", 5) == (used_id, 5)
+    reborn_id, epoch = named(cluster, "idle")
+    assert reborn_id not in (idle_id, used_id)
+    assert epoch == 0
+
+
+def test_the_number_of_names_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NAMED_PRODUCERS_MAX >= 10_000
+    monkeypatch.setattr("raftmq.fsm.metadata_producers.NAMED_PRODUCERS_MAX", 2)
+    named(cluster, "a")
+    named(cluster, "b")
+    assert cluster.code(mc.InitNamedProducer("c", None)) == codes.TOO_MANY_PRODUCERS
+    named(cluster, "a")
+
+
+# --------------------------------------------------------------------------------------------------- changes and views
+
+
+def test_changes_tell_what_changed(cluster: Cluster) -> None:
+    changes = cluster.state.take_changes()
+    assert changes.nodes_changed
+    assert changes.metadata_membership_changed
+    assert not changes.is_full
+    first = cluster.create("a", (1,), (2,))
+    second = cluster.create("b", (3,))
+    cluster.run(mc.DeleteTopic(second))
+    changes = cluster.state.take_changes()
+    assert not changes.nodes_changed
+    assert (changes.topic_ids, changes.deleted_topic_ids) == ((first,), (second,))
+    assert (changes.created_group_ids, changes.changed_group_ids, changes.removed_group_ids) == ((1, 2), (), (3,))
+    cluster.run(mc.SetReplicas(2, (3,), cluster.state.revision))
+    changes = cluster.state.take_changes()
+    assert (changes.topic_ids, changes.created_group_ids, changes.changed_group_ids) == ((first,), (), (2,))
+    assert changes.revision == cluster.state.revision
+    cluster.run(register("u3", rack="r"))
+    changes = cluster.state.take_changes()
+    assert changes.nodes_changed
+    assert not changes.metadata_membership_changed
+    assert cluster.state.take_changes().is_empty
+
+
+def test_a_restored_state_says_that_everything_may_have_changed(cluster: Cluster) -> None:
+    restored = Metadata()
+    restored.restore(cluster.state.rows(), cluster.state.applied_index)
+    assert restored.take_changes().is_full
+    assert restored.take_changes().is_empty
+
+
+def test_views_are_not_changed_by_later_commands(cluster: Cluster) -> None:
+    topic_id = cluster.create("t", (1, 2))
+    topic, partition = cluster.state.topic(topic_id), cluster.partition()
+    assert topic is not None
+    config = dict(topic.config)
+    cluster.run(mc.AlterTopicConfig(topic_id, {"a": "1"}))
+    cluster.run(mc.SetReplicas(1, (3,), cluster.state.revision))
+    assert topic.config == config
+    assert [replica.node_id for replica in partition.replicas] == [1, 2]
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), length=st.integers(0, 100), is_restored=st.booleans())
+def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: bool) -> None:
+    """Also: a replica id is never in two places, and ids below their counters were never given out twice."""
+    rng = random.Random(seed)
+    entries = histories.metadata_history(rng, length)
+    machine: Metadata
+    if is_restored:
+        machine = histories.snapshot_life(Metadata, entries, rng.randint(0, len(entries)))  # type: ignore[assignment]
+    else:
+        machine = histories.plain_life(Metadata, entries)[0]  # type: ignore[assignment]
+
+    partitions = [machine.partition(group) for topic in machine.topics() for group in topic.group_ids]
+    assert None not in partitions
+    holders: dict[tuple[int, int], int] = {(0, n.metadata_replica_id): n.node_id for n in machine.nodes()}
+    seen = [node.metadata_replica_id for node in machine.nodes()]
+    by_node: dict[int, set[int]] = {}
+    for partition in partitions:
+        assert partition is not None
+        topic = machine.topic(partition.topic_id)
+        assert topic is not None
+        assert topic.group_ids[partition.partition] == partition.group_id
+        assert len({replica.node_id for replica in partition.replicas}) == len(partition.replicas)
+        assert not any(replica.is_lost for replica in partition.replicas)
+        for replica in (*partition.replicas, *partition.retiring):
+            seen.append(replica.replica_id)
+            if not replica.is_lost:
+                holders[partition.group_id, replica.replica_id] = replica.node_id
+                by_node.setdefault(replica.node_id, set()).add(partition.group_id)
+    assert len(seen) == len(set(seen))
+    for group_id in range(10):
+        for replica_id in range(60):
+            assert machine.replica_node(group_id, replica_id) == holders.get((group_id, replica_id))
+    for node_id in range(10):
+        groups = [partition.group_id for partition in machine.partitions_of_node(node_id)]
+        assert groups == sorted(by_node.get(node_id, set()))
+        assert machine.replica_count_of_node(node_id) == len(groups)
+    for node in machine.nodes():
+        assert machine.node_by_uuid(node.uuid) == node
+        assert not machine.is_uuid_retired(node.uuid)
+    for topic in machine.topics():
+        assert machine.topic_by_name(topic.name) == topic
+    assert set(machine.metadata_voters) <= {replica.replica_id for replica in machine.metadata_replicas} | {1}
+    assert machine.partition_count == len(partitions)
+    assert machine.topic_count == len(machine.topics())
+    assert machine.revision <= machine.applied_index
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_changes_are_enough_to_follow_the_views(seed: int) -> None:
+    """What a node that only looks at what `take_changes` names believes equals the views."""
+    rng = random.Random(seed)
+    machine = Metadata()
+    topics: dict[int, object] = {}
+    partitions: dict[int, object] = {}
+    nodes: object = ()
+    membership: object = ((), (), ())
+    for entry in histories.metadata_history(rng, 60):
+        machine.apply(entry)
+        if rng.random() < 0.5:
+            continue
+        changes = machine.take_changes()
+        topics.update({topic_id: machine.topic(topic_id) for topic_id in changes.topic_ids})
+        for topic_id in changes.deleted_topic_ids:
+            topics.pop(topic_id, None)
+        for group_id in changes.created_group_ids + changes.changed_group_ids:
+            assert (group_id in partitions) == (group_id in changes.changed_group_ids)
+            partitions[group_id] = machine.partition(group_id)
+        for group_id in changes.removed_group_ids:
+            partitions.pop(group_id, None)
+        if changes.nodes_changed:
+            nodes = machine.nodes()
+        if changes.metadata_membership_changed:
+            membership = (machine.metadata_replicas, machine.metadata_voters, machine.metadata_retiring)
+        assert nodes == machine.nodes()
+        assert membership == (machine.metadata_replicas, machine.metadata_voters, machine.metadata_retiring)
+        assert topics == {topic.topic_id: topic for topic in machine.topics()}
+        assert partitions == {g: machine.partition(g) for topic in machine.topics() for g in topic.group_ids}
+
+
+def test_a_large_topic_is_applied_in_one_short_piece() -> None:
+    """1,000 partitions take some milliseconds; a quadratic index would take seconds."""
+    cluster = Cluster()
+    plans = tuple(mc.PartitionPlan(((i % 3) + 1, ((i + 1) % 3) + 1, ((i + 2) % 3) + 1)) for i in range(4000))
+    entry = cluster.log.metadata(mc.CreateTopic("t", "log", 3, {}, plans))
+    started = time.perf_counter()
+    cluster.state.apply(entry)
+    assert len(cluster.state.take_dirty_rows()) > 4000
+    assert time.perf_counter() - started < 2

@@ -1,0 +1,95 @@
+"""Names and configuration of topics."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.fsm import codes
+from raftmq.fsm.topic_config import (
+    CONFIG_KEYS,
+    TopicConfig,
+    TopicConfigError,
+    check_topic_config,
+    check_topic_config_changes,
+    check_topic_name,
+    effective_config,
+    effective_config_texts,
+    is_topic_name,
+)
+
+
+@pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "x" * 249, "...", "_x"])
+def test_good_names(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n", "__consumer_offsets", "__"])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(TopicConfigError) as caught:
+        check_topic_name(name)
+    assert caught.value.code == codes.INVALID_TOPIC_NAME
+
+
+def test_a_reserved_name_is_a_name() -> None:
+    assert is_topic_name("__internal")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"retention.ms": "-1", "retention.bytes": "0", "max.batch.bytes": "1024"},
+        {"retention.ms": str(2**63 - 1), "max.batch.bytes": "3670016"},
+    ],
+)
+def test_good_configuration(config: dict[str, str]) -> None:
+    check_topic_config(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"retention.ms": "-2"},
+        {"retention.ms": str(2**63)},
+        {"retention.ms": "9" * 5000},
+        {"retention.ms": ""},
+        {"retention.ms": "1e3"},
+        {"retention.ms": "٣"},
+        {"retention.ms": " 1"},
+        {"retention.ms": "1\n"},
+        {"max.batch.bytes": "1023"},
+        {"max.batch.bytes": "3670017"},
+    ],
+)
+def test_bad_values(config: dict[str, str]) -> None:
+    with pytest.raises(TopicConfigError) as caught:
+        check_topic_config(config)
+    assert caught.value.code == codes.INVALID_CONFIG
+    assert effective_config(config) == TopicConfig(), "and whoever reads one acts on the default"
+
+
+def test_an_unknown_key_is_refused_with_the_valid_ones() -> None:
+    with pytest.raises(TopicConfigError, match=r"retention\.ms, retention\.bytes, max\.batch\.bytes"):
+        check_topic_config({"retention.hours": "1"})
+
+
+def test_changes_may_unset_known_keys_only() -> None:
+    check_topic_config_changes({"retention.ms": None, "retention.bytes": "5"})
+    for changes in ({"nope": None}, {"retention.ms": ""}, {"retention.ms": "x"}, {"nope": "1"}):
+        with pytest.raises(TopicConfigError):
+            check_topic_config_changes(changes)
+
+
+def test_defaults_are_valid_and_are_what_is_in_force() -> None:
+    texts = effective_config_texts({"retention.ms": "5", "written.by.a.newer.version": "x"})
+    check_topic_config(texts)
+    assert set(texts) == set(CONFIG_KEYS)
+    assert effective_config({"retention.ms": "5"}).retention_ms == 5
+    assert texts["retention.ms"] == "5"
+    assert TopicConfig() == effective_config({})
+    assert TopicConfig().retention_ms == 604_800_000
+
+
+@given(config=st.dictionaries(st.one_of(st.sampled_from(sorted(CONFIG_KEYS)), st.text()), st.text()))
+def test_reading_a_configuration_never_fails(config: dict[str, str]) -> None:
+    effective_config(config)
+    assert set(effective_config_texts(config)) == set(CONFIG_KEYS)

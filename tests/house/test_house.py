@@ -1,0 +1,155 @@
+"""The checkout keeps its own promises: generated files are fresh, documents agree with the code, no trace of a machine."""
+
+import importlib.metadata
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scripts.check_generated import stale_docs, stale_protobuf
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE_PATHS = re.compile(r"(?<![\w.$}~/-])/(?:home|root|Users|work|opt)/[\w.-]+")
+REGISTRY_HOSTS = re.compile(
+    r"\b(?:[\w-]+\.)*(?:pypi\.org|pythonhosted\.org|npmjs\.org|proxy\.golang\.org)\b|--(?:extra-)?index-url|\bindex-url\s*=",
+    re.IGNORECASE,
+)
+
+
+def tracked_files() -> list[Path]:
+    """What git knows or would add; the whole tree where there is no git (an unpacked archive)."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    skipped = {".venv", "build", "__pycache__"}
+    return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
+
+
+def tracked_texts() -> list[tuple[Path, str]]:
+    texts = []
+    for path in tracked_files():
+        try:
+            texts.append((path.relative_to(ROOT), path.read_text()))
+        except UnicodeDecodeError:
+            continue
+    return texts
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def project() -> dict[str, str]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        declared: dict[str, str] = tomllib.load(file)["project"]
+    return declared
+
+
+def test_protobuf_modules_are_what_protoc_makes_of_the_proto_files() -> None:
+    assert stale_protobuf() == []
+
+
+def test_reference_pages_are_what_the_code_says() -> None:
+    assert stale_docs() == [], "run `make docs`"
+
+
+def test_no_folder_shadows_the_installed_package() -> None:
+    assert not (ROOT / "raftmq").exists()
+
+
+def test_no_file_names_a_path_of_a_machine_or_a_package_registry() -> None:
+    found = [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name, text in tracked_texts()
+        if name != Path(__file__).relative_to(ROOT)
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATHS.search(line) or REGISTRY_HOSTS.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line", ["cd /home/jane/raftmq", "see /work/shared", '"/root/.cache"', "--index-url=x", "https://pypi.org/simple"]
+)
+def test_the_search_for_traces_finds_one(line: str) -> None:
+    assert MACHINE_PATHS.search(line) or REGISTRY_HOSTS.search(line)
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/adr/0003-lock-file.md"])
+def test_every_make_command_in_a_document_exists(name: str) -> None:
+    text = (ROOT / name).read_text()
+    code = "\n".join([*re.findall(r"```sh\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
+    called = set(re.findall(r"\bmake ([a-z]+)", code))
+    assert called <= make_targets()
+
+
+def test_the_readme_calls_make() -> None:
+    """The test above could not fail on a README without commands."""
+    assert {"demo", "test", "check"} <= set(
+        re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())
+    ) & make_targets()
+
+
+def test_ci_calls_make_and_nothing_else() -> None:
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
+    assert all(command.split()[0] == "make" and command.split()[1] in make_targets() for command in commands)
+    assert commands[-1] == "make test"
+
+
+def test_the_first_program_of_the_readme_is_the_example() -> None:
+    shown = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown[1].strip() in strip_docstrings((ROOT / "examples/first_program.py").read_text())
+
+
+def strip_docstrings(program: str) -> str:
+    return re.sub(r'^ *""".*?"""\n', "", program, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_decision_is_listed_under_its_number() -> None:
+    listed = dict(re.findall(r"\[(\d{4})\]\(([\w.-]+)\)", (ROOT / "docs/adr/README.md").read_text()))
+    pages = {path.name[:4]: path.name for path in (ROOT / "docs/adr").glob("[0-9]*.md")}
+    assert listed == pages
+
+
+def test_every_decision_has_its_sections() -> None:
+    for path in (ROOT / "docs/adr").glob("[0-9]*.md"):
+        text = path.read_text()
+        assert re.match(rf"# ADR {path.name[:4]}: \S", text), path.name
+        assert "Status: " in text, path.name
+        for section in ("Context", "Decision", "Consequences"):
+            assert f"## {section}" in text, f"{path.name} lacks {section}"
+
+
+def test_the_version_is_one() -> None:
+    version = project()["version"]
+    assert importlib.metadata.version("raftmq") == version
+    assert re.search(rf"^## \[({re.escape(version)}|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_architecture_is_short_and_names_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(text.splitlines()) < 200
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        folders = tomllib.load(file)["tool"]["setuptools"]["package-dir"].values()
+    assert [folder for folder in folders if f"`{folder}/`" not in text and "/" not in folder] == []
+
+
+def test_every_folder_with_modules_is_a_declared_package() -> None:
+    """A forgotten entry in `packages` works here, by way of the checkout, and fails for users."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        setuptools = tomllib.load(file)["tool"]["setuptools"]
+    declared = set(setuptools["package-dir"].values())
+    product = ("api", "assignors", "broker", "cli", "client", "fsm", "raft", "spark", "storage", "pyspark_raftmq")
+    holding = {str(init.parent.relative_to(ROOT)) for top in product for init in (ROOT / top).rglob("__init__.py")}
+    assert holding == declared
+    assert set(setuptools["package-dir"]) == set(setuptools["packages"])

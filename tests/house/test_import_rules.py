@@ -1,0 +1,83 @@
+"""The import rules hold, and each of them can fail: a copy of the packages with one bad import breaks exactly the rule meant for it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("assignors", "broker", "cli", "client", "fsm", "raft", "spark", "storage")
+LINT = Path(sys.executable).with_name("lint-imports")
+
+BAD_IMPORTS = {
+    "raft/bad.py": ("import time", "The pure packages know no clock, chance, disk, network or log"),
+    "fsm/bad.py": ("import raftmq.raft.bad_helper", "The pure packages know no clock, chance, disk, network or log"),
+    "client/bad.py": ("import raftmq.broker", "Client and broker never import each other"),
+    "broker/bad.py": ("import raftmq.client", "Client and broker never import each other"),
+    "client/bad_reach.py": ("import raftmq.storage", "The client knows only the protocol"),
+    "errors.py": ("import raftmq.proto", "errors imports nothing of RaftMQ"),
+    "types.py": ("import raftmq.errors", "types imports nothing of RaftMQ"),
+    "raft/bad_layer.py": ("import raftmq.storage", "Layers, top to bottom"),
+    "cli/bad.py": ("import raftmq.raft", "The command line uses the client, and starts the broker"),
+    "broker/bad_bare.py": ("import raftmq", "Packages import submodules, never the bare raftmq"),
+    "pyspark_raftmq/__init__.py": ("import pyarrow", "The module that Spark discovers imports nothing heavy"),
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The packages laid out as they are imported, in a folder of their own."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "api", tmp_path / "raftmq", ignore=ignored)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / "raftmq" / package, ignore=ignored)
+    shutil.copytree(ROOT / "pyspark_raftmq", tmp_path / "pyspark_raftmq", ignore=ignored)
+    (tmp_path / "raftmq" / "raft" / "bad_helper.py").write_text('"""A way around."""\n')
+    return tmp_path
+
+
+def broken_rules(copy: Path) -> set[str]:
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    command = [str(LINT), "--config", str(ROOT / ".importlinter"), "--no-cache"]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    assert "Contracts:" in done.stdout, done.stdout + done.stderr
+    return {line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")}
+
+
+def test_the_rules_hold(copy: Path) -> None:
+    assert broken_rules(copy) == set()
+
+
+@pytest.mark.parametrize("file", BAD_IMPORTS)
+def test_a_bad_import_breaks_its_rule(file: str, copy: Path) -> None:
+    statement, rule = BAD_IMPORTS[file]
+    if file == "fsm/bad.py":  # an innocent import of a module that itself reaches for the clock
+        (copy / "raftmq" / "raft" / "bad_helper.py").write_text("import time\n")
+    target = copy / file if file.startswith("pyspark") else copy / "raftmq" / file
+    kept = target.read_text() if target.exists() else ""
+    target.write_text(f"{kept}\n{statement}\n")
+    assert rule in broken_rules(copy)
+
+
+def test_every_rule_has_a_bad_import() -> None:
+    names = [
+        line.removeprefix("name = ")
+        for line in (ROOT / ".importlinter").read_text().splitlines()
+        if line.startswith("name = ")
+    ]
+    assert set(names) == {rule for _, rule in BAD_IMPORTS.values()}
+
+
+def test_the_module_that_spark_discovers_loads_nothing_heavy() -> None:
+    program = "import sys, pyspark_raftmq; print([m for m in ('grpc', 'pyspark', 'pyarrow', 'google.protobuf') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_raftmq_loads_nothing_heavy() -> None:
+    program = "import sys, raftmq; print([m for m in ('grpc', 'lmdb', 'google.protobuf', 'uvloop', 'typer') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
