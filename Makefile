@@ -23,7 +23,7 @@ check: setup ## format, lint, types, import rules, generated files; changes noth
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
-	$(BIN)/mypy tests
+	$(BIN)/mypy tests examples scripts sim bench
 	$(BIN)/pyright
 	$(BIN)/python -m scripts.check_generated
 
@@ -34,7 +34,7 @@ fix: setup ## format, sort imports, regenerate protobuf modules and the referenc
 	$(BIN)/python -m scripts.generate_docs
 
 sim: setup ## simulate Raft clusters: FIRST=0 SEEDS=1000, or one SEED=17 again
-	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS))
+	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 bench: setup ## measure; prints one table
 	@$(BIN)/python -m bench $(ARGS)

@@ -290,10 +290,10 @@ class Consumer(_Client):
         while True:
             self._check()
             with self._lock:
-                if self._chunk:
-                    return self._chunk.pop()
                 if self._is_closed:
                     raise StopIteration
+                if self._chunk:
+                    return self._chunk.pop()
                 try:
                     found = self._run(
                         lambda: self._client.getmany(timeout_ms=ITERATION_WAIT_MS, max_records=ITERATION_RECORDS_MAX)
@@ -438,8 +438,8 @@ class Admin(_Client):
     def alter_topic_config(
         self,
         name: str,
-        set: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),  # noqa: A002 - as in Admin
+        set: Mapping[str, str] | None = None,  # noqa: A002 - reads as what it does
+        unset: Sequence[str] = (),
     ) -> None:
         """As `raftmq.Admin.alter_topic_config`."""
         self._run(lambda: self._client.alter_topic_config(name, set, unset))

@@ -8,11 +8,11 @@ Usage: python -m bench.peer_channels
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 import uvloop
-
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
@@ -58,7 +58,7 @@ async def framed_tcp(size: int, frames: int) -> float:
     port = await receiver.listen("127.0.0.1", 0)
     sender.set_peers({2: f"127.0.0.1:{port}"})
     await one.up.wait()
-    while not sender.send(2, Channel.APPEND, FrameType.MESSAGE, [b"warm"]):
+    while not sender.send(2, Channel.APPEND, FrameType.MESSAGE, [b"warm"]):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     two.received, two.expected = -1, frames
     payload = bytes(size)
@@ -83,7 +83,7 @@ async def framed_tcp(size: int, frames: int) -> float:
 async def grpc_stream(size: int, frames: int) -> float:
     done = asyncio.Event()
 
-    async def sink(requests, context):
+    async def sink(requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
         received = 0
         async for _ in requests:
             received += 1
@@ -112,9 +112,7 @@ async def grpc_stream(size: int, frames: int) -> float:
 async def main() -> None:
     print(f"{'frame':>10} {'gRPC stream':>14} {'framed TCP':>14} {'ratio':>7}   (median µs per frame, both sides)")
     for size, frames in CASES:
-        pairs = []
-        for _ in range(ROUNDS):
-            pairs.append((await grpc_stream(size, frames), await framed_tcp(size, frames)))
+        pairs = [(await grpc_stream(size, frames), await framed_tcp(size, frames)) for _ in range(ROUNDS)]
         rpc, tcp = (statistics.median(pair[i] for pair in pairs) * 1e6 for i in (0, 1))
         print(f"{size:>10} {rpc:>14.1f} {tcp:>14.1f} {statistics.median(a / b for a, b in pairs):>7.1f}")
 

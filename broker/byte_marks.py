@@ -35,35 +35,39 @@ def spacing_for(retention_bytes: int) -> int:
 
 
 class ByteMarks:
-    """Marks of one partition, ascending. Valid from the position it was made at, both ways."""
+    """Marks of one partition for one limit, ascending by offset; grows at both ends from where it was made."""
 
-    def __init__(self, spacing: int, applied_index: LogIndex, next_offset: int, total_bytes: int) -> None:
-        self.spacing = spacing
+    def __init__(self, retention_bytes: int, applied_index: LogIndex, next_offset: int, total_bytes: int) -> None:
+        self.retention_bytes = retention_bytes
+        self.spacing = spacing_for(retention_bytes)
+        self.is_complete = False
+        """Whether the way back reached the log's start, or a point before which everything is to be deleted."""
         self._marks: deque[ByteMark] = deque([ByteMark(Offset(next_offset), total_bytes)])
+        self._newest_bytes = total_bytes
+        self._oldest_bytes = total_bytes
+        """Counts of the outermost marks ever made: the next ones keep their distance from them."""
         self._back_index = applied_index
         """The next entry to be read on the way back; everything above it is covered."""
         self._back_bytes = total_bytes
         """Payload bytes applied up to and including `_back_index`."""
-        self.is_complete = False
-        """Whether the way back reached the log's start, or a point from which on everything is to be deleted."""
 
     def applied(self, next_offset: int, total_bytes: int) -> None:
         """The partition's end moved."""
-        if total_bytes - self._marks[-1].total_bytes >= self.spacing:
+        if total_bytes - self._newest_bytes >= self.spacing:
             self._marks.append(ByteMark(Offset(next_offset), total_bytes))
+            self._newest_bytes = total_bytes
 
-    def trim_target(self, log_start_offset: int, total_bytes: int, retention_bytes: int) -> int | None:
+    def trim_target(self, log_start_offset: int, total_bytes: int) -> int | None:
         """The offset before which everything may go so that at least `retention_bytes` remain; None: nothing to do."""
         marks = self._marks
+        while marks and marks[0].offset <= log_start_offset:
+            marks.popleft()
         target: int | None = None
-        while marks and (marks[0].offset <= log_start_offset or total_bytes - marks[0].total_bytes >= retention_bytes):
-            if len(marks) == 1 and marks[0].offset <= log_start_offset:
+        for mark in marks:
+            if total_bytes - mark.total_bytes < self.retention_bytes:
                 break
-            mark = marks.popleft()
             target = mark.offset
-        if not marks:
-            marks.append(ByteMark(Offset(target or log_start_offset), total_bytes))
-        return target if target is not None and target > log_start_offset else None
+        return target
 
     def read_back(
         self,
@@ -71,22 +75,20 @@ class ByteMarks:
         first_index: LogIndex,
         log_start_offset: int,
         total_bytes: int,
-        retention_bytes: int,
     ) -> tuple[list[ByteMark], LogIndex, int, bool]:
         """One step back through the log, in a thread; changes nothing. `take_back` takes what it returns."""
         found: list[ByteMark] = []
-        index, counted = self._back_index, self._back_bytes
-        last = self._marks[0].total_bytes
+        index, counted, last = self._back_index, self._back_bytes, self._oldest_bytes
         for _ in range(HEADERS_PER_STEP):
             if index < first_index:
                 return found, index, counted, True
             entry = header(index)
-            if entry.next_offset <= log_start_offset and entry.record_count:
+            if entry.next_offset <= log_start_offset:
                 return found, index, counted, True
             if last - counted >= self.spacing:
                 found.append(ByteMark(entry.next_offset, counted))
                 last = counted
-                if total_bytes - counted >= retention_bytes:
+                if total_bytes - counted >= self.retention_bytes:
                     return found, index, counted, True
             index = LogIndex(index - 1)
             if entry.record_count:
@@ -96,6 +98,8 @@ class ByteMarks:
     def take_back(self, found: list[ByteMark], index: LogIndex, counted: int, is_complete: bool) -> None:
         """Add marks found on the way back."""
         self._marks.extendleft(found)
+        if found:
+            self._oldest_bytes = found[-1].total_bytes
         self._back_index = index
         self._back_bytes = counted
         self.is_complete = is_complete

@@ -14,7 +14,6 @@ from concurrent.futures import Executor, Future
 from typing import Protocol, TypeVar
 
 import structlog
-
 from raftmq.broker.group import Group
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Limits, Timing
@@ -35,8 +34,8 @@ from raftmq.errors import InvariantError
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, LogPosition
-from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.messages import (
     AppendRequest,
     Heartbeat,
@@ -467,9 +466,7 @@ class Engine:
             "snapshot_install_started", group_id=group.group_id, replica_id=group.replica_id,
             index=message.meta.position.index, rows=len(rows),
         )  # fmt: skip
-        future = self._writers.run(
-            group.key, lambda: self._store.install(group.key, hard_state, message.meta, rows)
-        )
+        future = self._writers.run(group.key, lambda: self._store.install(group.key, hard_state, message.meta, rows))
         future.add_done_callback(
             lambda done: self.loop.call_soon_threadsafe(self._on_installed, group, work, message.meta, rows, done)
         )
@@ -508,7 +505,8 @@ class Engine:
 
     def truncate(self, group: Group[StateMachine], index: LogIndex) -> None:
         """Delete the log up to `index` (inclusive) as far as safety allows now: never past the durable state, nor past
-        a snapshot being streamed."""
+        a snapshot being streamed.
+        """
         index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
         if group.pending_truncation is not None or group.snapshots_in_progress or group.is_installing:
             return
@@ -635,9 +633,7 @@ class Engine:
                 echoes.add(group_id, target, source, term, 0, counter)
             else:
                 group.learned_nodes[ReplicaId(source)] = node_id
-                beat = Heartbeat(
-                    ReplicaId(source), ReplicaId(target), Term(term), LogIndex(commit_index), counter
-                )
+                beat = Heartbeat(ReplicaId(source), ReplicaId(target), Term(term), LogIndex(commit_index), counter)
                 self._guarded(group, lambda group, beat=beat: group.core.step(beat))  # type: ignore[misc]
                 self.mark_dirty(group)
         if len(echoes):
@@ -659,7 +655,8 @@ class Engine:
 
     def _arm(self, tick: Callable[[], None], period: float) -> None:
         """Call `tick` every `period` seconds, once (not several times) after a stall, and then only after the sockets
-        had their turn."""
+        had their turn.
+        """
         position = len(self._timers)
         next_at = self.loop.time() + period
 
@@ -682,7 +679,8 @@ class Engine:
 
     def _on_stall(self, seconds: float) -> None:
         """The process stood still: a leader that may have been replaced meanwhile answers nobody before a quorum
-        confirms it."""
+        confirms it.
+        """
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
         for group in self.groups.values():
             if group.core.role is Role.LEADER and seconds >= self._election_seconds(group.group_id):

@@ -18,7 +18,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
-from raftmq.raft.ready import Appended, Refused, RefusalReason, Role
+from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.storage.log_store import LogStore, ReplicaKey
 from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 
@@ -202,9 +202,7 @@ class Group(Generic[MachineT]):
             code = _REFUSAL_CODES[answer.reason]
             if code == pb.NOT_LEADER:
                 raise self.not_leader()
-            raise RequestError(
-                code, f"group {self.group_id}: {answer.reason.value}", retry_after_ms=THROTTLE_RETRY_MS
-            )
+            raise RequestError(code, f"group {self.group_id}: {answer.reason.value}", retry_after_ms=THROTTLE_RETRY_MS)
         future: asyncio.Future[list[object]] = self._host.loop.create_future()
         self._waiters.append(_Waiter(answer.entries, size, future))
         self._host.mark_dirty(self)

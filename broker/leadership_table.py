@@ -1,5 +1,6 @@
 """Who leads which group, as the leaders say themselves: highest term wins. Not in the metadata log, so that a mass
-failover causes no metadata traffic."""
+failover causes no metadata traffic.
+"""
 
 from __future__ import annotations
 

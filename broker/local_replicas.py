@@ -11,22 +11,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
-
 from raftmq.broker.engine import Engine, Writers
+from raftmq.broker.founding import born, unborn
 from raftmq.broker.group import Group
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import GENESIS, LogPosition
-from raftmq.raft.hard_state import HardState
-from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
+from raftmq.raft.membership import Membership
 from raftmq.raft.ready import Role
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.log_store import LogStore, ReplicaKey
 from raftmq.storage.registry import Registry
-from raftmq.types import GroupId, LogIndex, NodeId, Offset, ReplicaId, Term
+from raftmq.types import GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -35,35 +33,6 @@ T = TypeVar("T")
 FIRST_CAMPAIGN_SECONDS = 0.15
 """The preferred leader of a new partition asks for votes this often until its peers have created their replicas too."""
 _FIRST_CAMPAIGNS_MAX = 40
-
-
-def born(membership: Membership) -> RestoredState:
-    """The state every founding replica of a group starts with: after the synthetic first snapshot."""
-    return RestoredState(
-        hard_state=HardState(GENESIS.term, ReplicaId(0), GENESIS.index),
-        position=GENESIS,
-        last_index=GENESIS.index,
-        last_next_offset=GENESIS.next_offset,
-        last_append_time_ms=0,
-        term_starts=(),
-        membership=membership,
-        state_index=GENESIS.index,
-    )
-
-
-def unborn() -> RestoredState:
-    """The state of a replica that joins an existing group: it knows nothing and waits for a snapshot."""
-    nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
-    return RestoredState(
-        hard_state=HardState(Term(0), ReplicaId(0), LogIndex(0)),
-        position=nothing,
-        last_index=LogIndex(0),
-        last_next_offset=Offset(0),
-        last_append_time_ms=0,
-        term_starts=(),
-        membership=EMPTY_MEMBERSHIP,
-        state_index=LogIndex(0),
-    )
 
 
 class LocalReplicas:
@@ -146,10 +115,7 @@ class LocalReplicas:
     def _campaign_first(self, group: Group[StateMachine], attempts: int) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""
         if attempts and not group.is_closed and not group.core.leader_id and group.core.role is not Role.LEADER:
-            if group.core.role is Role.FOLLOWER:
-                group.core.campaign()
-                self._engine.mark_dirty(group)
-            elif group.core.role is Role.PRE_CANDIDATE:
+            if group.core.role is Role.FOLLOWER or group.core.role is Role.PRE_CANDIDATE:
                 group.core.campaign()
                 self._engine.mark_dirty(group)
             self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self._campaign_first, group, attempts - 1)

@@ -16,7 +16,6 @@ from typing import IO
 
 import structlog
 import uvloop
-
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.logs import configure_logs
 from raftmq.broker.node import Node
@@ -39,7 +38,7 @@ def run_broker(config: BrokerConfig) -> int:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         lock = _lock(config.data_dir)
     except OSError as error:
-        print(f"raftmq: cannot use data directory {config.data_dir}: {error}", file=sys.stderr)
+        print(f"raftmq: cannot use data directory {config.data_dir}: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CONFIG
     _raise_file_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -72,7 +71,7 @@ async def _serve(config: BrokerConfig) -> int:
             "http_address": node.http_address,
             "cluster_id": node.cluster_id,
         }
-        print(json.dumps(ready), flush=True)
+        print(json.dumps(ready), flush=True)  # noqa: T201
 
     starting = loop.create_task(start())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,11 +81,11 @@ async def _serve(config: BrokerConfig) -> int:
     except asyncio.CancelledError:
         pass
     except RequestError as error:
-        print(f"raftmq: {error}", file=sys.stderr)
+        print(f"raftmq: {error}", file=sys.stderr)  # noqa: T201
         await node.stop()
         return EXIT_REFUSED
     except OSError as error:
-        print(f"raftmq: {error}", file=sys.stderr)
+        print(f"raftmq: {error}", file=sys.stderr)  # noqa: T201
         await node.stop()
         return EXIT_CONFIG
     await node.wait_stopped()

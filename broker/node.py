@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import uuid as uuid_module
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import cast
 
 import grpc.aio
 import structlog
-
+from raftmq.broker.clock import WallClock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.engine import Engine
 from raftmq.broker.group import Group
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.local_replicas import LocalReplicas, born, unborn
+from raftmq.broker.founding import born, unborn
+from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.metadata_controller import plan_membership
 from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
+from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.watchdog import Watchdog
 from raftmq.fsm.log_partition import LogPartition
@@ -45,7 +44,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.storage.writer_threads import Completion, WriterThreads
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
 
 log = structlog.get_logger(__name__)
 
@@ -60,14 +59,6 @@ _MEMBERSHIP_SECONDS = 2.0
 _DISK_CHECK_SECONDS = 1.0
 
 
-class WallClock:
-    """The production clock."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
-
-
 class Node:
     """See the module. Implements `ServiceHost`, `EngineOwner` and `PeerHandler`."""
 
@@ -80,7 +71,7 @@ class Node:
         self.registry = Registry(config.data_dir / "node.mdb")
         self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
-        self._random = random.Random()  # noqa: S311 -- jitter, not secrets
+        self._random = random.Random()
         self.engine = Engine(
             self.loop,
             self,
@@ -209,7 +200,7 @@ class Node:
         await self._propose_metadata(InitializeCluster(cluster_id, FEATURE_LEVEL, self.registry.uuid))
         result = await self._propose_metadata(self._registration())
         if isinstance(result, Rejected):
-            raise RuntimeError(f"the first node could not register: {result.message}")
+            raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
         log.info("cluster_formed", cluster_id=cluster_id, node_id=self.node_id)
 
     async def _join(self) -> None:
@@ -320,7 +311,9 @@ class Node:
                         grpc.StatusCode.PERMISSION_DENIED,
                         grpc.StatusCode.FAILED_PRECONDITION,
                     ):
-                        raise RequestError(pb.INVALID_ARGUMENT, f"{seed} refused this node: {error.details()}") from error
+                        raise RequestError(
+                            pb.INVALID_ARGUMENT, f"{seed} refused this node: {error.details()}"
+                        ) from error
                     log.info("seed_unavailable", address=seed, reason=error.details())
                 else:
                     return cast("pb.RegisterNodeResponse", answer)
@@ -523,7 +516,9 @@ class Node:
         """See `ServiceHost`."""
         group = self._require_metadata()
         if group.machine.applied_index < group.core.state_floor or not group.machine.cluster_id:
-            raise RequestError(pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200)
+            raise RequestError(
+                pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200
+            )
         return group
 
     def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:

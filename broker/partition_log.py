@@ -23,7 +23,7 @@ from raftmq.batch_header import (
     validate,
 )
 from raftmq.broker.append_ticket import AppendTicket, Applied, expired, timed_out
-from raftmq.broker.byte_marks import ByteMarks, spacing_for
+from raftmq.broker.byte_marks import ByteMarks
 from raftmq.broker.group import Group
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
@@ -43,9 +43,9 @@ from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import TopicConfig, effective_config
 from raftmq.proto import queue_pb2 as pb
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
+from raftmq.raft.entry import GENESIS, Entry, EntryHeader, EntryKind, LogPosition, Proposal
 from raftmq.raft.ready import Role
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import LogStore
 from raftmq.types import LogIndex, Offset
 
@@ -132,6 +132,11 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Offset after the last committed and applied record (exclusive)."""
         return self.group.machine.next_offset
+
+    @property
+    def _log_position(self) -> LogPosition:
+        """The point the durable log starts after."""
+        return self.group.durable_position or GENESIS
 
     def config(self) -> TopicConfig:
         """The topic's configuration in force, as this node's metadata has it."""
@@ -398,12 +403,12 @@ class PartitionLog:
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Entry]:
         index: LogIndex | None = self._read_positions.pop(offset, None)
-        if index is not None and index <= self.group.core.log_start.index:
+        if index is not None and index <= self._log_position.index:
             index = None
+        found: list[Entry] = []
         try:
             if index is None:
                 index = await self._in_thread(self._store.find_offset, self.group.key, Offset(offset))
-            found: list[Entry] = []
             last = self.group.core.applied_index
             while not found and index is not None and index <= last:
                 entries = await self._in_thread(self._store.entries, self.group.key, index, last, bytes_max)
@@ -411,11 +416,10 @@ class PartitionLog:
                     break
                 found = _data_from(entries, offset)
                 index = LogIndex(entries[-1].index + 1)
-        except LookupError:
-            # a trim deleted the rows meanwhile
-            found = []
-        if offset < self.log_start_offset:
-            raise self._out_of_range(f"offset {offset} is below the log's start {self.log_start_offset}")
+        finally:
+            # while a thread read, a trim may have passed by: whatever else happened, that is what the reader must hear
+            if offset < self.log_start_offset:
+                raise self._out_of_range(f"offset {offset} is below the log's start {self.log_start_offset}")
         if found:
             self._remember_position(found[-1])
         return found
@@ -429,6 +433,10 @@ class PartitionLog:
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         try:
             return await self.group.in_thread(function, *arguments)
+        except LogRangeError as error:
+            raise RequestError(pb.NOT_READY, "the log was trimmed meanwhile; try again", retry_after_ms=20) from error
+        except ReplicaClosedError as error:
+            raise self.group.not_leader() from error
         except DamagedReplicaError as error:
             if self._on_damage is not None:
                 self._on_damage(self.group, error)
@@ -528,23 +536,21 @@ class PartitionLog:
         if retention_bytes < 0:
             self._marks = None
             return start
-        spacing = spacing_for(retention_bytes)
-        if self._marks is None or self._marks.spacing != spacing:
-            self._marks = ByteMarks(spacing, machine.applied_index, machine.next_offset, machine.appended_bytes)
+        if self._marks is None or self._marks.retention_bytes != retention_bytes:
+            self._marks = ByteMarks(retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes)
         marks = self._marks
         if not marks.is_complete:
             step = await self._in_thread(
                 marks.read_back,
                 lambda index: self._store.header(self.group.key, index),
-                LogIndex(self.group.core.log_start.index + 1),
+                LogIndex(self._log_position.index + 1),
                 start,
                 machine.appended_bytes,
-                retention_bytes,
             )
             if marks is not self._marks:
                 return start
             marks.take_back(*step)
-        return marks.trim_target(self.log_start_offset, machine.appended_bytes, retention_bytes) or start
+        return marks.trim_target(self.log_start_offset, machine.appended_bytes) or start
 
     async def truncation_index(self) -> LogIndex | None:
         """The last log index whose row may be deleted here: everything up to it is below the log's start.
@@ -554,7 +560,7 @@ class PartitionLog:
         """
         machine, core = self.group.machine, self.group.core
         start = machine.log_start_offset
-        if start <= core.log_start.next_offset:
+        if start <= self._log_position.next_offset:
             return None
         if start >= machine.next_offset:
             return core.applied_index

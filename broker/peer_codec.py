@@ -14,7 +14,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from crc32c import crc32c
-
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (
@@ -241,9 +240,7 @@ class Beats:
     def __init__(self) -> None:
         self.columns = tuple(array("Q") for _ in range(6))
 
-    def add(
-        self, group_id: int, source: int, target: int, term: int, commit_index: int, read_counter: int
-    ) -> None:
+    def add(self, group_id: int, source: int, target: int, term: int, commit_index: int, read_counter: int) -> None:
         """One group's heartbeat."""
         groups, sources, targets, terms, commits, counters = self.columns
         groups.append(group_id)

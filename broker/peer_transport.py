@@ -16,7 +16,6 @@ from typing import Protocol, cast
 import msgspec
 import structlog
 from crc32c import crc32c
-
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.types import NodeId
@@ -312,12 +311,15 @@ class _Link:
             hello = self._owner.handler.hello(self.node_id, self.channel)
             transport.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
             welcome = await protocol.welcomed
-            if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
-                raise FrameError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+            self._check(welcome, hello)
         except BaseException:
             transport.abort()
             raise
         return protocol
+
+    def _check(self, welcome: Hello, hello: Hello) -> None:
+        if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
+            raise FrameError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
 
 
 class PeerTransport:

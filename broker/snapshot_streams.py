@@ -1,5 +1,6 @@
 """Snapshots on their way: rows read from one transaction in a thread, sent in chunks on a channel of their own, and put
-together on the other side before the core sees them."""
+together on the other side before the core sees them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from concurrent.futures import Executor
 from itertools import count
 
 import structlog
-
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
 from raftmq.broker.peer_codec import (
@@ -75,9 +75,7 @@ class SnapshotSender:
             self._on_streamed(group, message.target, is_sent)
 
     async def _stream(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
-        state_index, membership, rows = await self._loop.run_in_executor(
-            self._readers, self._store.snapshot, group.key
-        )
+        state_index, membership, rows = await self._loop.run_in_executor(self._readers, self._store.snapshot, group.key)
         position = group.log_start
         if group.group_id == METADATA_GROUP_ID:
             position_at_state = group.position_of(state_index)
@@ -93,9 +91,7 @@ class SnapshotSender:
             return False
         total = 0
         while True:
-            chunk = await self._loop.run_in_executor(
-                self._readers, _take, rows, self._limits.snapshot_chunk_bytes
-            )
+            chunk = await self._loop.run_in_executor(self._readers, _take, rows, self._limits.snapshot_chunk_bytes)
             if not chunk:
                 break
             total += len(chunk)

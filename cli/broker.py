@@ -1,43 +1,63 @@
-"""``raftmq broker``: run a broker in this process."""
+"""``raftmq broker``: run a broker in this process. ``raftmq config``: what it would run with."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.exit_codes import reported
+from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported
+from raftmq.cli.output import Output, OutputOption, print_json, print_table
+
+if TYPE_CHECKING:
+    from raftmq.broker.config import LoadedConfig
 
 app = typer.Typer(help="Run a broker.", no_args_is_help=True)
+config_app = typer.Typer(help="Look at a broker's configuration.", no_args_is_help=True)
 
-DEFAULT_LISTEN = "127.0.0.1:9400"
-DEFAULT_PEER_LISTEN = "127.0.0.1:9401"
-DEFAULT_HTTP_LISTEN = "127.0.0.1:9402"
-
-
-def parse_seeds(join: str | None) -> tuple[str, ...]:
-    """``HOST:PORT,HOST:PORT`` as a tuple; an entry that is no address is a usage error."""
-    if join is None:
-        return ()
-    seeds = tuple(part.strip() for part in join.split(",") if part.strip())
-    for seed in seeds:
-        check_address(seed, "--join")
-    if not seeds:
-        raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
-    return seeds
+ConfigFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", dir_okay=False, help="Configuration file. Default: raftmq.toml in this folder, if there is one."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of the configuration; may be given several times."),
+]
 
 
-def check_address(address: str, option: str) -> str:
-    """`address` if it is ``HOST:PORT`` (an IPv6 host in brackets); a usage error otherwise."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise typer.BadParameter(f"{address!r} is not HOST:PORT", param_hint=option)
-    return address
+def parse_settings(pairs: list[str] | None) -> dict[str, object]:
+    """``KEY=VALUE`` options as flags of the configuration."""
+    settings: dict[str, object] = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--set")
+        settings[key] = value
+    return settings
+
+
+def load(file: Path | None, flags: dict[str, object]) -> LoadedConfig:
+    """The configuration of all sources together; what cannot be used is a usage error."""
+    from raftmq.broker.config import ConfigError, load_config
+
+    environment = {name: value for name, value in os.environ.items() if name != DEBUG_VARIABLE}
+    try:
+        return load_config(file, environment, flags)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.callback()
-def group() -> None:
+def broker_group() -> None:
     """Run a broker."""
+
+
+@config_app.callback()
+def config_group() -> None:
+    """Look at a broker's configuration."""
 
 
 @app.command("start")
@@ -59,14 +79,27 @@ def start(
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one.")
-    ] = DEFAULT_LISTEN,
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where clients connect; port 0 takes a free one. Default: 127.0.0.1:9400.",
+        ),
+    ] = None,
     peer_listen: Annotated[
-        str, typer.Option("--peer-listen", metavar="HOST:PORT", help="Where other brokers connect.")
-    ] = DEFAULT_PEER_LISTEN,
+        str | None,
+        typer.Option(
+            "--peer-listen", metavar="HOST:PORT", help="Where other brokers connect. Default: 127.0.0.1:9401."
+        ),
+    ] = None,
     http_listen: Annotated[
-        str, typer.Option("--http-listen", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are.")
-    ] = DEFAULT_HTTP_LISTEN,
+        str | None,
+        typer.Option(
+            "--http-listen",
+            metavar="HOST:PORT",
+            help="Where /metrics, /healthz and /readyz are. Default: 127.0.0.1:9402.",
+        ),
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -80,34 +113,78 @@ def start(
             help="Label of the machine: replicas of a partition are kept on different ones. Default: its name.",
         ),
     ] = None,
-    rack: Annotated[str, typer.Option("--rack", help="Label of the rack or zone.")] = "",
-    node_id: Annotated[int, typer.Option("--node-id", min=0, help="This broker's id; 0 lets the cluster choose.")] = 0,
+    rack: Annotated[str | None, typer.Option("--rack", help="Label of the rack or zone.")] = None,
+    node_id: Annotated[
+        int | None, typer.Option("--node-id", min=0, help="This broker's id; without it the cluster chooses.")
+    ] = None,
+    allow_insecure_remote: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure-remote",
+            help="Listen to other machines although there is no encryption or authentication yet.",
+        ),
+    ] = False,
+    settings: SetOption = None,
+    config: ConfigFileOption = None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
     The first broker of a cluster starts with --bootstrap, every other with --join. A broker that belongs to a cluster needs neither.
     When it serves, it prints one line of JSON with its addresses on standard output; its log goes to standard error.
+    Flags win over RAFTMQ_* variables, those over the file.
     """
     if bootstrap and join is not None:
         raise typer.BadParameter("give --bootstrap or --join, not both: a cluster forms once")
-    seeds = parse_seeds(join)
-    check_address(listen, "--listen")
-    check_address(peer_listen, "--peer-listen")
-    check_address(http_listen, "--http-listen")
+    flags = parse_settings(settings) | {
+        "data_dir": data_dir,
+        "bootstrap": bootstrap or None,
+        "join": join,
+        "listen": listen,
+        "peer_listen": peer_listen,
+        "http_listen": http_listen,
+        "advertise": advertise,
+        "host": host,
+        "rack": rack,
+        "node_id": node_id,
+        "allow_insecure_remote": allow_insecure_remote or None,
+    }
+    loaded = load(config, flags)
+    if join is not None and not loaded.config.join:
+        raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
 
-    from raftmq.broker.config import BrokerConfig
     from raftmq.broker.main import run_broker
 
-    config = BrokerConfig(
-        data_dir=data_dir,
-        listen=listen,
-        peer_listen=peer_listen,
-        http_listen=http_listen,
-        advertise=advertise,
-        host=host,
-        rack=rack,
-        node_id=node_id,
-        bootstrap=bootstrap,
-        join=seeds,
+    raise SystemExit(run_broker(loaded.config))
+
+
+@config_app.command("show")
+@reported
+def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show each value a broker started here would use, and where it comes from."""
+    from raftmq.broker.config import CONFIG_KEYS
+
+    loaded = load(config, parse_settings(settings))
+    values = {name: getattr(loaded.config, name) for name in CONFIG_KEYS}
+    if output is Output.JSON:
+        print_json({name: {"value": plain(value), "source": loaded.sources[name]} for name, value in values.items()})
+        return
+    print_table(
+        ("key", "value", "source", "meaning"),
+        [(name, shown(value), loaded.sources[name], CONFIG_KEYS[name].meaning) for name, value in values.items()],
     )
-    raise SystemExit(run_broker(config))
+
+
+def plain(value: object) -> str | int | float | bool | list[str] | None:
+    """A value as JSON has it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return [str(part) for part in value] if isinstance(value, tuple) else str(value)
+
+
+def shown(value: object) -> str:
+    """A value as a person would type it."""
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(broker.app, name="broker")
+app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(cluster.app, name="cluster")
 app.command("produce")(produce.produce)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from raftmq.cli.exit_codes import ExitCode, reported
-from raftmq.cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, Output, OutputOption, print_json
+from raftmq.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
+    BootstrapOption,
+    Output,
+    OutputOption,
+    TimeoutOption,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import Admin
+    from raftmq.client.admin import Admin, TopicDescription
+
+Answer = TypeVar("Answer")
 
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 
@@ -22,15 +34,15 @@ ConfigOption = Annotated[
 ]
 
 
-def with_admin(bootstrap_servers: str, action: Callable[[Admin], Awaitable[None]]) -> None:
-    """Run one action with an open Admin."""
+def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
+    """Run one call with an open Admin."""
     from raftmq.client.admin import Admin
 
-    async def run() -> None:
-        async with Admin(bootstrap_servers=bootstrap_servers) as admin:
-            await action(admin)
+    async def run() -> Answer:
+        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
+            return await question(admin)
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
 def parse_config(pairs: list[str] | None) -> dict[str, str]:
@@ -44,31 +56,134 @@ def parse_config(pairs: list[str] | None) -> dict[str, str]:
     return config
 
 
+def print_change(output: Output, name: str, what: str) -> None:
+    """Say that a change was made."""
+    if output is Output.JSON:
+        print_json({"topic": name, "result": what})
+    else:
+        print(f"topic {name} {what}")
+
+
 @app.command("create")
 @reported
 def create(
     name: NameArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Into how many partitions it is split.")
-    ] = 1,
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions. Default: the brokers'.")
+    ] = None,
     replication_factor: Annotated[
-        int,
-        typer.Option(
-            "--replication-factor", "-r", min=0, help="Copies of each record; 0: three, or as many as there are hosts."
-        ),
-    ] = 0,
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="Copies of each record. Default: 3, or one a host."),
+    ] = None,
     config: ConfigOption = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when the topic exists.")] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Create a topic."""
+    """Create a topic, and wait until each of its partitions has a leader."""
     settings = parse_config(config)
+    ask(
+        bootstrap_servers,
+        timeout,
+        lambda admin: admin.create_topic(name, partitions, replication_factor, settings, if_not_exists=if_not_exists),
+    )
+    print_change(output, name, "created")
 
-    async def action(admin: Admin) -> None:
-        await admin.create_topic(name, partitions=partitions, replication_factor=replication_factor, config=settings)
 
-    with_admin(bootstrap_servers, action)
-    report(output, name, "created")
+@app.command("list")
+@reported
+def list_topics(
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List the topics."""
+    topics = ask(bootstrap_servers, timeout, lambda admin: admin.list_topics())
+    if output is Output.JSON:
+        rows = [(t.name, len(t.partitions), t.replication_factor, t.config) for t in topics]
+        print_json([{"name": n, "partitions": p, "replication_factor": r, "config": dict(c)} for n, p, r, c in rows])
+        return
+    print_table(
+        ("topic", "partitions", "replication", "settings"),
+        [(t.name, len(t.partitions), t.replication_factor, show_config(t.config)) for t in topics],
+    )
+
+
+@app.command("describe")
+@reported
+def describe(
+    name: NameArgument,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show a topic's partitions, their leaders, and its settings, defaults included."""
+    topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name))
+    if output is Output.JSON:
+        print_json(dataclasses.asdict(topic))
+    else:
+        print_topic(topic)
+
+
+def print_topic(topic: TopicDescription) -> None:
+    """A topic for people: a head, its partitions, its settings."""
+    print(f"topic {topic.name}: {len(topic.partitions)} partitions, replication factor {topic.replication_factor}\n")
+    print_table(
+        ("partition", "leader", "epoch", "replicas"),
+        [
+            (p.partition, p.leader_node_id or "none", p.leader_epoch or "", ", ".join(map(str, p.replica_nodes)))
+            for p in topic.partitions
+        ],
+    )
+    if topic.effective_config:
+        print()
+        print_table(
+            ("setting", "value", ""),
+            [
+                (key, value, "set" if key in topic.config else "default")
+                for key, value in sorted(topic.effective_config.items())
+            ],
+        )
+
+
+def show_config(config: dict[str, str]) -> str:
+    """Settings as one cell."""
+    return " ".join(f"{key}={value}" for key, value in sorted(config.items()))
+
+
+@app.command("alter")
+@reported
+def alter(
+    name: NameArgument,
+    config: ConfigOption = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Return a setting to its default.")
+    ] = None,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Change a topic's settings."""
+    settings = parse_config(config)
+    if not settings and not unset:
+        raise typer.BadParameter("give --config KEY=VALUE or --unset KEY")
+    ask(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))
+    print_change(output, name, "altered")
+
+
+@app.command("add-partitions")
+@reported
+def add_partitions(
+    name: NameArgument,
+    total: Annotated[int, typer.Argument(min=1, help="How many partitions it has afterwards.", show_default=False)],
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Raise the number of partitions. Keys of new records may then belong to other partitions than before."""
+    ask(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total))
+    print_change(output, name, f"has {total} partitions")
 
 
 @app.command("delete")
@@ -77,22 +192,11 @@ def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Delete a topic and all of its records."""
     if not yes and not typer.confirm(f"Delete topic {name} and all of its records?", err=True):
         raise SystemExit(ExitCode.INTERRUPTED)
-
-    async def action(admin: Admin) -> None:
-        await admin.delete_topic(name)
-
-    with_admin(bootstrap_servers, action)
-    report(output, name, "deleted")
-
-
-def report(output: Output, name: str, what: str) -> None:
-    """Say that a change was made."""
-    if output is Output.JSON:
-        print_json({"topic": name, "result": what})
-    else:
-        print(f"topic {name} {what}")
+    ask(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
+    print_change(output, name, "deleted")

@@ -220,8 +220,8 @@ class Admin:
     async def alter_topic_config(
         self,
         name: str,
-        set: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),  # noqa: A002 - reads as it means
+        set: Mapping[str, str] | None = None,  # noqa: A002 - reads as what it does
+        unset: Sequence[str] = (),
     ) -> None:
         """Set some configuration keys of a topic, and return others to their defaults.
 

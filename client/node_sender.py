@@ -71,6 +71,7 @@ class NodeSender:
         self._reader: asyncio.Task[None] | None = None
         self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
         self._not_before = 0.0
+        self._gather_timer: asyncio.TimerHandle | None = None
         self._writer = spawn(self._write_forever(), f"raftmq-append-{address}", on_crash)
 
     def schedule(self, queue: PartitionQueue) -> None:
@@ -81,6 +82,8 @@ class NodeSender:
 
     async def close(self) -> None:
         """Give the stream up; unanswered requests are handed back as lost."""
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
         await cancel_and_wait(self._writer, self._reader)
         self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: the producer was closed"))
 
@@ -129,7 +132,7 @@ class NodeSender:
         if now < self._not_before:
             self._wake.set()
             return None
-        may_send_small = len(self._pending) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX
+        may_send_small = self._may_send_small(now)
         room = settings.REQUEST_BYTES_MAX
         sent: list[SentPartition] = []
         for queue in list(self._queues):
@@ -147,6 +150,15 @@ class NodeSender:
             if room <= 0:
                 break
         return self._frame(sent, settings.REQUEST_BYTES_MAX - room, now) if sent else None
+
+    def _may_send_small(self, now: float) -> bool:
+        """Whether an unfilled batch may go, or has to gather more records until an answer comes."""
+        fresh = [r.sent_at for r in self._pending.values() if now - r.sent_at < settings.GATHER_SECONDS_MAX]
+        if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
+            return True
+        if self._gather_timer is None or self._gather_timer.when() <= now:
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._wake.set)
+        return False
 
     def _settle(self, queue: PartitionQueue, now: float) -> None:
         """Keep the queue on the list, at its end, or take it off when an answer or a timer will bring it back."""

@@ -51,6 +51,8 @@ class PartitionQueue:
         self.partition = partition
         self.group_id = group_id
         self.identity = identity
+        self.batch_bytes_max = settings.TOPIC_BATCH_BYTES_MAX
+        """A batch with more than one record has at most so many bytes of them (written by the producer)."""
         self.open: ProducerBatch | None = None
         self.ready: deque[ProducerBatch] = deque()
         self.pipeline: deque[ProducerBatch] = deque()

@@ -388,6 +388,10 @@ class Producer:
         for number in range(len(state.queues), info.partition_count):
             identity = Identity(self._producer_id, self._producer_epoch)
             state.queues.append(PartitionQueue(topic, info.topic_id, number, info.group_ids[number], identity))
+        # A topic may allow less than we were told to send; a single record that is larger is the brokers' to refuse.
+        allowed = max(1, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
+        for queue in state.queues:
+            queue.batch_bytes_max = min(self._batch_bytes_max, allowed)
         return state
 
     async def _find_topic_for_piece(self, topic: str, piece_bytes: int) -> _TopicState:
@@ -437,7 +441,7 @@ class Producer:
     def _open_batch(self, queue: PartitionQueue, size: int, time_ms: int) -> ProducerBatch:
         """The batch that takes the next `size` bytes; one that has no room is closed first."""
         batch = queue.open
-        if batch is not None and batch.reserved_bytes + size > self._batch_bytes_max:
+        if batch is not None and batch.reserved_bytes + size > queue.batch_bytes_max:
             queue.close_open(self._codec)
             self.reschedule(queue)
             batch = None
@@ -469,7 +473,7 @@ class Producer:
         has_keys = any(key is not None for key in keys[:1]) or keys.count(None) != len(keys)
         key_bytes = sum(map(len, filter(None, keys))) if has_keys else 0
         size = value_bytes + key_bytes
-        if size > settings.RECORD_BYTES_MAX:
+        if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
             largest = max(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
             if largest + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
                 raise RecordTooLargeError(
@@ -536,14 +540,14 @@ class Producer:
         queue, keys, values, total = group
         time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         batch = self._open_batch(queue, min(total, 1), time_ms)
-        if batch.reserved_bytes + total <= self._batch_bytes_max:
+        if batch.reserved_bytes + total <= queue.batch_bytes_max:
             delivery.add(batch, batch.extend(values, keys, timestamp_ms, total), len(values))
             return False
         sizes = _record_sizes(keys, values)
         start = 0
         while start < len(values):
-            batch = self._open_batch(queue, min(sizes[start], self._batch_bytes_max), time_ms)
-            room = self._batch_bytes_max - batch.reserved_bytes
+            batch = self._open_batch(queue, min(sizes[start], queue.batch_bytes_max), time_ms)
+            room = queue.batch_bytes_max - batch.reserved_bytes
             taken, taken_bytes = _prefix_that_fits(sizes, start, room, must_take_one=batch.count == 0)
             end = start + taken
             position = batch.extend(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class TopicInfo:
     topic_id: int
     group_ids: tuple[int, ...]
     """The Raft group of each partition, by partition number."""
+    batch_bytes_max: int = settings.TOPIC_BATCH_BYTES_MAX
+    """Largest batch the topic takes, header included and compressed."""
 
     @property
     def partition_count(self) -> int:
@@ -311,7 +313,8 @@ class Resolver:
         if known is not None and known.topic_id > topic.topic_id:
             return  # an older incarnation
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
-        info = TopicInfo(topic.name, topic.topic_id, tuple(partition.group_id for partition in partitions))
+        group_ids = tuple(partition.group_id for partition in partitions)
+        info = TopicInfo(topic.name, topic.topic_id, group_ids, _batch_bytes_max(topic.config))
         if info != known:
             self.topics[topic.name] = info
 
@@ -345,6 +348,12 @@ class Resolver:
         self._failure = self._failure or error
         self._has_topology.set()
         self._notify()
+
+
+def _batch_bytes_max(config: Mapping[str, str]) -> int:
+    """What the topic's configuration says; the default for a value that a newer broker understands and we do not."""
+    text = config.get(settings.TOPIC_BATCH_BYTES_KEY, "")
+    return int(text) if text.isdigit() else settings.TOPIC_BATCH_BYTES_MAX
 
 
 def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:

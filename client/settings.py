@@ -13,6 +13,11 @@ REQUEST_BYTES_MAX: Final = 3 * MIB + MIB // 2
 """Batches in one append request: below gRPC's 4 MiB message with room for its frame."""
 MESSAGE_BYTES_MAX: Final = 8 * MIB
 """Largest message taken from a broker. A Poll answer stays below 4 MiB; a topology table of 10,000 partitions is near 1 MiB."""
+TOPIC_BATCH_BYTES_KEY: Final = "max.batch.bytes"
+TOPIC_BATCH_BYTES_MAX: Final = MIB + 4 * KIB
+"""The brokers' default of that topic setting: one record of the largest size with its frame."""
+BATCH_FRAME_BYTES: Final = 256
+"""Room for a batch's header, prelude and padding, which `RECORD_OVERHEAD_BYTES` does not cover."""
 RECORD_OVERHEAD_BYTES: Final = 16
 """Counted for each buffered record on top of its bytes: two lengths in the body and part of its Python objects."""
 
@@ -25,6 +30,8 @@ SMALL_REQUESTS_IN_FLIGHT_MAX: Final = 1
 
 One by one records would otherwise become one Raft entry each; the answer's time is the natural gathering time.
 """
+GATHER_SECONDS_MAX: Final = 0.1
+"""An answer later than this no longer makes others gather: a partition without a quorum must not hold up its node's others."""
 STICKY_BYTES: Final = 16 * KIB
 """Records without a key stay on one partition for so long (KIP-794's unit), then go to the next."""
 BULK_CHUNK_BYTES: Final = 128 * KIB

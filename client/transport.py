@@ -8,9 +8,13 @@ Must not retry or choose nodes: that is the resolver's and the callers' part.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
+
+# gRPC's core writes a line to stderr whenever a broker goes away; read once, when it is first imported. The user's wish wins.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 import grpc.aio

@@ -212,7 +212,7 @@ def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _O
     for one in pending:
         if one.batch.first_sequence <= header.last_sequence <= one.batch.last_sequence:
             return JoinPending(one.index, _base_offset(header, one.batch))
-    if applied is not None and applied.epoch == header.producer_epoch:
+    if applied is not None:  # of this epoch: a newer epoch's batches are all pending
         for batch in applied.batches:
             base_offset = _base_offset(header, batch)
             if base_offset != UNKNOWN_OFFSET:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from raftmq.batch_header import BatchHeader
+from raftmq.batch_header import SEQUENCE_MAX, BatchHeader
 from raftmq.fsm.producer_ids import ANONYMOUS_EXPIRY_MS, NAMED_EXPIRY_MS, NAMED_PRODUCER_BIT
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key, number_of_key
 
@@ -79,7 +79,8 @@ class ProducerTable:
             return
         part = self._anonymous if producer_id < NAMED_PRODUCER_BIT else self._named
         state = part.pop(producer_id, None)
-        last_sequence = header.first_sequence + header.record_count - 1
+        # The leader checked the header; clamped all the same, for a row must encode whatever is in the log.
+        last_sequence = min(header.first_sequence + header.record_count - 1, SEQUENCE_MAX)
         batch = CachedBatch(header.first_sequence, last_sequence, base_offset)
         if state is None or header.producer_epoch > state.epoch:
             state = ProducerState(header.producer_epoch, last_sequence, append_time_ms, [batch])

@@ -1,7 +1,7 @@
 """Write the reference pages from the code, so that they cannot disagree with it. Usage: python -m scripts.generate_docs [DIRECTORY]
 
-errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from the dataclasses in
-broker/config.py and broker/limits.py. Their docstrings are the text; this file only arranges it.
+errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/config.py and
+broker/limits.py. Their docstrings are the text; this file only arranges it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import typer
 from raftmq import errors
-from raftmq.broker import config, limits
+from raftmq.broker import limits
+from raftmq.broker.config import CONFIG_KEYS
+from raftmq.cli.broker import shown
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
+Command = Any  # typer brings its own copy of click, earlier ones the real one: no common name for the type
 HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
 
 
@@ -32,7 +36,7 @@ def attribute_docs(source: str) -> dict[tuple[str, str], tuple[str, str, str]]:
         if not isinstance(node, ast.ClassDef):
             continue
         for statement, following in zip(node.body, [*node.body[1:], None], strict=True):
-            name = ""
+            name = kind = ""
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 name, kind = statement.target.id, ast.unparse(statement.annotation)
             elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -123,9 +127,7 @@ def plain(value: object) -> str:
     return str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
 
 
-def walk(
-    path: str, command: typer.core.TyperCommand | typer.core.TyperGroup
-) -> Iterator[tuple[str, typer.core.TyperCommand]]:
+def walk(path: str, command: Command) -> Iterator[tuple[str, Command]]:
     """Every command below, depth first, with the words that call it."""
     children = getattr(command, "commands", None)
     if children is None:
@@ -136,10 +138,16 @@ def walk(
 
 
 def configuration_page() -> str:
-    """The broker's settings, and the bounds that are not settings."""
+    """The broker's settings, and the bounds and times behind them."""
     lines = ["# Configuration of a broker", ""]
-    for module in (config, limits):
-        lines += module_tables(module)
+    lines += [
+        "Flags of `raftmq broker start` (or `--set KEY=VALUE`) win over `RAFTMQ_KEY` in the environment, that over `raftmq.toml`.",
+        "",
+    ]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
+    for key in CONFIG_KEYS.values():
+        lines.append(f"| `{key.name}` | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
+    lines += ["", *module_tables(limits)]
     return "\n".join(lines)
 
 

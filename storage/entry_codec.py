@@ -11,7 +11,6 @@ import struct
 from typing import NoReturn
 
 from crc32c import crc32c
-
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind
 from raftmq.storage.checksum import CHECKSUM, CHECKSUM_BYTES, Buffer, is_sound
 from raftmq.types import LogIndex, Offset, Term

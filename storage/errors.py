@@ -31,7 +31,8 @@ class MissingReplicaError(ReplicaStorageError):
 
 class ReplicaExistsError(ReplicaStorageError):
     """`create` found a file. If the registry does not know the replica, a crash came between file and registry row:
-    the replica never spoke, so `retire` the file and create it again."""
+    the replica never spoke, so `retire` the file and create it again.
+    """
 
 
 class ReplicaClosedError(ReplicaStorageError):
@@ -52,4 +53,9 @@ class StorageFullError(ReplicaStorageError):
 
 class CommitFailedError(ReplicaStorageError):
     """A transaction failed in a way that leaves its durable outcome unknown. The process must end at once and never
-    retry: after a failed fsync Linux marks the pages clean, so a second one «succeeds» (fsyncgate)."""
+    retry: after a failed fsync Linux marks the pages clean, so a second one «succeeds» (fsyncgate).
+    """
+
+
+class StorageUnavailableError(ReplicaStorageError):
+    """The operating system refused (descriptors, memory, reader slots). Not damage; nothing was applied."""

@@ -14,16 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import lmdb
-
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError, StorageUnavailableError
 
 if TYPE_CHECKING:
     from lmdb import _Database
-
     from raftmq.storage.log_store import ReplicaKey
 
-DAMAGE_ERRORS = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError)
-"""What LMDB says about pages that are not what they should be (an unsound free list can also show as a plain error)."""
+DAMAGE_ERRORS = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+    lmdb.NotFoundError,
+    lmdb.IncompatibleError,
+    lmdb.CursorFullError,
+)
+"""What LMDB says about pages that are not what they should be (NotFound: a database is missing). Anything else a
+read raises is the operating system's or a limit's doing, and no reason to give a healthy replica up."""
 
 _SPARE_TRANSACTIONS = 4
 """Read transactions kept for reuse per file: as many as the broker has reader threads."""
@@ -83,8 +90,10 @@ def reading(key: ReplicaKey) -> Iterator[None]:
     """Translate LMDB's errors of a read."""
     try:
         yield
-    except lmdb.Error as error:
+    except DAMAGE_ERRORS as error:
         raise DamagedReplicaError(key, f"unreadable: {error}") from error
+    except lmdb.Error as error:
+        raise StorageUnavailableError(key, f"cannot be read now: {error}") from error
 
 
 @contextmanager

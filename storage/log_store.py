@@ -1,12 +1,14 @@
 """What the engine needs of durable storage: one log with its derived state per replica, one transaction per update.
 
-Two implementations, `LmdbLogStore` and `MemoryLogStore`, pass one conformance suite. Thread rules: `append_batch` and
-`install` for one replica are called from one thread at a time (its writer); reads may come from any thread.
+Two implementations, `LmdbLogStore` and `MemoryLogStore`, pass one conformance suite. Thread rules: what changes a
+replica (`append_batch`, `install`, `delete_truncated`, `close`, ...) is called from one thread at a time (its writer);
+reads may come from any thread. Reads need an open replica (`ReplicaClosedError`), and an index outside the durable log
+is a `LogRangeError`: a trim can always come between a look and a read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,6 +17,7 @@ from raftmq.raft.entry import Entry, EntryHeader, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.row_stream import ClosableRows
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
 StateRow = tuple[bytes, bytes | None]
@@ -49,31 +52,40 @@ class LogStore(Protocol):
     """One node's replicas. Every value read is checked (CRC32C); damage raises `DamagedReplicaError`."""
 
     def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Make a new replica's file with that state and no entries; durable on return. It must not exist."""
+        """Make a new replica's file with that state and no entries; durable on return. `ReplicaExistsError` if it is there."""
         ...
 
     def open(self, key: ReplicaKey) -> RestoredState:
         """Open an existing replica and check it; raises `MissingReplicaError` or `DamagedReplicaError`."""
         ...
 
-    def state_rows(self, key: ReplicaKey) -> Iterator[tuple[bytes, bytes]]:
-        """All state rows in key order, from one read transaction."""
+    def state_rows(self, key: ReplicaKey) -> ClosableRows:
+        """All state rows in key order, from one read transaction, which ends with the last row or `close`."""
         ...
 
-    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, Iterator[tuple[bytes, bytes]]]:
-        """Durable `state_index`, the membership as of it, and the rows, all from ONE read transaction (for streaming
-        a snapshot in a thread). Closing the iterator ends the transaction."""
+    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
+        """Durable `state_index`, the membership as of it, and the rows, all from ONE read transaction.
+
+        For streaming a snapshot in a thread; the thread may change between calls. `close` ends the transaction. A
+        stream whose replica is closed or replaced meanwhile raises `ReplicaClosedError`.
+        """
         ...
 
     def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
-        """Make each update durable, one transaction a replica; on return all are on disk. Any error other than
-        `StorageFullError` (raised with nothing of that replica's update applied) must end the process."""
+        """Make each update durable, one transaction a replica; on return all are on disk.
+
+        Any error other than `StorageFullError` (raised with nothing of that replica's updates applied; replicas before
+        it in the batch are done, those after it are not) must end the process.
+        """
         ...
 
     def install(
         self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """Replace the whole log and state by a snapshot: a new file, written, synced, swapped by one atomic rename."""
+        """Replace the whole log and state by a snapshot: a new file, written, synced, swapped by one atomic rename.
+
+        The replica must be open and stays so. `StorageFullError`: it is as it was.
+        """
         ...
 
     def entries(self, key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
@@ -85,7 +97,10 @@ class LogStore(Protocol):
         ...
 
     def find_offset(self, key: ReplicaKey, offset: Offset) -> LogIndex | None:
-        """Index of the DATA entry that holds `offset` (bisect over headers); None at or past the end of the log."""
+        """Index of the DATA entry that holds `offset` (bisect over headers).
+
+        None at or past the end of the log, and before its start: the caller knows both and tells them apart.
+        """
         ...
 
     def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:

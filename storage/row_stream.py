@@ -61,6 +61,3 @@ class RowStream:
         if not self._is_done:
             self._is_done = True
             self._end()
-
-    def __del__(self) -> None:
-        self.close()

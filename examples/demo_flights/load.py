@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from raftmq import Producer
-from raftmq.client.producer_batch import BulkDelivery
+from raftmq import BulkDelivery, Producer
 from raftmq.testing import LocalCluster
 
 from examples.demo_flights.progress import Reporter, Stage

@@ -46,9 +46,11 @@ class Administrator:
     def _compact(self) -> None:
         if self._is_stopped:
             return
-        live = self._cluster.live
-        if live:
-            self._cluster.random.choice(live).compact(self._cluster.random.choice((0, 0, 2, 10)))
+        leaders = self._cluster.leaders
+        if leaders and self._cluster.random.random() < 0.5:
+            self._cluster.random.choice(leaders)[0].compact(0)
+        elif self._cluster.live:
+            self._cluster.random.choice(self._cluster.live).compact(self._cluster.random.choice((0, 0, 2, 10)))
         self._later(self._cluster.options.compact_every, self._compact)
 
     def _transfer(self) -> None:

@@ -17,7 +17,7 @@ from sim.core.invariants.durability import check_ack_durable, check_applied_dura
 from sim.core.invariants.election_safety import ElectionSafety
 from sim.core.invariants.leader_completeness import check_leader_completeness
 from sim.core.invariants.log_matching import LogMatching
-from sim.core.invariants.monotone import check_monotone
+from sim.core.invariants.monotone import check_monotone, check_pre_vote_keeps_term
 from sim.core.invariants.reads import LinearizableReads
 from sim.core.invariants.violation import demand
 from sim.core.invariants.votes import Votes
@@ -80,6 +80,7 @@ class Checker:
         seen = replica.observation
         if core.term != seen.term:
             check_monotone(replica.replica_id, "term", seen.term, core.term)
+            check_pre_vote_keeps_term(replica.replica_id, core.role, core.term)
             seen.term = core.term
         if core.applied_index != seen.applied:
             # A snapshot may only take it forward; what it covers counts as applied.
@@ -107,7 +108,6 @@ class Checker:
             "LogInv",
             f"r{replica.replica_id} has commit {new}; no leader committed beyond {self.committed.last_index}",
         )
-        self._verify(replica.replica_id, seen)
 
     def _check_other_leaders(self, term: int, first: int) -> None:
         """An entry was committed in `term`, unknown until now: leaders of later terms must have it."""
@@ -116,6 +116,7 @@ class Checker:
                 check_leader_completeness(replica_id, seen.term, seen.handed, self.committed, first)
 
     def _verify(self, replica_id: int, seen: Observation) -> None:
+        """The log as handed out is the core's log only right after a hand-out: compare then, not when commit rises."""
         last = min(seen.commit, seen.handed.last_index)
         if last > seen.verified:
             self.committed.check(replica_id, seen.handed, seen.verified + 1, last)
@@ -173,5 +174,5 @@ class Checker:
     def at_end(self) -> None:
         """Once more, whole: every log that is there against what is committed, and what clients were told."""
         for replica_id, seen in self._observed.items():
-            self.committed.check(replica_id, seen.handed, 0, min(seen.commit, seen.handed.last_index))
+            self.committed.check(replica_id, self._disks[replica_id].log, 0, seen.applied)
         self.acknowledged.check(self.committed)

@@ -1,2 +1,496 @@
-"""stub"""
-MUTANTS = {}
+"""Known bugs of Raft implementations, made by subclassing: each must be caught, or the simulator's net has a hole.
+
+Nothing here is reachable from the product, which has no switch for any of it.
+Source: the defects named in each class; etcd/raft's issues, aioraft-ng 0.2.0 and PySyncObj 0.3.14 among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import Entry, Proposal
+from raftmq.raft.log import RaftLog
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    Message,
+    VoteRequest,
+    VoteResponse,
+)
+from raftmq.raft.membership import Membership
+from raftmq.raft.progress import Progress
+from raftmq.raft.quorum import VoteResult, joint_index, joint_vote
+from raftmq.raft.ready import AppendToken, AppendWork, Role
+from raftmq.types import LogIndex, ReplicaId, Term
+from sim.core.cluster import Build
+from sim.core.disk import CompactionJob, DerivedState, DiskJob, SimDisk
+from sim.core.replica import SimReplica
+from sim.core.state_machine import MachineState
+
+# ------------------------------------------------------------------------------------------------ durability: the shell
+
+
+class VoteBeforeDurable(SimReplica):
+    """Sends a vote before term and vote are durable (thesis 3.8; PySyncObj never persists them)."""
+
+    def _write(self, core: RaftCore, work: AppendWork) -> None:
+        early = tuple(message for message in work.responses if isinstance(message, VoteResponse))
+        for message in early:
+            self.world.checker.on_response(self, message)
+            self._send(message)
+        rest = tuple(message for message in work.responses if message not in early)
+        super()._write(core, replace(work, responses=rest))
+
+
+class AckBeforeDurable(SimReplica):
+    """Acknowledges entries before they are durable (thesis 3.8; PySyncObj never syncs its journal)."""
+
+    def _write(self, core: RaftCore, work: AppendWork) -> None:
+        early = tuple(message for message in work.responses if isinstance(message, AppendResponse))
+        for message in early:
+            self._send(message)  # not shown to the checker: only the consequences count
+        rest = tuple(message for message in work.responses if message not in early)
+        super()._write(core, replace(work, responses=rest))
+
+
+class IndexAheadOfState(SimReplica):
+    """Persists an applied index ahead of the state it names: an entry is skipped after a crash (etcd 3.5.0)."""
+
+    def _derived(self, core: RaftCore) -> DerivedState:
+        state = super()._derived(core)
+        ahead = min(core.commit_index, self.disk.log.last_index)
+        return replace(state, machine=state.machine._replace(index=max(ahead, state.machine.index)))
+
+
+class StateNotRestored(SimReplica):
+    """Restarts with a snapshot's position and not its state (aioraft-ng)."""
+
+    def start(self) -> None:
+        """Start, forgetting the state machine."""
+        state = self.disk.state
+        if self.life:
+            self.disk.state = replace(state, machine=MachineState(state.machine.index, 0, 0))
+        super().start()
+
+
+class WrongTermAcknowledged(SimReplica):
+    """Tells a client «committed» when another term's entry was applied at its index (raft.md 1.11)."""
+
+    def _apply(self, life: int) -> None:
+        for entries in self._applying:
+            for entry in entries:
+                waiting = self.waiters.pop(entry.index, None)
+                if waiting is not None:
+                    self.world.checker.acknowledged.on_acknowledged(waiting)
+        super()._apply(life)
+
+
+class TermNotKept(SimDisk):
+    """Never writes term and vote (PySyncObj)."""
+
+    def _perform(self, job: DiskJob) -> None:
+        kept = self.hard_state
+        super()._perform(job)
+        self.hard_state = replace(kept, commit_index=self.hard_state.commit_index)
+
+
+class VoteWrittenLater(SimDisk):
+    """Writes term and vote separately: a crash between them forgets a vote already given (aioraft-ng)."""
+
+    def _perform(self, job: DiskJob) -> None:
+        before = self.hard_state
+        super()._perform(job)
+        if self.hard_state.term != before.term:
+            self.hard_state = replace(self.hard_state, vote=ReplicaId(0))
+
+
+class CompactedBeforeState(SimDisk):
+    """Deletes the log before the state it led to is durable (raft.md 3.3; dragonboat's contract)."""
+
+    def _perform(self, job: DiskJob) -> None:
+        if isinstance(job, CompactionJob):
+            job = replace(job, state=self.state)
+        super()._perform(job)
+
+
+# ------------------------------------------------------------------------------------------------------------ elections
+
+
+class VotesTwice(RaftCore):
+    """Votes for everybody who asks in a term (thesis 3.4)."""
+
+    __slots__ = ()
+
+    def _may_vote_for(self, message: VoteRequest) -> bool:
+        return True
+
+
+class ComparesIndexFirst(RaftCore):
+    """Compares logs by index before term (thesis 3.6.1)."""
+
+    __slots__ = ()
+
+    def _is_log_up_to_date(self, last_index: int, last_term: int) -> bool:
+        return (last_index, last_term) >= (self.log.last_index, self.log.last_term)
+
+
+class CountsVotesByNumber(RaftCore):
+    """Counts votes without asking whose they are: a repeated answer counts again (PySyncObj)."""
+
+    __slots__ = ()
+
+    def _count_vote(self, voter: ReplicaId, *, is_granted: bool) -> None:
+        if is_granted and voter in self._votes:
+            voter = next((other for other in self.membership.voters if other not in self._votes), voter)
+        super()._count_vote(voter, is_granted=is_granted)
+
+
+class OwnVoteBeforeDurable(RaftCore):
+    """Counts its own vote before it is durable (thesis 3.8)."""
+
+    __slots__ = ()
+
+    def _become_candidate(self, *, is_transfer: bool) -> None:
+        super()._become_candidate(is_transfer=is_transfer)
+        self._count_vote(self.replica_id, is_granted=True)
+
+
+class PreVoteRaisesTerm(RaftCore):
+    """Enters a new term to ask a pre-vote: a replica that was cut off deposes the leader (thesis 9.6)."""
+
+    __slots__ = ()
+
+    def _become_pre_candidate(self) -> None:
+        self._reset(Term(self.term + 1))
+        super()._become_pre_candidate()
+
+
+class AcceptsLowerTerm(RaftCore):
+    """Takes entries from a leader of an earlier term (thesis, figure 3.1, rule 1)."""
+
+    __slots__ = ()
+
+    def _pass_term(self, message: Message) -> bool:
+        if isinstance(message, AppendRequest) and message.term < self.term and self.role is Role.FOLLOWER:
+            leader_id, self.leader_id = self.leader_id, message.source
+            self._on_append_request(message)
+            self.leader_id = leader_id
+            return False
+        return super()._pass_term(message)
+
+
+# ---------------------------------------------------------------------------------------------- replication, commitment
+
+
+class CommitsEarlierTerm(RaftCore):
+    """Commits an earlier term's entry by counting (thesis 3.6.2, figure 3.7)."""
+
+    __slots__ = ()
+
+    def _may_commit(self, index: int) -> bool:
+        return index > self.log.commit
+
+
+class CountsOwnBeforeDurable(RaftCore):
+    """A leader counts itself before its own write is durable (thesis 10.2.1)."""
+
+    __slots__ = ()
+
+    def _append_own(self, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
+        entries = super()._append_own(proposals, now_ms)
+        self.progress[self.replica_id].on_matched(self.log.last_index)
+        return entries
+
+
+class CountsLearners(RaftCore):
+    """Counts learners for commitment (thesis 4.2.1)."""
+
+    __slots__ = ()
+
+    def _counts(self, member: ReplicaId) -> bool:
+        return True
+
+    def _quorum_of(self, value: Callable[[Progress], int]) -> int:
+        return joint_index([value(progress) for progress in self.progress.values()], [])
+
+
+class TruncatesAfterPrev(RaftCore):
+    """Drops everything after `prev` on every append, also on a late one (PySyncObj; thesis 3.5)."""
+
+    __slots__ = ()
+
+    def _accept_entries(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._truncate_for(entries[0].index)
+            self.log.append(entries)
+
+
+class CommitsOwnLast(RaftCore):
+    """A follower commits up to min(leader's commit, own last) instead of what the message proved (figure 3.1)."""
+
+    __slots__ = ()
+
+    def _on_append_request(self, message: AppendRequest) -> None:
+        super()._on_append_request(message)
+        if self.log.has(message.prev_index, message.prev_term):
+            self.log.commit_to(min(message.commit_index, self.log.last_index))
+
+
+class HeartbeatsPlainCommit(RaftCore):
+    """Heartbeats carry the leader's commit index, whatever the follower has (etcd's `bcastHeartbeat`)."""
+
+    __slots__ = ()
+
+    def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
+        return [(peer, LogIndex(self.log.commit), counter) for peer, _, counter in super()._beats()]
+
+    def _on_heartbeat(self, message: Heartbeat) -> None:
+        clamped = LogIndex(min(message.commit_index, self.log.last_index))
+        super()._on_heartbeat(replace(message, commit_index=clamped))
+
+
+class _StableByIndex(RaftLog):
+    """Believes a completion by its index alone."""
+
+    __slots__ = ()
+
+    def mark_durable(self, index: int, term: int) -> bool:
+        """Mark whatever the tail holds there now."""
+        return super().mark_durable(index, self.term_at(index))
+
+
+class AppendRace(RaftCore):
+    """A late completion marks entries durable that replaced the ones written (etcd's ABA race of async appends)."""
+
+    __slots__ = ()
+
+    log_class: ClassVar[type[RaftLog]] = _StableByIndex
+
+    def _is_append_current(self, token: AppendToken) -> bool:
+        return True
+
+
+class _NoRewind(RaftLog):
+    """Keeps its caches through a truncation."""
+
+    __slots__ = ()
+
+    def _rewind_caches(self, index: int) -> None:
+        return
+
+
+class OffsetsNotRewound(RaftCore):
+    """Truncates entries and goes on from the offset they ended at (ours: dense offsets)."""
+
+    __slots__ = ()
+
+    log_class: ClassVar[type[RaftLog]] = _NoRewind
+
+
+class AppliesBeforeDurable(RaftCore):
+    """Applies what is committed and not yet on its own disk (thesis 3.8)."""
+
+    __slots__ = ()
+
+    def _last_to_apply(self) -> int:
+        return self.log.commit
+
+
+class LostWindowStalls(RaftCore):
+    """Sends nothing while the window is full: a window lost whole is never repaired (etcd's `replicate_pause`)."""
+
+    __slots__ = ()
+
+    def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
+        progress = self.progress.get(message.source)
+        if progress is not None and progress.inflights.is_full:
+            progress.is_recently_active = True
+            self._on_read_ack(progress, message.read_counter)
+            return
+        super()._on_heartbeat_response(message)
+
+
+# ------------------------------------------------------------------------------------------------------------ snapshots
+
+
+class SnapshotKeepsSuffix(RaftCore):
+    """Keeps its log under a snapshot although it does not match there (aioraft-ng; thesis 5.1)."""
+
+    __slots__ = ()
+
+    def _on_install_snapshot(self, message: InstallSnapshot) -> None:
+        position = message.meta.position
+        if self.log.commit < position.index <= self.log.last_index:
+            self._hear_leader(message.source)
+            self.log.commit_to(position.index)
+            self._acknowledge(message.source, self.log.commit)
+            return
+        super()._on_install_snapshot(message)
+
+
+class SnapshotDropsAcknowledged(RaftCore):
+    """Throws away a matching log for a late snapshot, entries it has acknowledged included (thesis 5.1)."""
+
+    __slots__ = ()
+
+    def _on_install_snapshot(self, message: InstallSnapshot) -> None:
+        if message.meta.position.index > self.log.commit and self._may_restore(message.meta):
+            self._hear_leader(message.source)
+            self._restore(message)
+            self._acknowledge(message.source, self.log.last_index)
+            return
+        super()._on_install_snapshot(message)
+
+
+# ----------------------------------------------------------------------------------------------------------- membership
+
+
+class IgnoresOutgoing(RaftCore):
+    """Decides by the incoming half alone while joint (thesis 4.3)."""
+
+    __slots__ = ()
+
+    def _quorum_of(self, value: Callable[[Progress], int]) -> int:
+        return joint_index([value(self.progress[voter]) for voter in self.membership.voters], [])
+
+    def _evaluate_votes(self) -> None:
+        membership = self.membership
+        if joint_vote(membership.voters, (), self._votes) is VoteResult.WON and membership.outgoing:
+            self._votes.update({voter: True for voter in membership.voter_ids})
+        super()._evaluate_votes()
+
+
+class SkipsJoint(RaftCore):
+    """Switches to the new voters in one step, however many change (thesis 4.3)."""
+
+    __slots__ = ()
+
+    def _switch_membership(self, membership: Membership) -> None:
+        if membership.auto_leave:
+            learners = tuple(sorted({*membership.learners, *membership.learners_next}))
+            membership = Membership(membership.voters, learners, revision=membership.revision)
+        super()._switch_membership(membership)
+
+
+class ManyPendingChanges(RaftCore):
+    """Takes a change while another one is not applied, and before its term committed anything (thesis 4.1)."""
+
+    __slots__ = ()
+
+    def _may_change_membership(self) -> bool:
+        return True
+
+
+class RemovedLeaderStays(RaftCore):
+    """A removed leader goes on leading the members it knew, itself included (thesis 4.2.2)."""
+
+    __slots__ = ()
+
+    def _switch_membership(self, membership: Membership) -> None:
+        if self.role is Role.LEADER and self.replica_id not in membership.voter_ids:
+            return
+        super()._switch_membership(membership)
+
+
+# ---------------------------------------------------------------------------------------------------------------- reads
+
+
+class ReadsWithoutRound(RaftCore):
+    """Answers a read at once, without asking a quorum whether it still leads (thesis 6.4, step 3)."""
+
+    __slots__ = ()
+
+    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+        self._answer_read(self.log.commit, asker, request_id)
+        return True
+
+
+class ReadsBeforeOwnCommit(RaftCore):
+    """Answers reads before an entry of its own term is committed (thesis 6.4, step 1; aioraft-ng has no no-op)."""
+
+    __slots__ = ()
+
+    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+        if self._has_committed_in_term:
+            return super()._take_read(asker, request_id)
+        self._reads.add(self.log.commit, asker, request_id)
+        self.beat_due = True
+        return True
+
+
+class ReadsByEarlierRound(RaftCore):
+    """Lets echoes of heartbeats sent before the read confirm it (etcd issue 20418)."""
+
+    __slots__ = ()
+
+    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+        is_taken = super()._take_read(asker, request_id)
+        if len(self._reads) and self._reads.round > 1:
+            self._reads.round -= 1
+            pending = self._reads._confirming
+            last = pending.pop()
+            pending.append((self._reads.round, *last[1:]))
+        return is_taken
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug, and how many seeds may pass before it is found."""
+
+    build: Build
+    seeds_max: int
+
+
+def _core(core: type[RaftCore], seeds_max: int) -> Mutant:
+    return Mutant(Build(core=core), seeds_max)
+
+
+def _replica(replica: type[SimReplica], seeds_max: int) -> Mutant:
+    return Mutant(Build(replica=replica), seeds_max)
+
+
+def _disk(disk: type[SimDisk], seeds_max: int) -> Mutant:
+    return Mutant(Build(disk=disk), seeds_max)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "vote-before-durable": _replica(VoteBeforeDurable, 60),
+    "ack-before-durable": _replica(AckBeforeDurable, 60),
+    "index-ahead-of-state": _replica(IndexAheadOfState, 60),
+    "state-not-restored": _replica(StateNotRestored, 60),
+    "wrong-term-acknowledged": _replica(WrongTermAcknowledged, 60),
+    "term-not-kept": _disk(TermNotKept, 60),
+    "vote-written-later": _disk(VoteWrittenLater, 60),
+    "compacted-before-state": _disk(CompactedBeforeState, 60),
+    "votes-twice": _core(VotesTwice, 60),
+    "compares-index-first": _core(ComparesIndexFirst, 60),
+    "counts-votes-by-number": _core(CountsVotesByNumber, 60),
+    "own-vote-before-durable": _core(OwnVoteBeforeDurable, 60),
+    "pre-vote-raises-term": _core(PreVoteRaisesTerm, 60),
+    "accepts-lower-term": _core(AcceptsLowerTerm, 60),
+    "commits-earlier-term": _core(CommitsEarlierTerm, 60),
+    "counts-own-before-durable": _core(CountsOwnBeforeDurable, 60),
+    "counts-learners": _core(CountsLearners, 60),
+    "truncates-after-prev": _core(TruncatesAfterPrev, 60),
+    "commits-own-last": _core(CommitsOwnLast, 60),
+    "heartbeats-plain-commit": _core(HeartbeatsPlainCommit, 60),
+    "append-race": _core(AppendRace, 60),
+    "offsets-not-rewound": _core(OffsetsNotRewound, 60),
+    "applies-before-durable": _core(AppliesBeforeDurable, 60),
+    "lost-window-stalls": _core(LostWindowStalls, 60),
+    "snapshot-keeps-suffix": _core(SnapshotKeepsSuffix, 60),
+    "snapshot-drops-acknowledged": _core(SnapshotDropsAcknowledged, 60),
+    "ignores-outgoing": _core(IgnoresOutgoing, 60),
+    "skips-joint": _core(SkipsJoint, 60),
+    "many-pending-changes": _core(ManyPendingChanges, 60),
+    "removed-leader-stays": _core(RemovedLeaderStays, 60),
+    "reads-without-round": _core(ReadsWithoutRound, 60),
+    "reads-before-own-commit": _core(ReadsBeforeOwnCommit, 60),
+    "reads-by-earlier-round": _core(ReadsByEarlierRound, 60),
+}

@@ -58,12 +58,12 @@ class SimNetwork:
         if options.late and chance() < options.late:
             delay += int(chance() * 4 * options.settings.election_ticks * TICK)
         self._carry(message, delay)
-        if options.duplication and not isinstance(message, InstallSnapshot) and chance() < options.duplication:
+        if options.duplication and chance() < options.duplication:
             self._carry(message, delay + int(chance() * 3 * TICK))
 
     def _carry(self, message: Message, delay: int) -> None:
         if isinstance(message, InstallSnapshot):
-            delay += int(self._random.random() * 3 * TICK)  # streamed on a channel of its own
+            delay += int(self._random.random() * self._options.snapshot_delay_max)  # streamed on a channel of its own
         elif self._options.is_ordered:
             link = (message.source, message.target)
             arrival = max(self._events.now + delay, self._last_arrival.get(link, 0))

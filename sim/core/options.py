@@ -31,6 +31,8 @@ class SwarmOptions:
     duplication: float
     late: float
     """Share of messages that arrive several election timeouts late."""
+    snapshot_delay_max: int
+    """A snapshot's stream takes up to this much longer than a message."""
     reports_unreachable: bool
     # disk
     append_delay_max: int
@@ -98,6 +100,7 @@ def draw_options(random_: random.Random) -> SwarmOptions:
         loss=_some(random_, 0.6, 0.01, 0.25),
         duplication=_some(random_, 0.4, 0.01, 0.2),
         late=_some(random_, 0.4, 0.005, 0.05),
+        snapshot_delay_max=random_.choice((50, 300, 2 * election_ticks * TICK)),
         reports_unreachable=chance() < 0.5,
         append_delay_max=random_.choice((0, 10, 60, 200)),
         appends_in_flight_max=random_.choice((1, 2, 4)),
@@ -108,7 +111,7 @@ def draw_options(random_: random.Random) -> SwarmOptions:
         propose_every=random_.choice((0.6, 1.2, 3.0)),
         read_every=_some(random_, 0.6, 1.5, 5.0),
         fault_every=_some(random_, 0.9, 5.0, 25.0),
-        compact_every=_some(random_, 0.5, 4.0, 20.0),
+        compact_every=_some(random_, 0.6, 2.0, 15.0),
         membership_every=random_.uniform(4.0, 20.0) if has_membership else 0.0,
         transfer_every=_some(random_, 0.4, 8.0, 30.0),
         crash=weight(0.7),

@@ -6,7 +6,6 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from raftmq.broker import peer_codec as codec
 from raftmq.broker.peer_codec import Beats, FrameError, FrameType
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
@@ -28,7 +27,14 @@ from raftmq.raft.messages import (
 U64 = st.integers(0, 2**64 - 1)
 BOOL = st.booleans()
 ENTRY = st.builds(
-    Entry, U64, U64, st.sampled_from(EntryKind), U64, st.integers(0, 2**32 - 1), st.integers(-(2**62), 2**62), st.binary(max_size=80)
+    Entry,
+    U64,
+    U64,
+    st.sampled_from(EntryKind),
+    U64,
+    st.integers(0, 2**32 - 1),
+    st.integers(-(2**62), 2**62),
+    st.binary(max_size=80),
 )
 MESSAGE = st.one_of(
     st.builds(VoteRequest, U64, U64, U64, U64, U64, U64, U64, BOOL, BOOL),

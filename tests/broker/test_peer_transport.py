@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 
 import pytest
-
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType, frame
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
@@ -68,7 +67,7 @@ async def test_a_frame_larger_than_the_read_buffer_arrives_whole():
         await events.events.get()
         payload = bytes(range(256)) * 8192
         for _ in range(3):
-            while not one.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):
+            while not one.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             one.flush()
             assert (await two.frames.get())[2] == payload

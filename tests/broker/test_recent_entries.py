@@ -2,13 +2,14 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.raft.entry import Entry, EntryKind
 
 
 def entry(index, term=1, base_offset=0, record_count=1, size=100):
-    return Entry(index, term, EntryKind.DATA if record_count else EntryKind.EMPTY, base_offset, record_count, 0, b"x" * size)
+    return Entry(
+        index, term, EntryKind.DATA if record_count else EntryKind.EMPTY, base_offset, record_count, 0, b"x" * size
+    )
 
 
 def run(first, count, term=1):
@@ -39,7 +40,13 @@ def test_a_slice_ends_before_the_byte_limit_but_has_one_entry():
 
 def test_entries_without_records_do_not_hide_an_offset():
     recent = RecentEntries(RecentEntriesBudget(10**9))
-    recent.append((entry(1, base_offset=0, record_count=5), entry(2, base_offset=5, record_count=0), entry(3, base_offset=5, record_count=2)))
+    recent.append(
+        (
+            entry(1, base_offset=0, record_count=5),
+            entry(2, base_offset=5, record_count=0),
+            entry(3, base_offset=5, record_count=2),
+        )
+    )
 
     assert recent.index_of_offset(4) == 1
     assert recent.index_of_offset(5) == 3

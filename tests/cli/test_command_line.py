@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import broker, consume, output, produce, topic
+from raftmq.cli import consume, output, produce, topic
 from raftmq.types import Record
 
 
@@ -57,6 +57,10 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("broker", "start", "--data-dir", "d", "--listen", "localhost:port"),
         ("broker", "start", "--data-dir", "d", "--listen", "localhost:65536"),
         ("broker", "start", "--data-dir", "d", "--node-id", "-1"),
+        ("broker", "start", "--data-dir", "d", "--set", "no_such_key=1"),
+        ("broker", "start", "--data-dir", "d", "--set", "nonsense"),
+        ("broker", "start", "--data-dir", "d", "--config", "no-such-file"),
+        ("config", "show", "--set", "metadata_voters=2"),
         ("topic", "create"),
         ("topic", "create", "t", "--partitions", "0"),
         ("topic", "create", "t", "--config", "retention"),
@@ -104,9 +108,18 @@ def test_the_cluster_can_be_named_by_the_environment(nobody: str) -> None:
     assert nobody.encode() in done.stderr
 
 
-def test_seeds_are_a_list_of_addresses() -> None:
-    assert broker.parse_seeds(None) == ()
-    assert broker.parse_seeds("a:1, [::1]:2,") == ("a:1", "[::1]:2")
+def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raftmq.toml").write_text('rack = "r1"\nlog_level = "debug"\n')
+    done = raftmq(
+        "config", "show", "--set", "metadata_voters=5", "--output", "json", environment={"RAFTMQ_LOG_LEVEL": "error"}
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["rack"] == {"value": "r1", "source": "file raftmq.toml"}
+    assert shown["log_level"] == {"value": "error", "source": "environment RAFTMQ_LOG_LEVEL"}
+    assert shown["metadata_voters"]["value"] == 5
+    assert shown["join"] == {"value": [], "source": "default"}
 
 
 def test_topic_settings_are_pairs() -> None:

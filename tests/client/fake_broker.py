@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - gRPC's servicers name their methods so
 """A FAKE cluster for the SDK's tests: real grpc.aio servers on loopback over one shared dictionary, no Raft, no disk.
 
 It keeps the promises a client relies on (dense offsets, sequences judged as a leader judges them, one leader per partition with
@@ -10,12 +11,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import status_pb2
-
 from raftmq.batch_header import parse_header, validate
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as rpc
@@ -24,7 +25,15 @@ BATCH_BYTES_MAX = 3 << 20
 
 
 def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
-    retriable = {pb.NOT_LEADER, pb.LEADERSHIP_LOST, pb.THROTTLED, pb.NO_LEADER, pb.NOT_READY, pb.REQUEST_TIMED_OUT, pb.DISK_FULL}
+    retriable = {
+        pb.NOT_LEADER,
+        pb.LEADERSHIP_LOST,
+        pb.THROTTLED,
+        pb.NO_LEADER,
+        pb.NOT_READY,
+        pb.REQUEST_TIMED_OUT,
+        pb.DISK_FULL,
+    }
     unknown = {pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT}
     return pb.ErrorDetail(
         code=code,
@@ -38,7 +47,9 @@ def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
 async def abort(context: grpc.aio.ServicerContext, error: pb.ErrorDetail) -> None:
     packed = PackedAny()
     packed.Pack(error)
-    status = status_pb2.Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0], message=error.message, details=[packed])
+    status = status_pb2.Status(
+        code=grpc.StatusCode.FAILED_PRECONDITION.value[0], message=error.message, details=[packed]
+    )
     metadata = (("grpc-status-details-bin", status.SerializeToString()),)
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message, trailing_metadata=metadata)
 
@@ -120,7 +131,7 @@ class FakeCluster:
         self._next_producer_id = 1000
         self._watchers: set[asyncio.Queue[None]] = set()
 
-    async def __aenter__(self) -> FakeCluster:
+    async def __aenter__(self) -> Self:
         for node in self.nodes.values():
             await node.start()
         return self
@@ -204,7 +215,8 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
-            pb.Partition(partition=n, group_id=p.group_id, replica_nodes=[p.leader]) for n, p in enumerate(topic.partitions)
+            pb.Partition(partition=n, group_id=p.group_id, replica_nodes=[p.leader])
+            for n, p in enumerate(topic.partitions)
         ],
     )
 
@@ -460,7 +472,9 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
     async def DescribeCluster(self, request, context):
         nodes = [
             pb.ClusterNode(
-                node=pb.Node(node_id=n.node_id, address=n.address, state="up"), is_metadata_voter=True, is_connected=True
+                node=pb.Node(node_id=n.node_id, address=n.address, state="up"),
+                is_metadata_voter=True,
+                is_connected=True,
             )
             for n in self.cluster.nodes.values()
         ]

@@ -170,7 +170,7 @@ def log_history(rng: random.Random, length: int) -> list[Entry]:
     log = LogBuilder()
     next_sequences: dict[tuple[int, int], int] = {}
     for _ in range(length):
-        log.time_ms += rng.choice([0, 0, 1, 1000, HOUR_MS, 25 * HOUR_MS])
+        log.time_ms += rng.choice([0, 0, 1, 1000, HOUR_MS, 10 * HOUR_MS])
         dice = rng.random()
         if dice < 0.05:
             log.append(rng.choice([EntryKind.EMPTY, EntryKind.MEMBERSHIP]), b"")
@@ -179,7 +179,7 @@ def log_history(rng: random.Random, length: int) -> list[Entry]:
         elif dice < 0.15:
             log.append(EntryKind.DATA, garbage(rng, log), rng.randint(1, 3))
         elif dice < 0.60:
-            producer_id = rng.choice([0, 1, 2, NAMED_PRODUCER_BIT | 1, 2**64 - 1])
+            producer_id = rng.choice([0, 1, 2, 3, 4, NAMED_PRODUCER_BIT | 1, 2**64 - 1])
             epoch = rng.choice([0, 0, 0, 1, 2**64 - 1])
             count = rng.randint(1, 4)
             expected = next_sequences.get((producer_id, epoch), 0)

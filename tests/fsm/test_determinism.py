@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import Rejected
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
 
@@ -109,6 +110,28 @@ def test_no_payload_makes_apply_raise(make: MakeMachine, history: MakeHistory, p
         log.append(EntryKind.COMMAND, payload)
         log.append(EntryKind.DATA, payload, 1)
     machine, _ = histories.plain_life(make, log.entries)
+    assert machine.applied_index == log.next_index - 1
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x91" * 100_000,
+        b"\x81\xa1x" * 100_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+    ],
+    ids=["nested arrays", "nested maps", "huge array", "huge bytes", "huge map"],
+)
+def test_hostile_payloads_are_rejected(make: MakeMachine, history: MakeHistory, payload: bytes) -> None:
+    log = histories.LogBuilder()
+    for kind in (EntryKind.COMMAND, EntryKind.DATA):
+        log.append(kind, payload, int(kind is EntryKind.DATA))
+    machine, results = histories.plain_life(make, log.entries)
+    assert isinstance(results[0], Rejected)
+    assert results[1] is None
     assert machine.applied_index == log.next_index - 1
 
 

@@ -71,6 +71,14 @@ def test_new_partitions_go_where_few_replicas_are() -> None:
     assert leaders == {3: 4, 1: 1, 2: 1}
 
 
+def test_counts_are_evened_where_several_nodes_share_a_host() -> None:
+    """Choosing one by one ends at 10, 9, 9, 9, 8, 9 here."""
+    hosts = ("a", "b", "c", "c", "c", "d")
+    plans = place([node(i, host) for i, host in enumerate(hosts, 1)], 27, 2, {})
+    assert set(replica_counts(plans).values()) == {9}
+    assert all(len({hosts[node_id - 1] for node_id in plan.node_ids}) == 2 for plan in plans)
+
+
 @given(seed=st.integers(0, 2**32))
 def test_the_order_of_nodes_does_not_matter(seed: int) -> None:
     rng = random.Random(seed)

@@ -102,3 +102,31 @@ def test_an_older_epoch_in_the_log_never_takes_the_state_back() -> None:
     state = partition.producer(1)
     assert state is not None
     assert (state.epoch, state.last_sequence) == (4, 2)
+
+
+def test_expiry_goes_by_time_after_a_restore_too() -> None:
+    """Rows come back ordered by id; the younger producer has the smaller one here."""
+    log, partition = LogBuilder(), LogPartition()
+    partition.apply(log.batch(2, 0, 0))
+    log.time_ms += HOUR_MS
+    partition.apply(log.batch(1, 0, 0))
+    restored = LogPartition()
+    restored.restore(partition.rows(), partition.applied_index)
+    log.time_ms += 23 * HOUR_MS
+    entry = log.batch(0, 0, 0)
+    for machine in (partition, restored):
+        machine.apply(entry)
+        assert machine.producer(2) is None
+        assert machine.producer(1) is not None
+    assert tuple(partition.rows()) == tuple(restored.rows())
+
+
+def test_a_sequence_past_64_bits_is_stored_as_the_last_one() -> None:
+    """Only a defective leader lets it into the log; the rows must encode all the same."""
+    log, partition = LogBuilder(), LogPartition()
+    partition.apply(log.batch(1, 0, 2**64 - 1, 5))
+    restored = LogPartition()
+    restored.restore(partition.rows(), partition.applied_index)
+    state = restored.producer(1)
+    assert state is not None
+    assert state.last_sequence == 2**64 - 1

@@ -12,6 +12,8 @@
 | `LeaderCompleteness`: a new leader has everything committed | `leader_completeness.py` | figure 3.2, 3.6 |
 | `CommittedIsDurable`, `AckDurable`: nothing is applied or acknowledged before it is durable | `durability.py` | 3.8 |
 | `Monotone`: term, commit and applied index never go back | `monotone.py` | 3.3, 3.5 |
+| `PreVoteKeepsTerm`: asking a pre-vote does not raise the term | `monotone.py` | 9.6 |
+| `LeaderAppendOnly`: a leader never overwrites its own log | `checker.py` | figure 3.2 |
 | `AppliedState`: same index, same state and membership | `applied_state.py` | figure 3.2 |
 | `LinearizableRead`: a read sees everything committed before it was asked | `reads.py` | 6.4 |
 | `Acknowledged`: what a client was told is committed stays | `acknowledged.py` | 6.3 |

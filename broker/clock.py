@@ -1,0 +1,13 @@
+"""The wall clock, handed in so that the simulator can hand in another."""
+
+from __future__ import annotations
+
+import time
+
+
+class WallClock:
+    """The production clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,382 @@
+"""The gRPC server: a thin adapter between the wire and the services, with one seam for security.
+
+Decides nothing about data. Every call passes one interceptor that names its principal and checks its right; every failure
+leaves as a status with an `ErrorDetail`; an unexpected exception is the caller's INTERNAL and a log event, never more.
+"""
+
+# ruff: noqa: N802 -- servicers have the names of the protocol's methods
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import NoReturn, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from raftmq.broker.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.metrics import RequestMetrics
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.call import ANYONE, DEFAULT_CALL_SECONDS, Call, Principal, Right
+from raftmq.broker.services.forwarder import FORWARDED_KEY, Forwarder, GrpcForwarder
+from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.producer_ids import ProducerIds
+from raftmq.broker.services.queue import QueueService
+from raftmq.broker.services.statuses import STATUS_DETAILS_KEY, status_details, status_message, status_of
+from raftmq.broker.services.topology import TopologyService
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+from raftmq.types import GroupId
+
+log = structlog.get_logger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+Context = grpc.aio.ServicerContext[Message, Message]
+
+_HEALTH_SECONDS = 1.0
+_SERVICE_NAMES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
+
+RIGHTS: Mapping[str, Right] = {
+    "/raftmq.v1.Queue/InitProducer": Right.PRODUCE,
+    "/raftmq.v1.Queue/Append": Right.PRODUCE,
+    "/raftmq.v1.Queue/AppendStream": Right.PRODUCE,
+    "/raftmq.v1.Queue/Poll": Right.CONSUME,
+    "/raftmq.v1.Queue/ListOffsets": Right.CONSUME,
+    "/raftmq.v1.Queue/DeleteRecords": Right.ADMIN,
+    "/raftmq.v1.Topology/Watch": Right.DESCRIBE,
+    "/raftmq.v1.Admin/CreateTopic": Right.ADMIN,
+    "/raftmq.v1.Admin/DeleteTopic": Right.ADMIN,
+    "/raftmq.v1.Admin/ListTopics": Right.DESCRIBE,
+    "/raftmq.v1.Admin/DescribeTopic": Right.DESCRIBE,
+    "/raftmq.v1.Admin/AlterTopic": Right.ADMIN,
+    "/raftmq.v1.Admin/AddPartitions": Right.ADMIN,
+    "/raftmq.v1.Admin/DescribeCluster": Right.DESCRIBE,
+    "/raftmq.v1.Admin/RegisterNode": Right.ADMIN,
+}
+"""What each method needs. Methods that are not here (reflection, health) need nothing."""
+
+_principal: ContextVar[Principal] = ContextVar("principal", default=ANYONE)
+
+
+class GrpcHost(ServiceHost, Protocol):
+    """The node as its gRPC server sees it."""
+
+    config: BrokerConfig
+    partitions: Mapping[GroupId, PartitionLog]
+
+
+Authenticate = Callable[[Mapping[str, str | bytes]], Principal]
+"""From a call's metadata to its principal. Raises RequestError PERMISSION_DENIED for one it does not know."""
+
+
+def anyone(metadata: Mapping[str, str | bytes]) -> Principal:
+    """The one principal there is without credentials."""
+    return ANYONE
+
+
+class SecurityInterceptor(grpc.aio.ServerInterceptor):
+    """The security seam: names the principal and checks its right, before anything of the request is looked at."""
+
+    def __init__(self, authenticate: Authenticate) -> None:
+        self._authenticate = authenticate
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Message, Message]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Message, Message]:
+        """See `grpc.aio.ServerInterceptor`."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        right = RIGHTS.get(method)
+        if right is None:
+            return handler
+        try:
+            principal = self._authenticate(dict(handler_call_details.invocation_metadata))
+            if right not in principal.rights:
+                raise RequestError(pb.PERMISSION_DENIED, f"{principal.name} has no right to {right.value}")
+        except RequestError as error:
+            return _refusing(handler, error)
+        _principal.set(principal)
+        return handler
+
+
+def _refusing(
+    handler: grpc.RpcMethodHandler[Message, Message], error: RequestError
+) -> grpc.RpcMethodHandler[Message, Message]:
+    """A handler of the same shape that only refuses."""
+
+    async def refuse(request: object, context: Context) -> NoReturn:
+        await _abort(context, error)
+
+    async def refuse_stream(request: object, context: Context) -> AsyncIterator[Message]:
+        await _abort(context, error)
+        yield pb.AppendResponse()  # pragma: no cover -- makes it a generator
+
+    makers = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }
+    make = cast(
+        "Callable[..., grpc.RpcMethodHandler[Message, Message]]",
+        makers[handler.request_streaming, handler.response_streaming],
+    )
+    behaviour = refuse_stream if handler.response_streaming else refuse
+    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+
+async def _abort(context: Context, error: RequestError) -> NoReturn:
+    await context.abort(status_of(error.code), status_message(error), ((STATUS_DETAILS_KEY, status_details(error)),))
+
+
+def internal_error(method: str, failure: BaseException) -> RequestError:
+    """The answer to a defect; its log event and the caller's message share an id."""
+    error_id = uuid.uuid4().hex[:12]
+    log.error("request_failed", method=method, error_id=error_id, exc_info=failure)
+    error = RequestError(pb.INTERNAL, f"a defect of the broker; its log has it as error_id={error_id}")
+    error.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
+    return error
+
+
+class _Adapter:
+    """What all servicers do around a service's method."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: RequestMetrics) -> None:
+        self._loop = loop
+        self._metrics = metrics
+
+    def call(self, context: Context) -> Call:
+        remaining = context.time_remaining()
+        seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, 3600.0)
+        is_forwarded = any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
+        return Call(self._loop.time() + seconds, _principal.get(), is_forwarded)
+
+    async def unary(
+        self,
+        method: str,
+        answer: Callable[[RequestT, Call], Awaitable[ResponseT]],
+        request: RequestT,
+        context: Context,
+    ) -> ResponseT:
+        started = self._loop.time()
+        try:
+            response = await answer(request, self.call(context))
+        except RequestError as error:
+            failure = error
+        except asyncio.CancelledError:
+            self._metrics.observe(method, "CANCELLED", self._loop.time() - started)
+            raise
+        except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach gRPC's own handling
+            failure = internal_error(method, error)
+        else:
+            self._metrics.observe(method, "OK", self._loop.time() - started)
+            return response
+        self._metrics.observe(method, pb.ErrorCode.Name(failure.code), self._loop.time() - started)
+        await _abort(context, failure)
+
+    async def stream(
+        self, method: str, answers: AsyncIterator[ResponseT], context: Context
+    ) -> AsyncIterator[ResponseT]:
+        self._metrics.stream_started(method)
+        try:
+            async for answer in answers:
+                yield answer
+        except RequestError as error:
+            await _abort(context, error)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception as error:  # noqa: BLE001 -- as in `unary`
+            await _abort(context, internal_error(method, error))
+        finally:
+            self._metrics.stream_ended(method)
+            await cast("AsyncGeneratorLike", answers).aclose()
+
+
+class AsyncGeneratorLike(Protocol):
+    """What can be closed before its end."""
+
+    async def aclose(self) -> None:
+        """End it."""
+        ...
+
+
+class _QueueServicer(pb_grpc.QueueServicer):
+    def __init__(self, service: QueueService, adapter: _Adapter) -> None:
+        self._service = service
+        self._adapter = adapter
+
+    async def InitProducer(self, request: pb.InitProducerRequest, context: Context) -> pb.InitProducerResponse:
+        return await self._adapter.unary("InitProducer", self._service.init_producer, request, context)
+
+    async def Append(self, request: pb.AppendRequest, context: Context) -> pb.AppendResponse:
+        return await self._adapter.unary("Append", self._service.append, request, context)
+
+    async def AppendStream(
+        self, request_iterator: AsyncIterator[pb.AppendRequest], context: Context
+    ) -> AsyncIterator[pb.AppendResponse]:
+        answers = self._service.append_stream(request_iterator, self._adapter.call(context))
+        async for answer in self._adapter.stream("AppendStream", answers, context):
+            yield answer
+
+    async def Poll(self, request: pb.PollRequest, context: Context) -> pb.PollResponse:
+        return await self._adapter.unary("Poll", self._service.poll, request, context)
+
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsResponse:
+        return await self._adapter.unary("ListOffsets", self._service.list_offsets, request, context)
+
+    async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
+        return await self._adapter.unary("DeleteRecords", self._service.delete_records, request, context)
+
+
+class _TopologyServicer(pb_grpc.TopologyServicer):
+    def __init__(self, service: TopologyService, adapter: _Adapter) -> None:
+        self._service = service
+        self._adapter = adapter
+
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.TopologyUpdate]:
+        updates = self._service.watch(request, self._adapter.call(context))
+        async for update in self._adapter.stream("Watch", updates, context):
+            yield update
+
+
+class _AdminServicer(pb_grpc.AdminServicer):
+    def __init__(self, service: AdminService, adapter: _Adapter) -> None:
+        self._service = service
+        self._adapter = adapter
+
+    async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
+        return await self._adapter.unary("CreateTopic", self._service.create_topic, request, context)
+
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
+        return await self._adapter.unary("DeleteTopic", self._service.delete_topic, request, context)
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        return await self._adapter.unary("ListTopics", self._service.list_topics, request, context)
+
+    async def DescribeTopic(self, request: pb.DescribeTopicRequest, context: Context) -> pb.DescribeTopicResponse:
+        return await self._adapter.unary("DescribeTopic", self._service.describe_topic, request, context)
+
+    async def AlterTopic(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicResponse:
+        return await self._adapter.unary("AlterTopic", self._service.alter_topic, request, context)
+
+    async def AddPartitions(self, request: pb.AddPartitionsRequest, context: Context) -> pb.AddPartitionsResponse:
+        return await self._adapter.unary("AddPartitions", self._service.add_partitions, request, context)
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
+        return await self._adapter.unary("DescribeCluster", self._service.describe_cluster, request, context)
+
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
+        return await self._adapter.unary("RegisterNode", self._service.register_node, request, context)
+
+
+class GrpcServer:
+    """One node's client port. The services are made here and shared with whoever adapts them otherwise."""
+
+    def __init__(
+        self,
+        host: GrpcHost,
+        metrics: RequestMetrics | None = None,
+        *,
+        authenticate: Authenticate = anyone,
+        forwarder: Forwarder | None = None,
+    ) -> None:
+        self._host = host
+        self.metrics = metrics or RequestMetrics()
+        self._forwarder = forwarder or GrpcForwarder()
+        locator = Locator(host, host.partitions)
+        leader = MetadataLeader(host, self._forwarder)
+        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader))
+        self.admin = AdminService(host, locator, leader)
+        self.topology = TopologyService(host)
+        self.metrics.queue = self.queue
+        self.metrics.topology = self.topology
+        self._authenticate = authenticate
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._health_task: asyncio.Task[None] | None = None
+
+    async def start(self, listen: str) -> int:
+        """Listen on ``host:port`` and serve; returns the bound port.
+
+        Raises:
+            OSError: the address cannot be bound.
+            RequestError: INVALID_ARGUMENT for an address other than loopback, unless the configuration allows it in so
+                many words: there are no credentials yet, so whoever can connect may do everything.
+        """
+        address, _ = split_address(listen)
+        if not is_loopback(address) and not self._host.config.allow_insecure_remote:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
+                "or set allow_insecure_remote",
+            )
+        server = grpc.aio.server(
+            interceptors=(SecurityInterceptor(self._authenticate),),
+            options=self._options(),
+            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
+        )
+        adapter = _Adapter(self._host.loop, self.metrics)
+        pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, adapter), server)
+        pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)
+        pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, adapter), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        try:
+            port = server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        if port == 0:
+            raise OSError(f"cannot listen on {listen}")
+        await server.start()
+        self._server = server
+        self._health_task = self._host.loop.create_task(self._report_health())
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, answer what waits, and close within the grace."""
+        self.queue.begin_shutdown()
+        self.topology.begin_shutdown()
+        if self._health_task is not None:
+            self._health_task.cancel()
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(grace_seconds)
+        await self._forwarder.close()
+
+    def _options(self) -> Sequence[tuple[str, int]]:
+        limits = self._host.limits
+        return (
+            ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
+            ("grpc.max_send_message_length", -1),  # the topology of many partitions may be larger than what we take in
+            ("grpc.max_concurrent_streams", limits.concurrent_rpcs_max),
+            ("grpc.so_reuseport", 0),  # two brokers on one port must be an error
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        )
+
+    async def _report_health(self) -> None:
+        """Keep gRPC health equal to readiness: overall, and for each service."""
+        last: int | None = None
+        while True:
+            is_ready = not self._host.not_ready_reasons()
+            status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+            if status != last:
+                last = status
+                for name in ("", *_SERVICE_NAMES):
+                    await self._health.set(name, status)
+            await asyncio.sleep(_HEALTH_SECONDS)

@@ -1,0 +1,69 @@
+"""Logs: one event per line on standard error, JSON unless a person watches.
+
+Event names are static facts in snake_case, data goes in keys; payloads, keys and credentials never. Libraries that use
+Python's own logging come out in the same form, from WARNING on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+import structlog
+from structlog.typing import Processor
+
+LEVELS: Final[Mapping[str, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def configure_logs(level: str, *, is_console: bool | None = None) -> None:
+    """Set up structlog and the standard library's logging for this process.
+
+    Args:
+        level: one of `LEVELS`.
+        is_console: coloured text instead of JSON; None: when standard error is a terminal.
+    """
+    if is_console is None:
+        is_console = sys.stderr.isatty()
+    number = LEVELS[level]
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer()
+        if is_console
+        else structlog.processors.JSONRenderer(sort_keys=False, default=str)
+    )
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if not is_console:
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _name_library],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(number, logging.WARNING))
+
+
+def _name_library(logger: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
+    """A library's free text is data of ours, under a static event name."""
+    record = event.get("_record")
+    name = record.name if isinstance(record, logging.LogRecord) else ""
+    return {**event, "event": "library_message", "library": name, "message": event.get("event", "")}

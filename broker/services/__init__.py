@@ -1,0 +1,1 @@
+"""What a broker offers its clients: plain objects whose methods take and return protocol messages."""

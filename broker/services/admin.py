@@ -1,0 +1,300 @@
+"""The Admin service: topics, the cluster, and nodes that register.
+
+Changes run on the metadata leader: another node passes the request on, one hop. Everything that can be refused is refused
+before proposing; what may have changed meanwhile is judged again when the command is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.messages import leader_message, node_message, topic_message
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import (
+    AddPartitions,
+    AlterTopicConfig,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    NodeRegistered,
+    PartitionPlan,
+    RegisterNode,
+    TopicCreated,
+)
+from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
+from raftmq.fsm.metadata_views import TopicView
+from raftmq.fsm.placement import PlacementError, host_count, place
+from raftmq.fsm.topic_config import (
+    TopicConfigError,
+    check_topic_config,
+    check_topic_config_changes,
+    check_topic_name,
+    effective_config_texts,
+)
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+DEFAULT_PARTITIONS = 1
+DEFAULT_REPLICATION_FACTOR = 3
+_CONFIRM_SECONDS = 1.0
+"""How long a list waits for a quorum to confirm that it is the newest, before it answers what this node knows."""
+
+
+class AdminService:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader) -> None:
+        self._host = host
+        self._locator = locator
+        self._leader = leader
+        self._planning = asyncio.Lock()
+        """Placements are planned one after the other, so that each sees the counts the one before it made."""
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._host.metadata.machine
+
+    # ------------------------------------------------------------------------------------------------ topics: changes
+
+    async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
+        """Create a topic and wait, within the time given, until every partition has a leader."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/CreateTopic", request, pb.CreateTopicResponse, call, self._create_topic
+        )
+
+    async def _create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
+        deadline = self._deadline(request.timeout_ms, call)
+        config = dict(request.config)
+        _checked(lambda: check_topic_name(request.name))
+        _checked(lambda: check_topic_config(config))
+        if self._metadata.topic_by_name(request.name) is not None:
+            raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
+        async with self._planning:
+            replication_factor = request.replication_factor or min(
+                DEFAULT_REPLICATION_FACTOR, max(1, host_count(self._metadata.nodes()))
+            )
+            plans = self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0)
+            created = await self._leader.execute(
+                CreateTopic(request.name, "log", replication_factor, config, plans), TopicCreated, deadline
+            )
+        await self._wait_leaders(created.topic_id, deadline)
+        return pb.CreateTopicResponse(
+            topic_id=created.topic_id, metadata_revision=created.revision, topic=self._topic(created.topic_id)
+        )
+
+    async def add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
+        """Bring a topic to a larger number of partitions, and wait as `create_topic` does."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/AddPartitions", request, pb.AddPartitionsResponse, call, self._add_partitions
+        )
+
+    async def _add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
+        deadline = self._deadline(request.timeout_ms, call)
+        async with self._planning:
+            topic = await self._locator.topic_by_name(request.name, deadline)
+            count = len(topic.group_ids)
+            if request.total <= count:
+                raise RequestError(
+                    pb.INVALID_PARTITIONS, f"topic {topic.name} has {count} partitions; the new total must be larger"
+                )
+            plans = self._plan(request.total - count, topic.replication_factor, existing_count=count)
+            created = await self._leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
+        await self._wait_leaders(created.topic_id, deadline)
+        return pb.AddPartitionsResponse(metadata_revision=created.revision, topic=self._topic(created.topic_id))
+
+    async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:
+        """Set configuration keys, or take them back to their defaults."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/AlterTopic", request, pb.AlterTopicResponse, call, self._alter_topic
+        )
+
+    async def _alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:
+        changes: dict[str, str | None] = {**dict(request.set), **dict.fromkeys(request.unset)}
+        both = set(request.set) & set(request.unset)
+        if both:
+            raise RequestError(pb.INVALID_CONFIG, f"{min(both)!r} is both set and unset")
+        _checked(lambda: check_topic_config_changes(changes))
+        topic = await self._locator.topic_by_name(request.name, call.deadline)
+        done = await self._leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
+        return pb.AlterTopicResponse(metadata_revision=done.revision)
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicResponse:
+        """Delete a topic with its records; a topic of the same name created later is another one."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/DeleteTopic", request, pb.DeleteTopicResponse, call, self._delete_topic
+        )
+
+    async def _delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicResponse:
+        topic = await self._locator.topic_by_name(request.name, call.deadline)
+        done = await self._leader.execute(DeleteTopic(topic.topic_id), Done, call.deadline)
+        return pb.DeleteTopicResponse(metadata_revision=done.revision)
+
+    def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
+        """Where new partitions go. Every bound is checked before anything is computed in proportion to `count`."""
+        metadata, per_node_max = self._metadata, self._host.limits.partitions_max
+        if existing_count + count > PARTITIONS_PER_TOPIC_MAX:
+            raise RequestError(
+                pb.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}"
+            )
+        nodes = metadata.nodes()
+        counts = {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes}
+        try:
+            plans = place(nodes, count, replication_factor, counts, self._preferred_leader_counts())
+        except PlacementError as error:
+            raise RequestError(cast("pb.ErrorCode", error.code), error.message) from error
+        planned = Counter(node_id for plan in plans for node_id in plan.node_ids)
+        for node_id, new in planned.items():
+            if counts.get(node_id, 0) + new > per_node_max:
+                raise RequestError(
+                    pb.TOO_MANY_PARTITIONS,
+                    f"node {node_id} would have {counts.get(node_id, 0) + new} partition replicas, "
+                    f"it takes {per_node_max}; add nodes or ask for fewer partitions",
+                )
+        return plans
+
+    def _preferred_leader_counts(self) -> Counter[int]:
+        counts: Counter[int] = Counter()
+        for topic in self._metadata.topics():
+            for group_id in topic.group_ids:
+                partition = self._metadata.partition(group_id)
+                if partition is not None and partition.replicas:
+                    counts[partition.replicas[0].node_id] += 1
+        return counts
+
+    async def _wait_leaders(self, topic_id: int, deadline: float) -> None:
+        """Return when every partition has a leader, or the time is over: the topic exists in any case."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    topic = self._metadata.topic(topic_id)
+                    group_ids: Iterable[int] = topic.group_ids if topic is not None else ()
+                    if all(self._host.leader_hint(GroupId(group_id))[0] for group_id in group_ids):
+                        return
+                    await self._host.next_topology_change()
+        except TimeoutError:
+            return
+
+    # ------------------------------------------------------------------------------------------------ topics: reads
+
+    async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsResponse:
+        """All topics by name."""
+        await self._refresh(request.metadata_revision, call)
+        metadata = self._metadata
+        topics = sorted(metadata.topics(), key=lambda topic: topic.name)
+        return pb.ListTopicsResponse(
+            topics=[topic_message(metadata, topic) for topic in topics], metadata_revision=metadata.applied_index
+        )
+
+    async def describe_topic(self, request: pb.DescribeTopicRequest, call: Call) -> pb.DescribeTopicResponse:
+        """One topic with its leaders and the configuration in force."""
+        await self._refresh(request.metadata_revision, call)
+        topic = await self._locator.topic_by_name(request.name, call.deadline)
+        return pb.DescribeTopicResponse(
+            topic=topic_message(self._metadata, topic),
+            leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
+            effective_config=effective_config_texts(topic.config),
+            metadata_revision=self._metadata.applied_index,
+        )
+
+    async def _refresh(self, revision: int, call: Call) -> None:
+        """The newest metadata there is; without a metadata leader, what this node knows is still worth telling."""
+        await self._locator.wait_revision(revision, call.deadline)
+        try:
+            await self._locator.confirm_metadata(min(call.deadline, self._host.loop.time() + _CONFIRM_SECONDS))
+        except RequestError:
+            return
+
+    # ------------------------------------------------------------------------------------------------ cluster and nodes
+
+    async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
+        """The cluster as this node sees it."""
+        host, group, metadata = self._host, self._host.metadata, self._metadata
+        leader_node_id, _, term = host.leader_hint(METADATA_GROUP_ID)
+        group_ids = [group_id for topic in metadata.topics() for group_id in topic.group_ids]
+        leaders = Counter(host.leader_hint(GroupId(group_id))[0] for group_id in group_ids)
+        voters = group.core.membership.voters
+        return pb.DescribeClusterResponse(
+            cluster_id=host.cluster_id,
+            answering_node_id=host.node_id,
+            metadata_leader_node_id=leader_node_id,
+            metadata_term=max(term, group.term),
+            metadata_revision=metadata.applied_index,
+            nodes=[
+                pb.ClusterNode(
+                    node=node_message(node),
+                    is_metadata_voter=node.metadata_replica_id in voters,
+                    is_connected=host.is_connected(NodeId(node.node_id)),
+                    replica_count=metadata.replica_count_of_node(node.node_id),
+                    leader_count=leaders[NodeId(node.node_id)],
+                )
+                for node in metadata.nodes()
+            ],
+            topic_count=metadata.topic_count,
+            partition_count=len(group_ids),
+            partitions_without_leader=leaders[NodeId(0)],
+        )
+
+    async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+        """Admit a node, or take the addresses it has now."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/RegisterNode", request, pb.RegisterNodeResponse, call, self._register_node
+        )
+
+    async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+        if request.cluster_id and request.cluster_id != self._host.cluster_id:
+            raise RequestError(
+                pb.WRONG_CLUSTER, f"this is cluster {self._host.cluster_id}, the node belongs to {request.cluster_id}"
+            )
+        if not request.client_address or not request.peer_address:
+            raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
+        registered = await self._leader.execute(
+            RegisterNode(
+                uuid=request.uuid,
+                node_id=request.node_id,
+                client_address=request.client_address,
+                peer_address=request.peer_address,
+                http_address=request.http_address,
+                host=request.host,
+                rack=request.rack,
+                version=request.version,
+                feature_level_max=request.feature_level_max,
+            ),
+            NodeRegistered,
+            call.deadline,
+        )
+        metadata = self._metadata
+        return pb.RegisterNodeResponse(
+            cluster_id=self._host.cluster_id,
+            node_id=registered.node_id,
+            metadata_replica_id=registered.metadata_replica_id,
+            metadata_revision=registered.revision,
+            nodes=[node_message(node) for node in metadata.nodes()],
+            metadata_replicas=[
+                pb.MetadataReplica(replica_id=replica.replica_id, node_id=replica.node_id)
+                for replica in metadata.metadata_replicas
+            ],
+        )
+
+    # ------------------------------------------------------------------------------------------------ helpers
+
+    def _deadline(self, timeout_ms: int, call: Call) -> float:
+        return min(call.deadline, self._host.loop.time() + timeout_ms / 1000) if timeout_ms else call.deadline
+
+    def _topic(self, topic_id: int) -> pb.Topic | None:
+        topic: TopicView | None = self._metadata.topic(topic_id)
+        return topic_message(self._metadata, topic) if topic is not None else None
+
+
+def _checked(check: Callable[[], None]) -> None:
+    try:
+        check()
+    except TopicConfigError as error:
+        raise RequestError(cast("pb.ErrorCode", error.code), error.message) from error

@@ -1,0 +1,103 @@
+"""Finds the replica a request means, and makes sure that a «no such topic» is true.
+
+A node's metadata may be behind what a client has seen elsewhere: it waits for the revision the request names, and before
+it denies a topic a quorum confirms that there is nothing newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.fsm.metadata_views import TopicView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId
+
+_UNKNOWN_CODES = frozenset({pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION})
+
+
+class Locator:
+    """Topics and partitions of one node."""
+
+    def __init__(self, host: ServiceHost, partitions: Mapping[GroupId, PartitionLog]) -> None:
+        self._host = host
+        self._partitions = partitions
+
+    async def wait_revision(self, revision: int, deadline: float) -> None:
+        """Wait until the local metadata includes `revision`. Raises NOT_READY when that takes too long."""
+        if self._host.metadata.machine.applied_index >= revision:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._host.wait_revision(revision)
+        except TimeoutError:
+            raise RequestError(
+                pb.NOT_READY, f"this node's metadata has not reached revision {revision} yet", retry_after_ms=100
+            ) from None
+
+    def locate(self, topic_id: int, partition: int) -> PartitionLog:
+        """The replica of a partition here, as far as this node knows.
+
+        Raises:
+            RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed; NOT_LEADER (with the leader) or NO_LEADER when
+                this node has no replica.
+        """
+        topic = self._host.metadata.machine.topic(topic_id)
+        if topic is None:
+            raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic with id {topic_id}")
+        if partition >= len(topic.group_ids):
+            raise RequestError(
+                pb.UNKNOWN_PARTITION, f"topic {topic.name} has {len(topic.group_ids)} partitions, none is {partition}"
+            )
+        group_id = GroupId(topic.group_ids[partition])
+        found = self._partitions.get(group_id)
+        if found is None or found.group.is_closed:
+            raise self._elsewhere(group_id)
+        return found
+
+    async def locate_confirmed(self, topic_id: int, partition: int, deadline: float) -> PartitionLog:
+        """`locate`, where an unknown topic or partition is certain: a quorum confirmed it."""
+        try:
+            return self.locate(topic_id, partition)
+        except RequestError as error:
+            if error.code not in _UNKNOWN_CODES:
+                raise
+        await self.confirm_metadata(deadline)
+        return self.locate(topic_id, partition)
+
+    async def topic_by_name(self, name: str, deadline: float) -> TopicView:
+        """A topic; UNKNOWN_TOPIC is certain."""
+        topic = self._host.metadata.machine.topic_by_name(name)
+        if topic is None:
+            await self.confirm_metadata(deadline)
+            topic = self._host.metadata.machine.topic_by_name(name)
+        if topic is None:
+            raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic {name[:249]!r}")
+        return topic
+
+    async def confirm_metadata(self, deadline: float) -> None:
+        """Wait until the local metadata includes everything committed before; callers share one round of messages."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._host.metadata.read_index()
+        except TimeoutError:
+            raise RequestError(
+                pb.NOT_READY, "this node could not confirm its metadata in time", retry_after_ms=200
+            ) from None
+
+    def _elsewhere(self, group_id: GroupId) -> RequestError:
+        node_id, address, term = self._host.leader_hint(group_id)
+        if node_id in (0, self._host.node_id):
+            return RequestError(
+                pb.NO_LEADER, f"nobody is known to lead group {group_id} at the moment", retry_after_ms=100
+            )
+        return RequestError(
+            pb.NOT_LEADER,
+            f"node {node_id} at {address} leads group {group_id}",
+            leader_node_id=node_id,
+            leader_address=address,
+            leader_epoch=term,
+        )

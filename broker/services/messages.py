@@ -1,0 +1,45 @@
+"""Protocol messages made from the metadata's views."""
+
+from __future__ import annotations
+
+from raftmq.broker.service_host import ServiceHost
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import NodeView, TopicView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId
+
+
+def node_message(node: NodeView) -> pb.Node:
+    """A node."""
+    return pb.Node(
+        node_id=node.node_id,
+        address=node.client_address,
+        host=node.host,
+        rack=node.rack,
+        version=node.version,
+        state=node.state,
+        http_address=node.http_address,
+        peer_address=node.peer_address,
+    )
+
+
+def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
+    """A topic with its partitions and where their replicas are wanted."""
+    message = pb.Topic(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        kind=topic.kind,
+        replication_factor=topic.replication_factor,
+        config=topic.config,
+    )
+    for number, group_id in enumerate(topic.group_ids):
+        partition = metadata.partition(group_id)
+        nodes = [replica.node_id for replica in partition.replicas] if partition is not None else []
+        message.partitions.add(partition=number, group_id=group_id, replica_nodes=nodes)
+    return message
+
+
+def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:
+    """Who leads a partition's group, as this node believes."""
+    node_id, _, term = host.leader_hint(GroupId(group_id))
+    return pb.PartitionLeader(group_id=group_id, node_id=node_id, leader_epoch=term)

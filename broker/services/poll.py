@@ -1,0 +1,196 @@
+"""Long polls: read what there is, else wait for the first of many partitions to move, with a bound on who may wait.
+
+Waits on futures that many share (`Group.wait_progress`): a poll adds a callback and takes it away again, and never cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.locator import Locator
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry
+
+_MAX_WAIT_SECONDS = 60.0
+_ANSWER_MARGIN_SECONDS = 0.05
+"""A poll ends so long before its call's deadline, so that an empty answer arrives and no error."""
+_PARTITION_BYTES_DEFAULT = 1024 * 1024
+_PARKED_RETRY_MS = 100
+
+
+@dataclass(slots=True)
+class _Want:
+    """One partition of a poll."""
+
+    topic_id: int
+    partition: int
+    offset: int
+    bytes_max: int
+    found: PartitionLog | None = None
+
+
+class _Answer:
+    """A response as it grows."""
+
+    def __init__(self) -> None:
+        self.response = pb.PollResponse()
+        self.bytes = 0
+        self.batches = 0
+        self.has_errors = False
+
+    def refuse(self, want: _Want, error: RequestError) -> None:
+        self.has_errors = True
+        self.response.partitions.add(topic_id=want.topic_id, partition=want.partition, error=error.detail)
+
+    def add(self, want: _Want, log: PartitionLog, entries: Sequence[Entry]) -> None:
+        result = self.response.partitions.add(
+            topic_id=want.topic_id,
+            partition=want.partition,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            leader_epoch=log.group.term,
+        )
+        for entry in entries:
+            result.base_offsets.append(entry.base_offset)
+            result.batches.append(entry.payload)
+            result.append_times_ms.append(entry.append_time_ms)
+            self.bytes += len(entry.payload)
+        self.batches += len(entries)
+
+
+class PollService:
+    """The long polls of one node."""
+
+    def __init__(self, host: ServiceHost, locator: Locator) -> None:
+        self._host = host
+        self._locator = locator
+        self._parked: set[asyncio.Future[None]] = set()
+        self._is_stopping = False
+        self._rotation = 0
+        self.batches_total = 0
+        self.bytes_total = 0
+
+    @property
+    def parked(self) -> int:
+        """Polls waiting now."""
+        return len(self._parked)
+
+    def begin_shutdown(self) -> None:
+        """Answer every waiting poll now, and let none wait any more."""
+        self._is_stopping = True
+        for woken in self._parked:
+            _wake(woken)
+
+    async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
+        """Answer with batches or errors as soon as there are any, or empty when the wait is over.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT; NOT_READY; THROTTLED when too many polls wait already.
+        """
+        if not request.partitions:
+            raise RequestError(pb.INVALID_ARGUMENT, "a poll names at least one partition")
+        now = self._host.loop.time()
+        wait_seconds = min(request.max_wait_ms / 1000, _MAX_WAIT_SECONDS)
+        until = min(now + wait_seconds, call.deadline - _ANSWER_MARGIN_SECONDS)
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        wants = self._rotated(request)
+        bytes_max = min(request.max_bytes or self._host.limits.poll_bytes_max, self._host.limits.poll_bytes_max)
+        bytes_min = max(1, min(request.min_bytes, bytes_max))
+        while True:
+            is_last = self._is_stopping or self._host.loop.time() >= until
+            must_wait = self._must_wait(wants)
+            # taken before reading: what arrives while a cold read is under way must wake the poll
+            progress = [] if is_last else _progress_of(wants)
+            if is_last or not must_wait:
+                answer = await self._read(wants, bytes_max, call.deadline, is_last=is_last)
+                if is_last or answer.has_errors or answer.bytes >= bytes_min:
+                    self.batches_total += answer.batches
+                    self.bytes_total += answer.bytes
+                    return answer.response
+            await self._park(progress, until)
+
+    def _rotated(self, request: pb.PollRequest) -> list[_Want]:
+        """Each poll begins with another partition, so that a full answer does not starve the last ones."""
+        wants = [
+            _Want(part.topic_id, part.partition, part.offset, part.max_bytes or _PARTITION_BYTES_DEFAULT)
+            for part in request.partitions
+        ]
+        self._rotation += 1
+        first = self._rotation % len(wants)
+        return wants[first:] + wants[:first]
+
+    def _must_wait(self, wants: list[_Want]) -> bool:
+        """Whether nothing can be said about any partition yet. Looks only; refusals are made by `_read`."""
+        must_wait = True
+        for want in wants:
+            try:
+                log = want.found = self._locator.locate(want.topic_id, want.partition)
+                if log.is_readable(want.offset) or (want.offset > log.high_watermark and log.group.is_leader):
+                    must_wait = False
+            except RequestError:
+                must_wait = False
+        return must_wait
+
+    async def _read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
+        answer = _Answer()
+        for want in wants:
+            if answer.bytes >= bytes_max:
+                break
+            try:
+                await self._read_one(want, answer, bytes_max, deadline, is_last=is_last)
+            except RequestError as error:
+                answer.refuse(want, error)
+        return answer
+
+    async def _read_one(self, want: _Want, answer: _Answer, bytes_max: int, deadline: float, *, is_last: bool) -> None:
+        log = await self._locator.locate_confirmed(want.topic_id, want.partition, deadline)
+        if not log.is_readable(want.offset):
+            if want.offset > log.high_watermark:
+                await log.confirm_end(want.offset)
+                if is_last:
+                    raise log.not_available(want.offset)
+            return
+        room = min(want.bytes_max, bytes_max - answer.bytes)
+        entries = log.read_recent(want.offset, room)
+        if entries is None:
+            entries = await log.read(want.offset, room)
+        # the first batch of an answer always fits, whatever was asked for; others only while there is room
+        if entries and (answer.batches == 0 or len(entries[0].payload) <= bytes_max - answer.bytes):
+            answer.add(want, log, entries)
+
+    async def _park(self, progress: list[asyncio.Future[None]], until: float) -> None:
+        if len(self._parked) >= self._host.limits.parked_polls_max:
+            raise RequestError(pb.THROTTLED, "too many polls are waiting on this node", retry_after_ms=_PARKED_RETRY_MS)
+        woken: asyncio.Future[None] = self._host.loop.create_future()
+
+        def wake(_: asyncio.Future[None]) -> None:
+            _wake(woken)
+
+        for future in progress:
+            future.add_done_callback(wake)
+        timer = self._host.loop.call_at(until, _wake, woken)
+        self._parked.add(woken)
+        try:
+            await woken
+        finally:
+            self._parked.discard(woken)
+            timer.cancel()
+            for future in progress:
+                if not future.done():
+                    future.remove_done_callback(wake)
+
+
+def _progress_of(wants: list[_Want]) -> list[asyncio.Future[None]]:
+    groups = {want.found.group.group_id: want.found.group for want in wants if want.found is not None}
+    return [group.wait_progress() for group in groups.values()]
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,69 @@
+"""Hands out producer ids: anonymous ones from a block of this node, named ones through the metadata group.
+
+A block is allocated by one metadata command and never given back: ids are 63 bits, and one unused is no loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.fsm.metadata_commands import AllocateProducerIds, InitNamedProducer, ProducerIdBlock, ProducerInitialized
+from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
+from raftmq.proto import queue_pb2 as pb
+
+PRODUCER_IDS_PER_BLOCK = 1000
+"""One metadata entry per thousand producers."""
+_PATH = "/raftmq.v1.Queue/InitProducer"
+
+
+class ProducerIds:
+    """The producer ids of one node."""
+
+    def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
+        self._host = host
+        self._leader = leader
+        self._next_id = 0
+        self._ids_left = 0
+        self._refill = asyncio.Lock()
+
+    async def init_producer(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
+        """An id for an anonymous producer (epoch 0), or id and epoch of a named one.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT; PRODUCER_FENCED for an epoch below the name's; as `MetadataLeader.run`.
+        """
+        if not request.HasField("name"):
+            if request.HasField("epoch"):
+                raise RequestError(pb.INVALID_ARGUMENT, "an epoch goes with a name: anonymous producers have none")
+            if self._ids_left:
+                return self._take()
+        elif not is_key_text(request.name):
+            raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name has between 1 and {KEY_TEXT_BYTES_MAX} bytes")
+        return await self._leader.run(_PATH, request, pb.InitProducerResponse, call, self._init_here)
+
+    def _take(self) -> pb.InitProducerResponse:
+        producer_id = self._next_id
+        self._next_id += 1
+        self._ids_left -= 1
+        return pb.InitProducerResponse(producer_id=producer_id, epoch=0)
+
+    async def _init_here(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
+        if not request.HasField("name"):
+            return await self._take_refilled(call)
+        epoch = request.epoch if request.HasField("epoch") else None
+        command = InitNamedProducer(request.name, epoch)
+        result = await self._leader.execute(command, ProducerInitialized, call.deadline)
+        return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch)
+
+    async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
+        async with self._refill:  # a thousand producers that start at once need one block, not a thousand
+            if not self._ids_left:
+                block = await self._leader.execute(
+                    AllocateProducerIds(PRODUCER_IDS_PER_BLOCK), ProducerIdBlock, call.deadline
+                )
+                self._next_id, self._ids_left = block.first, block.count
+            return self._take()

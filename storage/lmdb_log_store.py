@@ -1,0 +1,275 @@
+"""`LogStore` over LMDB: one file per replica, `groups/<group_id>-<replica_id>.mdb`, and how files come and go.
+
+A file appears under its name whole or not at all: it is built beside (`.new`), synced, renamed, and the directory
+synced. So a file that is there was finished once, and what does not read is damage, never a torn creation.
+Must not decide anything about replicas: it creates, deletes and replaces only what it is told to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from raftmq.errors import invariant
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.checksum import seal
+from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
+from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
+from raftmq.storage.lmdb_env import building, lock_path, open_databases, open_environment, remove_environment
+from raftmq.storage.lmdb_replica import DATABASE_COUNT, LmdbReplica
+from raftmq.storage.log_scan import Verify
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
+from raftmq.storage.replica_codec import (
+    FORMAT_VERSION,
+    IDENTITY_KEY,
+    META_KEY,
+    Identity,
+    ReplicaMeta,
+    encode_identity,
+    encode_meta,
+)
+from raftmq.storage.row_stream import ClosableRows, Row
+from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
+
+GIB = 1024**3
+MIB = 1024**2
+
+_NEW = ".new"
+_SLICE_ROWS = 4096
+"""State rows per transaction while a new file is built: far below LMDB's limit of dirty pages."""
+
+
+class LmdbLogStore:
+    """See the module and `LogStore`. Owns `<directory>/groups` and `<directory>/trash`."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        map_bytes: int = 64 * GIB,
+        verify: Verify | str = Verify.FULL,
+        compact_bytes_min: int = 256 * MIB,
+    ) -> None:
+        """Make the directories and remove unfinished files of an earlier process.
+
+        Args:
+            directory: The node's data directory.
+            map_bytes: Address space per file, and its largest size. Virtual: 64 GiB times 1,000 files fit in 47 bits.
+            verify: What `open` checks. Full by default: a damaged replica must be found before it votes, and a scan
+                runs at memory speed on what the page cache holds and at the disk's on what it does not. "tail" is for
+                nodes whose restart would wait too long for that; every read still checks what it reads.
+            compact_bytes_min: Files below this size are never compacted.
+        """
+        self._groups = Path(directory) / "groups"
+        self._trash = Path(directory) / "trash"
+        self._map_bytes = map_bytes
+        self._verify = Verify(verify)
+        self._compact_bytes_min = compact_bytes_min
+        self._replicas: dict[ReplicaKey, LmdbReplica] = {}
+        self._opening = threading.Lock()
+        """Guards opening and closing: the same file must never be open twice in a process."""
+        make_directory(self._groups)
+        make_directory(self._trash)
+        for leftover in self._groups.glob(f"*{_NEW}*"):
+            leftover.unlink()
+
+    # ------------------------------------------------------------------------------------------------------ life
+
+    def path(self, key: ReplicaKey) -> Path:
+        """The replica's file, which need not exist."""
+        return self._groups / f"{key.group_id}-{key.replica_id}.mdb"
+
+    def exists(self, key: ReplicaKey) -> bool:
+        """Whether the replica has a file."""
+        return self.path(key).exists()
+
+    def stored_replicas(self) -> list[ReplicaKey]:
+        """Every replica that has a file here, sorted."""
+        names = (path.name.removesuffix(".mdb").split("-") for path in self._groups.glob("*.mdb"))
+        return sorted(ReplicaKey(GroupId(int(group)), ReplicaId(int(replica))) for group, replica in names)
+
+    def open_replicas(self) -> list[ReplicaKey]:
+        """Every open replica, sorted."""
+        return sorted(self._replicas)
+
+    def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[Row]) -> None:
+        """See `LogStore.create`. Raises `ReplicaExistsError`, `StorageFullError`; nothing is left behind then."""
+        if self.exists(key):
+            raise ReplicaExistsError(key, "its file exists")
+        temporary = self._build(key, meta_of_new_replica(restored), rows)
+        with building(key, temporary):
+            replace_file(temporary, self.path(key))
+        lock_path(temporary).unlink(missing_ok=True)
+
+    def open(self, key: ReplicaKey) -> RestoredState:
+        """See `LogStore.open`. Also raises `UnsupportedFormatError`."""
+        with self._opening:
+            invariant(key not in self._replicas, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
+            if not self.exists(key):
+                raise MissingReplicaError(key, "its file is missing")
+            replica = LmdbReplica(key, self.path(key), self._map_bytes, self._verify)
+            self._replicas[key] = replica
+        return replica.restored()
+
+    def close(self, key: ReplicaKey) -> None:
+        """See `LogStore.close`."""
+        with self._opening:
+            replica = self._replicas.pop(key, None)
+            if replica is not None:
+                with replica.gate.alone():
+                    replica.detach()
+
+    def retire(self, key: ReplicaKey) -> None:
+        """See `LogStore.retire`; no-op when there is no file (it was moved before a crash)."""
+        self.close(key)
+        path = self.path(key)
+        if not path.exists():
+            return
+        os.utime(path)  # its age in the trash counts from now
+        for number in itertools.count():
+            target = self._trash / f"{path.name}.{number}"
+            if not target.exists():
+                break
+        replace_file(path, target)
+        lock_path(path).unlink(missing_ok=True)
+
+    def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
+        """Delete what was retired at least `grace_seconds` before now (seconds since the epoch); how many files."""
+        limit = (time.time() if now_seconds is None else now_seconds) - grace_seconds
+        expired = [path for path in self._trash.iterdir() if path.stat().st_mtime <= limit]
+        for path in expired:
+            path.unlink()
+        if expired:
+            sync_directory(self._trash)
+        return len(expired)
+
+    def _replica(self, key: ReplicaKey) -> LmdbReplica:
+        replica = self._replicas.get(key)
+        if replica is None:
+            raise ReplicaClosedError(key, "not open")
+        return replica
+
+    # ------------------------------------------------------------------------------------------------------ new files
+
+    def _build(self, key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> Path:
+        """A whole new file beside the replica's, synced. The meta row goes in last: without it the file is nothing."""
+        path = self.path(key)
+        temporary = path.with_name(path.name + _NEW)
+        remove_environment(temporary)
+        with building(key, temporary):
+            environment = open_environment(temporary, self._map_bytes, database_count=DATABASE_COUNT, is_new=True)
+            try:
+                databases = open_databases(environment, is_new=True)
+                remaining = iter(rows)
+                while batch := [(row, seal(row, value)) for row, value in itertools.islice(remaining, _SLICE_ROWS)]:
+                    with environment.begin(write=True) as transaction, transaction.cursor(databases.state) as cursor:
+                        cursor.putmulti(batch)
+                with environment.begin(write=True) as transaction:
+                    identity = Identity(FORMAT_VERSION, key.group_id, key.replica_id)
+                    transaction.put(IDENTITY_KEY, encode_identity(identity), db=databases.meta)
+                    transaction.put(META_KEY, encode_meta(meta), db=databases.meta)
+                environment.sync(True)
+            finally:
+                environment.close()
+            sync_file(temporary)
+        return temporary
+
+    def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
+        """See `LogStore.install`. Raises `StorageFullError` with the replica as it was."""
+        replica = self._replica(key)
+        temporary = self._build(key, meta_of_snapshot(replica.meta, hard_state, meta), rows)
+        self._swap(replica, temporary)
+
+    def _swap(self, replica: LmdbReplica, temporary: Path) -> None:
+        """Put a built file in the place of the live one. Reads in progress end first; row streams are cut."""
+        with replica.gate.alone():
+            replica.detach()
+            try:
+                replace_file(temporary, replica.path)
+            except OSError as error:
+                raise CommitFailedError(replica.key, f"the new file could not be put in place: {error}") from error
+            # both lock files belong to files that are closed; the reader table starts empty with the next opening
+            lock_path(temporary).unlink(missing_ok=True)
+            lock_path(replica.path).unlink(missing_ok=True)
+            replica.attach(Verify.TAIL)
+
+    def compact_if_sparse(self, key: ReplicaKey) -> bool:
+        """Rewrite the file without its free pages when they are over half of a file above the minimum size.
+
+        LMDB files never shrink by themselves. Runs on the replica's writer; reads go on until the swap. True when done.
+        """
+        replica = self._replica(key)
+        if self.file_bytes(key) <= self._compact_bytes_min or replica.free_fraction() <= 0.5:
+            return False
+        temporary = replica.path.with_name(replica.path.name + _NEW)
+        remove_environment(temporary)
+        with building(key, temporary):
+            replica.environment.copy(str(temporary), compact=True)
+            sync_file(temporary)
+        self._swap(replica, temporary)
+        return True
+
+    def map_fraction(self, key: ReplicaKey) -> float:
+        """How much of the file's map is used (0..1): an alarm is due at 0.7."""
+        return self._replica(key).map_fraction()
+
+    def grow_map(self, key: ReplicaKey, map_bytes: int) -> None:
+        """Raise the limit of the file's size, on the replica's writer; reads in progress end first."""
+        self._replica(key).grow_map(map_bytes)
+
+    # ------------------------------------------------------------------------------------------------------ writes
+
+    def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
+        """See `LogStore.append_batch`. All updates of one replica go into one transaction, in their order."""
+        of_key: dict[ReplicaKey, list[Update]] = {}
+        for key, update in updates:
+            of_key.setdefault(key, []).append(update)
+        for key, list_of_key in of_key.items():
+            self._replica(key).append(list_of_key)
+
+    def delete_truncated(self, key: ReplicaKey, rows_max: int) -> bool:
+        """See `LogStore.delete_truncated`."""
+        return self._replica(key).delete_truncated(rows_max)
+
+    # ------------------------------------------------------------------------------------------------------ reads
+
+    def state_rows(self, key: ReplicaKey) -> ClosableRows:
+        """See `LogStore.state_rows`."""
+        return self._replica(key).stream()[1]
+
+    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
+        """See `LogStore.snapshot`."""
+        meta, rows = self._replica(key).stream()
+        return meta.state_index, meta.membership, rows
+
+    def entries(self, key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
+        """See `LogStore.entries`."""
+        return self._replica(key).entries(first, last, bytes_max)
+
+    def header(self, key: ReplicaKey, index: LogIndex) -> EntryHeader:
+        """See `LogStore.header`."""
+        return self._replica(key).header(index)
+
+    def find_offset(self, key: ReplicaKey, offset: Offset) -> LogIndex | None:
+        """See `LogStore.find_offset`."""
+        return self._replica(key).find_offset(offset)
+
+    def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:
+        """See `LogStore.find_time`."""
+        return self._replica(key).find_time(append_time_ms)
+
+    def file_bytes(self, key: ReplicaKey) -> int:
+        """See `LogStore.file_bytes`; 0 when there is no file."""
+        try:
+            return self.path(key).stat().st_size
+        except FileNotFoundError:
+            return 0

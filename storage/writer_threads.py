@@ -1,0 +1,328 @@
+"""Who calls `append_batch`: threads with a queue each, or, in the simulator, nobody until pumped.
+
+Every replica is pinned to one thread, so its updates are applied in the order they were submitted and LMDB's rule of
+one writer per file holds. A thread takes everything that waits, puts the updates of a replica into one transaction,
+and reports all completions with one call. Any error but `StorageFullError` is reported once and ends the work: the
+process must exit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from raftmq.storage.errors import CommitFailedError, StorageFullError
+from raftmq.storage.log_store import LogStore, ReplicaKey, Update
+
+T = TypeVar("T")
+
+TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
+"""Payload and state bytes put into one transaction: bounds commit latency, and far below LMDB's dirty-page limit."""
+REPORT_AFTER_SECONDS = 0.005
+"""A drain of many replicas reports what is done after this long instead of at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An update that is done with."""
+
+    key: ReplicaKey
+    update: Update
+    token: object
+    error: StorageFullError | None
+    """None: durable. Otherwise nothing of it was applied, nor will anything later of this replica be, before it is
+    submitted again with the same token."""
+
+
+@dataclass(slots=True)
+class _Write:
+    key: ReplicaKey
+    update: Update
+    token: object
+
+
+@dataclass(slots=True)
+class _Call:
+    key: ReplicaKey
+    function: Callable[[], object]
+    future: Future[object]
+
+
+class _Work:
+    """The part that threads and the inline writer share: runs items in order and collects completions."""
+
+    def __init__(
+        self, store: LogStore, on_done: Callable[[list[Completion]], None], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._on_done = on_done
+        self._clock = clock
+        self._refused: dict[ReplicaKey, deque[object]] = {}
+        """Tokens that found no room, oldest first: only the oldest may be tried again."""
+
+    def run(self, items: Iterable[_Write | _Call]) -> None:
+        """Do everything in `items`. Raises the first error that must end the process."""
+        done: list[Completion] = []
+        waiting: dict[ReplicaKey, list[_Write]] = {}
+        started = self._clock()
+        try:
+            for item in items:
+                if isinstance(item, _Write):
+                    waiting.setdefault(item.key, []).append(item)
+                    continue
+                # a call sees its replica with everything before it done and reported
+                self._write(item.key, waiting.pop(item.key, []), done)
+                self._report(done)
+                self._call(item)
+            for key, writes in waiting.items():
+                if self._clock() - started > REPORT_AFTER_SECONDS:
+                    self._report(done)
+                    started = self._clock()
+                self._write(key, writes, done)
+        finally:
+            self._report(done)
+
+    def _report(self, done: list[Completion]) -> None:
+        if done:
+            self._on_done(done.copy())
+            done.clear()
+
+    def _write(self, key: ReplicaKey, writes: list[_Write], done: list[Completion]) -> None:
+        """Write the replica's updates, several in one transaction while they are small."""
+        batch: list[_Write] = []
+        size = 0
+        for write in writes:
+            if key in self._refused:
+                self._retry(write, done)
+                continue
+            write_bytes = _bytes_of(write.update)
+            if batch and size + write_bytes > TRANSACTION_BYTES_MAX:
+                self._commit(key, batch, done)
+                batch, size = [], 0
+                if key in self._refused:
+                    self._retry(write, done)
+                    continue
+            batch.append(write)
+            size += write_bytes
+        if batch:
+            self._commit(key, batch, done)
+
+    def _commit(self, key: ReplicaKey, batch: list[_Write], done: list[Completion]) -> None:
+        try:
+            self._store.append_batch([(key, write.update) for write in batch])
+        except StorageFullError as error:
+            self._refused.setdefault(key, deque()).extend(write.token for write in batch)
+            done.extend(Completion(key, write.update, write.token, error) for write in batch)
+        else:
+            done.extend(Completion(key, write.update, write.token, None) for write in batch)
+
+    def _retry(self, write: _Write, done: list[Completion]) -> None:
+        """While a replica has refused updates only the oldest of them is tried; the others keep their place."""
+        refused = self._refused[write.key]
+        if refused[0] is not write.token:
+            if all(token is not write.token for token in refused):
+                refused.append(write.token)
+            error = StorageFullError(write.key, "an earlier write of this replica found no room")
+            done.append(Completion(write.key, write.update, write.token, error))
+            return
+        try:
+            self._store.append_batch([(write.key, write.update)])
+        except StorageFullError as error:
+            done.append(Completion(write.key, write.update, write.token, error))
+            return
+        done.append(Completion(write.key, write.update, write.token, None))
+        refused.popleft()
+        if not refused:
+            del self._refused[write.key]
+
+    def _call(self, call: _Call) -> None:
+        if not call.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = call.function()
+        except CommitFailedError as error:
+            call.future.set_exception(error)
+            raise
+        except BaseException as error:  # noqa: BLE001 -- handed to whoever waits for the future
+            call.future.set_exception(error)
+        else:
+            call.future.set_result(result)
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """Nothing of this replica will be submitted again."""
+        self._refused.pop(key, None)
+
+
+def _bytes_of(update: Update) -> int:
+    size = sum(len(entry.payload) for entry in update.entries)
+    return size + sum(len(row) + len(value or b"") for row, value in update.state_rows)
+
+
+class WriterThreads:
+    """The production writers: `thread_count` dedicated threads (30 % more commits than an executor's hops allow)."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        thread_count: int = 4,
+        *,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            store: What is written to.
+            thread_count: 4 to 8 keep a disk busy; more only contend for the GIL.
+            on_done: Called on a writer thread with the completions of a drain, in order per replica. Must be quick:
+                typically one `loop.call_soon_threadsafe`.
+            on_error: Called once, on a writer thread, with the error that must end the process. That thread has
+                stopped; updates in its queue are never reported.
+        """
+        self._on_error = on_error
+        self._has_failed = threading.Event()
+        self._assigned: dict[ReplicaKey, _WriterThread] = {}
+        self._assigning = threading.Lock()
+        self._threads = [
+            _WriterThread(_Work(store, on_done, time.monotonic), self._fail, number) for number in range(thread_count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
+        """Queue an update; its `Completion` carries the token. Raises `RuntimeError` after `close`."""
+        self._thread_of(key).put(_Write(key, update, token))
+
+    def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
+        """Run `function` on the replica's thread, after everything submitted for it before.
+
+        Its exception goes to the future (to `on_error` as well when a commit failed). `RuntimeError` after `close`.
+        """
+        future: Future[T] = Future()
+        self._thread_of(key).put(_Call(key, function, future))  # type: ignore[arg-type]  # a future of T takes T only
+        return future
+
+    def forget(self, key: ReplicaKey) -> None:
+        """The replica is gone: drop what is remembered of it (after its last update was reported)."""
+        with self._assigning:
+            thread = self._assigned.pop(key, None)
+        if thread is not None:
+            thread.work.forget_refused(key)
+
+    def close(self) -> None:
+        """Take nothing more, finish what is queued, end the threads. Blocks; not called from a writer thread."""
+        for thread in self._threads:
+            thread.finish()
+        for thread in self._threads:
+            thread.join()
+
+    def _thread_of(self, key: ReplicaKey) -> _WriterThread:
+        thread = self._assigned.get(key)
+        if thread is None:
+            with self._assigning:
+                # round robin: replicas of a topic are created together and share its load evenly
+                thread = self._assigned.setdefault(key, self._threads[len(self._assigned) % len(self._threads)])
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        with self._assigning:
+            is_first = not self._has_failed.is_set()
+            self._has_failed.set()
+        if is_first:
+            self._on_error(error)
+
+
+class _WriterThread(threading.Thread):
+    def __init__(self, work: _Work, fail: Callable[[BaseException], None], number: int) -> None:
+        super().__init__(name=f"raftmq-writer-{number}", daemon=True)
+        self.work = work
+        self._fail = fail
+        self._changed = threading.Condition(threading.Lock())
+        self._queue: deque[_Write | _Call] = deque()
+        self._is_finishing = False
+
+    def put(self, item: _Write | _Call) -> None:
+        with self._changed:
+            if self._is_finishing:
+                raise RuntimeError("the writer is closed")
+            self._queue.append(item)
+            self._changed.notify()
+
+    def finish(self) -> None:
+        with self._changed:
+            self._is_finishing = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._queue and not self._is_finishing:
+                        self._changed.wait()
+                    if not self._queue:
+                        return
+                    items, self._queue = self._queue, deque()
+                self.work.run(items)
+        except BaseException as error:  # noqa: BLE001 -- the thread's root: the process is told to end
+            self._fail(error)
+
+
+class InlineWriter:
+    """The same interface without threads: work waits until `pump`, so a simulator decides when writes end."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._work = _Work(store, on_done, clock=lambda: 0.0)
+        self._on_error = on_error
+        self._queue: deque[_Write | _Call] = deque()
+        self._has_failed = False
+
+    @property
+    def waiting_count(self) -> int:
+        """Updates and calls that a `pump` would do."""
+        return len(self._queue)
+
+    def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
+        """See `WriterThreads.submit`."""
+        self._queue.append(_Write(key, update, token))
+
+    def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
+        """See `WriterThreads.run`; the future is done by a `pump`."""
+        future: Future[T] = Future()
+        self._queue.append(_Call(key, function, future))  # type: ignore[arg-type]  # a future of T takes T only
+        return future
+
+    def pump(self, count: int | None = None) -> None:
+        """Do everything that waits, or its first `count` items; what the completions add waits for the next pump."""
+        items: deque[_Write | _Call] = deque()
+        while self._queue and (count is None or len(items) < count):
+            items.append(self._queue.popleft())
+        if self._has_failed:
+            return
+        try:
+            self._work.run(items)
+        except Exception as error:  # noqa: BLE001 -- as the root of a writer thread
+            self._has_failed = True
+            self._on_error(error)
+
+    def drop(self) -> None:
+        """The process crashed: nothing that waits is ever done."""
+        self._queue.clear()
+
+    def forget(self, key: ReplicaKey) -> None:
+        """See `WriterThreads.forget`."""
+        self._work.forget_refused(key)
+
+    def close(self) -> None:
+        """Do everything that waits."""
+        self.pump()

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from raftmq import errors, sync
+from raftmq.types import TopicPartition
+
+from tests.client.fake_broker import FakeCluster, records_in
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """The fake brokers share the background loop of `raftmq.sync`: one gRPC event loop in the process."""
+    loop = sync._Loop.get()
+
+    async def make() -> FakeCluster:
+        return await FakeCluster(nodes=2).__aenter__()
+
+    running = loop.run(make())
+    yield running
+    loop.run(running.__aexit__(None, None, None))
+
+
+def test_eight_threads_share_a_producer(cluster: FakeCluster):
+    cluster.create_topic("t", partitions=3)
+    failures: list[BaseException] = []
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+
+        def work(number: int) -> None:
+            try:
+                deliveries = [producer.send("t", b"%d-%d" % (number, n), key=b"%d" % number) for n in range(100)]
+                offsets = [delivery.result(timeout_seconds=20).offset for delivery in deliveries]
+                assert offsets == sorted(offsets)
+                spans = producer.send_many("t", [(b"%d" % number, b"bulk-%d" % number)] * 200).result(20)
+                assert sum(span.record_count for span in spans) == 200
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert not failures
+    found = [record for partition in cluster.topics["t"].partitions for record in records_in(partition)]
+    assert len(found) == 8 * 300
+    for number in range(8):
+        mine = [value for key, value in found if key == b"%d" % number and not value.startswith(b"bulk")]
+        assert mine == [b"%d-%d" % (number, n) for n in range(100)]
+
+
+def test_a_consumer_iterates_seeks_and_ends(cluster: FakeCluster):
+    cluster.create_topic("t")
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_many("t", [(None, b"%d" % n) for n in range(2000)])
+        producer.flush()
+        assert producer.send_and_wait("t", b"last").offset == 2000
+    with sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        assert consumer.assignment() == {T0}
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if len(seen) == 700:
+                assert consumer.position(T0) == 700, "what was fetched and not handed out does not count"
+            if len(seen) == 2001:
+                break
+        assert seen == list(range(2001))
+        consumer.seek(T0, 1990)
+        assert next(consumer).offset == 1990
+        found = consumer.getmany(timeout_ms=5000)
+        assert [record.offset for record in found[T0]] == list(range(1991, 2001))
+        assert consumer.getmany() == {}
+        consumer.seek_to_beginning()
+        assert consumer.position(T0) == 0
+        assert consumer.end_offsets([T0]) == {T0: 2001}
+        consumer.pause(T0)
+        assert consumer.getmany(timeout_ms=50) == {}
+        assert consumer.paused() == {T0}
+        consumer.resume(T0)
+        assert next(consumer).offset == 0
+    assert list(consumer) == []
+    with pytest.raises(errors.ClosedClientError):
+        consumer.getmany()
+
+
+def test_closing_ends_an_iteration_in_another_thread(cluster: FakeCluster):
+    cluster.create_topic("t")
+    consumer = sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers)
+    thread = threading.Thread(target=lambda: list(consumer))
+    thread.start()
+    consumer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeCluster):
+    with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert admin.create_topic("t", partitions=2).name == "t"
+        with pytest.raises(errors.TopicAlreadyExistsError):
+            admin.create_topic("t")
+        assert [topic.name for topic in admin.list_topics()] == ["t"]
+        assert admin.describe_cluster().topic_count == 1
+        admin.delete_topic("t")
+    with (
+        sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+        pytest.raises(errors.UnknownTopicError),
+    ):
+        producer.send("t", b"x")
+    with pytest.raises(errors.BootstrapError):
+        sync.Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100)
+    with pytest.raises(TypeError):
+        sync.Producer(nonsense=1)
+
+
+def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
+    loop = sync._Loop.get()
+
+    async def misuse() -> None:
+        with pytest.raises(RuntimeError, match="own event loop"):
+            sync.Producer(bootstrap_servers="127.0.0.1:1")
+
+    loop.run(misuse())
+
+
+FORK = """
+import os, sys
+from raftmq import errors, sync
+from tests.client.fake_broker import FakeCluster
+
+loop = sync._Loop.get()
+async def make():
+    cluster = await FakeCluster().__aenter__()
+    cluster.create_topic("t")
+    return cluster
+cluster = loop.run(make())
+producer = sync.Producer(bootstrap_servers=cluster.bootstrap_servers)
+consumer = sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers)
+inner = producer._client
+producer.send_and_wait("t", b"x")
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (
+        lambda: producer.send("t", b"y"), producer.flush, producer.close, consumer.getmany, consumer.close,
+        inner._check_usable, lambda: iter(consumer),
+    ):
+        try:
+            call()
+        except errors.ForkedClientError:
+            refused += 1
+    os._exit(0 if refused == 7 and sync._Loop._current is None else 1)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+assert producer.send_and_wait("t", b"z").offset == 1
+producer.close()
+consumer.close()
+loop.run(cluster.__aexit__(None, None, None))
+print("done")
+"""
+
+
+def test_open_clients_refuse_to_be_used_after_fork():
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "done"

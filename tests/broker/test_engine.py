@@ -1,0 +1,200 @@
+"""The engine: real cores, machines and stores stepped by the real loop; only the network is in memory."""
+
+import asyncio
+
+import pytest
+
+from raftmq.broker.limits import Limits
+from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.membership import MembershipChange, MembershipOp
+from tests.broker.engine_cluster import EngineCluster, data, next_progress
+
+
+async def test_three_replicas_elect_commit_and_agree():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(7)
+        leader = await cluster.leader(7)
+        for number in range(20):
+            _, future = leader.propose([data(number)])
+            await future
+        for group in groups.values():
+            while group.machine.next_offset < 20:
+                await next_progress([group])
+        rows = {tuple(group.machine.rows()) for group in groups.values()}
+    assert len(rows) == 1
+
+
+async def test_proposals_during_a_commit_share_the_next_one():
+    """Group commit: what waits goes to the disk together."""
+    async with EngineCluster(1) as cluster:
+        cluster.create_group(7, (1,))
+        leader = await cluster.leader(7)
+        engine = cluster.nodes[1].engine
+        before = engine.commits_total
+        futures = [leader.propose([data(n)])[1] for n in range(500)]
+        await asyncio.gather(*futures)
+        assert engine.commits_total - before < 50
+        assert leader.machine.next_offset == 500
+
+
+async def test_a_follower_refuses_and_names_the_leader():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        follower = groups[1 if leader.replica_id != 1 else 2]
+        while follower.machine.next_offset < 1:
+            await next_progress([follower])
+        with pytest.raises(RequestError) as refused:
+            follower.propose([data(1)])
+    assert refused.value.code == pb.NOT_LEADER
+    assert refused.value.detail.leader.node_id == leader.replica_id
+    assert refused.value.detail.leader.address == f"node-{leader.replica_id}"
+
+
+async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_known():
+    """Promise 7: what may yet happen is never reported as failed."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        old = await cluster.leader(7)
+        await old.propose([data(0)])[1]
+        cluster.isolate(old.replica_id)
+        _, stranded = old.propose([data(1)])
+        others = [n for n in cluster.nodes if n != old.replica_id]
+        new = await cluster.leader(7, among=others)
+        await new.propose([data(2)])[1]
+        with pytest.raises(RequestError) as lost:
+            await stranded
+        assert lost.value.code == pb.LEADERSHIP_LOST
+        assert lost.value.detail.outcome == pb.UNKNOWN_OUTCOME
+        cluster.heal()
+        while old.machine.next_offset < 2:
+            await next_progress([old])
+        entries = [e for e in old.entries(6, old.core.commit_index, 10**6) if e.record_count]
+    assert [e.payload[64:] for e in entries] == [b"0", b"2"]
+
+
+async def test_read_index_waits_for_what_was_committed_before():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        follower = groups[1 if leader.replica_id != 1 else 2]
+        while not follower.core.leader_id:
+            await next_progress([follower])
+        index = await follower.read_index()
+        assert index >= leader.core.commit_index
+        assert follower.machine.next_offset == 1
+
+
+async def test_a_cut_off_leader_confirms_no_read():
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        cluster.isolate(leader.replica_id)
+        with pytest.raises(RequestError) as refused:
+            await leader.read_index()
+    assert refused.value.code in (pb.NO_LEADER, pb.NOT_LEADER)
+
+
+async def test_a_new_replica_is_filled_by_snapshot_and_appends():
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        for number in range(50):
+            await leader.propose([data(number)])[1]
+        cluster.nodes[leader.replica_id].engine.flush_state(leader)
+        joiner = cluster.add_empty(7, 4)
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
+        while joiner.machine.next_offset < 50:
+            await next_progress([joiner])
+        await leader.propose_membership(
+            MembershipChange(((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, next(r for r in (1, 2, 3) if r != leader.replica_id))))
+        )
+        while 4 not in joiner.core.membership.voters or joiner.core.membership.is_joint:
+            await next_progress([joiner])
+        assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+
+
+async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(7)
+        leader = await cluster.leader(7)
+        lagging = groups[1 if leader.replica_id != 1 else 2]
+        cluster.isolate(lagging.replica_id)
+        for number in range(50):
+            await leader.propose([data(number)])[1]
+        engine = cluster.nodes[leader.replica_id].engine
+        engine.flush_state(leader)
+        while leader.durable_state_index < leader.core.applied_index:
+            await leader.propose([data(0)])[1]
+            engine.flush_state(leader)
+        engine.truncate(leader, leader.durable_state_index)
+        while leader.log_start.index <= 40:
+            await leader.propose([data(0)])[1]
+        cluster.heal()
+        end = leader.machine.next_offset
+        while lagging.machine.next_offset < end:
+            await next_progress([lagging])
+        assert lagging.log_start.index > 40
+
+
+async def test_the_budget_of_uncommitted_bytes_throttles_and_is_given_back():
+    limits = Limits(uncommitted_bytes_max=1000)
+    async with EngineCluster(limits=limits) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        taken = []
+        with pytest.raises(RequestError) as refused:
+            for number in range(100):
+                taken.append(leader.propose([data(number)])[1])
+        assert refused.value.code == pb.THROTTLED
+        assert refused.value.detail.retriable
+        await asyncio.gather(*taken)
+        await leader.propose([data(0)])[1]
+        assert cluster.nodes[leader.replica_id].engine.uncommitted_bytes == 0
+
+
+async def test_a_full_disk_refuses_appends_and_keeps_the_leader():
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        engine = cluster.nodes[leader.replica_id].engine
+        engine.write_refusal = RequestError(pb.DISK_FULL, "no room")
+        with pytest.raises(RequestError) as refused:
+            leader.propose([data(0)])
+        assert refused.value.code == pb.DISK_FULL
+        await leader.read_index()
+        engine.write_refusal = None
+        await leader.propose([data(0)])[1]
+
+
+async def test_a_broken_replica_falls_silent_and_the_others_go_on():
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        cluster.create_group(8)
+        leader = await cluster.leader(7)
+        other = await cluster.leader(8)
+        node = cluster.nodes[leader.replica_id]
+        leader.core.log.commit = leader.core.log.last_index + 100  # damaged memory
+        with pytest.raises(RequestError):
+            await leader.propose([data(0)])[1]
+        assert [group_id for group_id, _ in node.broken] == [7]
+        successor = await cluster.leader(7, among=[n for n in cluster.nodes if n != leader.replica_id])
+        await successor.propose([data(1)])[1]
+        await other.propose([data(1)])[1]
+
+
+async def test_five_hundred_groups_elect_and_commit():
+    async with EngineCluster() as cluster:
+        for group_id in range(1, 501):
+            cluster.create_group(group_id)
+        leaders = [await cluster.leader(group_id) for group_id in range(1, 501)]
+        await asyncio.gather(*(leader.propose([data(1)])[1] for leader in leaders))
+        assert all(leader.machine.next_offset == 1 for leader in leaders)
+        for node in cluster.nodes.values():
+            for group in node.engine.groups.values():
+                while group.machine.next_offset < 1:
+                    await next_progress([group])
+        assert [node.engine.inbound_bytes for node in cluster.nodes.values()] == [0, 0, 0]

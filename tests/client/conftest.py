@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.client.fake_broker import FakeCluster
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=2) as running:
+        yield running

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq import errors
+from raftmq.client.resolver import Leader, Resolver, parse_addresses
+from raftmq.client.transport import DESCRIBE_CLUSTER, GrpcTransport
+from raftmq.proto import queue_pb2 as pb
+
+from tests.client.fake_broker import FakeCluster
+
+
+async def started(cluster: FakeCluster, *extra: str) -> Resolver:
+    resolver = Resolver([*extra, *cluster.bootstrap_servers.split(",")], GrpcTransport())
+    await resolver.start(10)
+    return resolver
+
+
+async def wait_until(resolver: Resolver, condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await resolver.wait_change(1)
+
+
+async def test_the_topology_is_followed(cluster: FakeCluster):
+    topic = cluster.create_topic("t", partitions=2)
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 1)
+    assert (info.topic_id, info.partition_count) == (topic.topic_id, 2)
+    assert resolver.leader(info.group_ids[1]) == Leader(2, 1)
+    cluster.move_leader("t", 1, node=1)
+    await wait_until(resolver, lambda: resolver.leader(info.group_ids[1]) == Leader(1, 2))
+    assert resolver.metadata_revision == cluster.revision
+    cluster.delete_topic("t")
+    await wait_until(resolver, lambda: "t" not in resolver.topics)
+    with pytest.raises(errors.UnknownTopicError):
+        await resolver.topic("t", 1)
+    await resolver.close()
+
+
+async def test_dead_bootstrap_addresses_are_passed_over(cluster: FakeCluster):
+    resolver = await started(cluster, "127.0.0.1:1", "127.0.0.1:2")
+    assert resolver.cluster_id == "fake-cluster"
+    await resolver.close()
+
+
+async def test_the_watch_moves_to_another_node_when_its_own_dies(cluster: FakeCluster):
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    watched = next(node for node in cluster.nodes.values() if node.address == resolver._watch_address)
+    await watched.stop()
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver._watch_address != watched.address
+    await resolver.close()
+
+
+async def test_a_suspected_node_is_not_watched_any_more(cluster: FakeCluster):
+    resolver = await started(cluster)
+    before = resolver._watch_address
+    resolver.suspect(before)
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver._watch_address != before
+    await resolver.close()
+
+
+async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
+    topic = cluster.create_topic("t")
+    group = topic.partitions[0].group_id
+    resolver = await started(cluster)
+    newer = errors.NotLeaderError(leader_node_id=2, leader_address=cluster.nodes[2].address, leader_epoch=5)
+    assert resolver.note_not_leader(group, newer)
+    assert resolver.leader(group) == Leader(2, 5)
+    older = errors.NotLeaderError(leader_node_id=1, leader_epoch=4)
+    assert not resolver.note_not_leader(group, older)
+    assert not resolver.note_not_leader(group, errors.NotLeaderError())
+    cluster.changed()  # the table still says epoch 1
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver.leader(group) == Leader(2, 5)
+    await resolver.close()
+
+
+async def test_another_cluster_is_never_believed(cluster: FakeCluster):
+    resolver = await started(cluster)
+    cluster.cluster_id = "another"  # both addresses were taken over by another cluster
+    cluster.create_topic("theirs")
+    await wait_until(resolver, lambda: resolver._failure is not None)
+    with pytest.raises(errors.WrongClusterError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 1, is_read=True)
+    assert "theirs" not in resolver.topics
+    await resolver.close()
+
+
+async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeCluster):
+    resolver = await started(cluster)
+    calls = 0
+
+    class Dropping:
+        address = "dropping"
+
+        async def call(self, *_: object) -> object:
+            nonlocal calls
+            calls += 1
+            raise errors.BrokenConnectionError("gone")
+
+        async def close(self) -> None: ...
+
+    for address in resolver._candidates():
+        resolver._connections[address] = Dropping()  # type: ignore[assignment]
+    with pytest.raises(errors.BrokenConnectionError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    assert calls == 1
+    with pytest.raises(errors.BrokenConnectionError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 0.2, is_read=True)
+    assert calls > 2
+    await resolver.close()
+
+
+async def test_one_connection_per_node(cluster: FakeCluster):
+    resolver = await started(cluster)
+    assert resolver.node_connection(1) is resolver.connection(cluster.nodes[1].address)
+    await resolver.close()
+
+
+async def test_a_refused_connection_is_a_definite_failure():
+    connection = GrpcTransport().connect("127.0.0.1:1")
+    with pytest.raises(errors.UnreachableError):
+        await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    await connection.close()
+
+
+@pytest.mark.parametrize("bad", ["", " , ", "host", "host:", ":5", "host:port", "host:70000", []])
+def test_addresses_are_checked(bad: object):
+    with pytest.raises(errors.InvalidArgumentError):
+        parse_addresses(bad)
+
+
+def test_addresses_come_as_text_or_sequence():
+    assert parse_addresses("a:1, b:2,") == ("a:1", "b:2")
+    assert parse_addresses(["[::1]:9"]) == ("[::1]:9",)

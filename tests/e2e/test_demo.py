@@ -1,0 +1,58 @@
+"""The demo and the example programs run, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.e2e]
+
+
+def demo(tmp_path: Path, flights: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "examples.demo_flights", "--flights", str(flights)]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_demo_verifies_every_flight_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with demo(tmp_path, 30_000) as running:
+        said, complained = running.communicate(timeout=180)
+    assert running.returncode == 0, said + complained
+    assert "records verified   30,000 of 30,000" in said
+    assert "kill -9 of broker" in said
+    assert complained == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    with demo(tmp_path, 300_000) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("producing"):
+                break
+        running.send_signal(signal.SIGINT)
+        _, complained = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in complained
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_program_of_the_readme_runs(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    program = subprocess.run(
+        [sys.executable, str(ROOT / "examples/first_program.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.splitlines() == ["acknowledged at offset 0", "b'world' b'hello'"]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,212 @@
+"""When an entry is committed, who learns it, and what may be applied."""
+
+from dataclasses import replace
+
+from raftmq.raft.entry import GENESIS, EntryKind
+from raftmq.raft.messages import AppendRequest, AppendResponse
+from raftmq.raft.ready import Role
+from raftmq.types import LogIndex, ReplicaId, Term
+
+from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, entry, fill, make_core, membership, take
+
+
+def test_a_new_leader_appends_a_no_op_of_its_term_at_once() -> None:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    row = cluster.nodes[1].disk.rows[START + 1]
+    assert (row.kind, row.term, row.payload) == (EntryKind.EMPTY, leader.term, b"")
+
+
+def test_an_entry_commits_when_a_majority_holds_it() -> None:
+    cluster = Cluster(1, 2, 3, 4, 5)
+    leader = cluster.elect(1)
+    for lost in (3, 4, 5):
+        cluster.isolate(lost)
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert leader.commit_index == START + 1, "two of five"
+    cluster.cut = {pair for pair in cluster.cut if 3 not in pair}
+    cluster.tick(2)
+    assert leader.commit_index == START + 2, "three of five"
+
+
+def test_entries_of_earlier_terms_commit_only_with_one_of_the_own_term() -> None:
+    """Thesis figure 3.7 (figure 8 of the paper): a majority holding an old entry does not commit it."""
+    cluster = Cluster(1, 2, 3)
+    for node in cluster.nodes.values():
+        fill(node.disk, [6])
+        cluster.restart(int(node.core.replica_id))
+    # everyone holds START + 1 of term 6; the no-op of the new term reaches nobody
+    cluster.is_lost = lambda m: isinstance(m, AppendRequest) and bool(m.entries) and m.entries[-1].term > 6
+    leader = cluster[1]
+    leader.campaign()
+    cluster.pump()
+    assert leader.role is Role.LEADER
+    for peer in (2, 3):
+        leader.step(AppendResponse(ReplicaId(peer), ReplicaId(1), leader.term, LogIndex(START + 1)))
+    assert leader.match_index(ReplicaId(2)) == leader.match_index(ReplicaId(3)) == START + 1
+    assert leader.commit_index == START
+    cluster.is_lost = lambda _m: False
+    cluster.tick(2)
+    assert leader.commit_index == START + 2
+
+
+def test_the_leader_counts_itself_only_for_what_is_on_its_disk() -> None:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.isolate(3)
+    cluster.nodes[1].holds_appends = True
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert leader.match_index(ReplicaId(2)) == START + 2
+    assert leader.commit_index == START + 1
+    cluster.finish_appends(1)
+    assert leader.commit_index == START + 2
+
+
+def test_followers_may_commit_what_the_leader_has_not_on_disk() -> None:
+    """Thesis 10.2.1: the leader writes in parallel with its followers."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.nodes[1].holds_appends = True
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert leader.commit_index == START + 2
+    assert cluster.nodes[1].values() == [], "but it applies only what it holds"
+    assert cluster.nodes[2].values() == [b"x"]
+    cluster.nodes[1].holds_appends = False
+    cluster.finish_appends(1)
+    cluster.pump()
+    assert cluster.nodes[1].values() == [b"x"]
+
+
+def test_a_follower_commits_only_what_the_message_proved() -> None:
+    """`min(leaderCommit, last index of this message)`: its own tail may be divergent."""
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, [6, 6, 6])
+    core = make_core(1, disk)
+    core.step(
+        AppendRequest(
+            ReplicaId(2), ReplicaId(1), Term(7), LogIndex(START), Term(5), (entry(START + 1, 6),), LogIndex(START + 3)
+        )
+    )
+    assert core.commit_index == START + 1
+    take(core, disk)
+
+
+def test_commit_indexes_reach_followers_without_a_heartbeat() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert [node.core.commit_index for node in cluster.nodes.values()] == [START + 2] * 3
+
+
+def test_a_commit_is_announced_once_not_per_acknowledgement() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.sent.clear()
+    cluster.propose(1, b"x")
+    cluster.pump()
+    to_two = [m for m in cluster.of_type(AppendRequest, 1, 2) if isinstance(m, AppendRequest)]
+    assert [(len(m.entries), m.commit_index) for m in to_two] == [(1, START + 1), (0, START + 2)]
+
+
+def test_a_lagging_commit_index_is_repaired_by_heartbeats() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.is_lost = lambda m: isinstance(m, AppendRequest) and not m.entries and m.target == 3
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert cluster[3].commit_index == START + 1
+    cluster.tick()
+    assert cluster[3].commit_index == START + 2
+
+
+def test_a_learner_is_fed_and_never_counted() -> None:
+    config = membership(1, 2, 3, learners=[4])
+    cluster = Cluster(1, 2, 3, 4, config=config)
+    leader = cluster.elect(1)
+    cluster.isolate(2)
+    cluster.isolate(3)
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert cluster[4].last_index == START + 2
+    assert leader.commit_index == START + 1
+
+
+def test_entries_are_applied_in_order_once_and_only_when_committed() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, b"lost")
+    cluster.pump()
+    assert cluster.nodes[1].values() == []
+    cluster.heal()
+    cluster.propose(1, b"b", b"c")
+    cluster.pump()
+    cluster.tick(2)
+    for node in cluster.nodes.values():
+        assert node.values() == [b"lost", b"b", b"c"]
+        assert [e.index for e in node.applied] == list(range(START + 1, START + 5))
+
+
+def test_what_is_handed_out_for_applying_is_bounded_in_bytes() -> None:
+    cluster = Cluster(1, settings=replace(SETTINGS, apply_bytes_max=10))
+    cluster.elect(1)
+    cluster.nodes[1].holds_applies = True
+    cluster.propose(1, *[b"x" * 4] * 6)
+    cluster.pump()
+    assert [len(part) for part in cluster.nodes[1].applies] == [2, 1]
+    cluster.nodes[1].holds_applies = False
+    cluster.finish_applies(1)
+    cluster.pump()
+    assert len(cluster.nodes[1].values()) == 6
+
+
+def test_a_committed_entry_survives_the_death_of_its_leader() -> None:
+    """Leader completeness (thesis 3.6.3)."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.isolate(3)
+    cluster.propose(1, b"kept")
+    cluster.pump()
+    cluster.nodes[1].is_up = False
+    cluster.heal()
+    cluster[3].forget_leader()
+    cluster[2].forget_leader()
+    cluster[3].campaign()
+    cluster.pump()
+    assert cluster.leaders() == [], "the shorter log cannot win"
+    cluster.live(60)
+    assert cluster.leaders() == [2]
+    assert cluster.nodes[3].values() == [b"kept"]
+
+
+def test_an_uncommitted_entry_of_a_dead_leader_may_be_replaced() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, b"gone")
+    cluster.run(1)
+    cluster.elect(2)
+    cluster.propose(2, b"stays")
+    cluster.pump()
+    cluster.heal()
+    cluster.tick(3)
+    cluster.live(40)
+    assert [node.values() for node in cluster.nodes.values()] == [[b"stays"]] * 3
+
+
+def test_state_and_commitment_survive_the_restart_of_everyone() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.propose(1, b"a", b"b")
+    cluster.pump()
+    for replica_id in (1, 2, 3):
+        cluster.restart(replica_id)
+    cluster.live(60)
+    assert len(cluster.leaders()) == 1
+    cluster.propose(cluster.leaders()[0], b"c")
+    cluster.pump()
+    assert [node.values() for node in cluster.nodes.values()] == [[b"a", b"b", b"c"]] * 3
