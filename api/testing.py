@@ -34,6 +34,8 @@ METADATA_VOTERS_MAX = 3
 """A cluster of three or more is complete when it has this many metadata voters (the brokers' default)."""
 STOP_TIMEOUT_SECONDS = 35.0
 """SIGTERM is given this long before SIGKILL; brokers promise to finish within 30 s."""
+DEBUG_VARIABLE = "RAFTMQ_DEBUG"
+"""Makes a broker's unexpected error show its traceback in the log."""
 ASK_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.05
 
@@ -58,7 +60,9 @@ class _BrokerProcess:
         self.is_paused = False
         self._command = tuple(command)
         self._ready = threading.Event()
-        """Set when the ready line was read, and when standard output ended without one."""
+        """Set when the ready line of this start was read, and when standard output ended without one."""
+        self._is_serving = False
+        """Whether it was the former."""
         self._reader: threading.Thread | None = None
 
     @property
@@ -77,11 +81,23 @@ class _BrokerProcess:
             *formation,
         ]
         self._ready = threading.Event()
+        self._is_serving = False
         self.is_paused = False
         with self.log_path.open("ab") as log:
             # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
             self.process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                # Neither a raftmq.toml where the tests run nor RAFTMQ_* variables of the developer may configure these brokers.
+                cwd=self.log_path.parent,
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith("RAFTMQ_") or name == DEBUG_VARIABLE
+                },
             )
         assert self.process.stdout is not None
         self._reader = threading.Thread(
@@ -105,6 +121,7 @@ class _BrokerProcess:
                     self.client_address = event["client_address"]
                     self.peer_address = event["peer_address"]
                     self.http_address = event["http_address"]
+                    self._is_serving = ready is self._ready
                     ready.set()
         ready.set()
 
@@ -113,7 +130,7 @@ class _BrokerProcess:
         in_time = self._ready.wait(timeout_seconds)
         process = self.process
         assert process is not None
-        if in_time and self.client_address and process.poll() is None:
+        if in_time and self._is_serving and process.poll() is None:
             return
         if not in_time:
             raise LocalClusterError(
@@ -182,7 +199,7 @@ class LocalCluster:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
         self._count = brokers
-        self._directory = Path(directory) if directory is not None else None
+        self._directory = Path(directory).resolve() if directory is not None else None
         self._is_temporary = directory is None
         self._timeout_seconds = timeout_seconds
         self._arguments = tuple(broker_arguments)

@@ -11,11 +11,13 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar
 
 from dynaconf import Dynaconf
 from dynaconf.utils.inspect import get_history
 from raftmq.broker.limits import MIB, Limits, Timing
+
+T = TypeVar("T")
 
 ENVIRONMENT_PREFIX: Final = "RAFTMQ_"
 DEFAULT_FILE: Final = Path("raftmq.toml")
@@ -43,7 +45,7 @@ def _text(value: object) -> str:
 
 
 def _optional_text(value: object) -> str | None:
-    return _text(value) or None
+    return None if value is None else _text(value) or None
 
 
 def _flag(value: object) -> bool:
@@ -58,7 +60,7 @@ def _integer(minimum: int, maximum: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         expected = f"a number between {minimum} and {maximum}"
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError(expected)
+            raise ValueError(expected)  # noqa: TRY004 -- one kind of error for whatever is wrong
         try:
             number = int(value)
         except ValueError:
@@ -74,7 +76,7 @@ def _seconds(minimum: float, maximum: float) -> Callable[[object], float]:
     def parse(value: object) -> float:
         expected = f"seconds between {minimum:g} and {maximum:g}"
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise ValueError(expected)
+            raise ValueError(expected)  # noqa: TRY004 -- as above
         try:
             number = float(value)
         except ValueError:
@@ -176,85 +178,71 @@ _PARSE: Final = "parse"
 _MEANING: Final = "meaning"
 
 
-def _key(default: object, parse: Callable[[object], object], meaning: str) -> object:
+def _key(default: T, parse: Callable[[object], T], meaning: str) -> T:
     return field(default=default, metadata={_PARSE: parse, _MEANING: meaning})
 
 
+_DEFAULT_DATA_DIR = Path("raftmq-data")
 _LIMITS = Limits()
 _TIMING = Timing()
 
 
-def _limit(name: str, parse: Callable[[object], object], meaning: str) -> object:
-    return _key(getattr(_LIMITS, name), parse, meaning)
-
-
-def _time(name: str, meaning: str) -> object:
-    return _key(getattr(_TIMING, name), _seconds(0.001, 86_400), meaning)
+def _time(default: float, meaning: str) -> float:
+    return _key(default, _seconds(0.001, 86_400), meaning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Everything a broker can be told. Fields named as in `Limits` and `Timing` set those."""
 
-    data_dir: Path = cast("Path", _key(Path("raftmq-data"), _path, "where everything durable is kept"))
-    listen: str = cast("str", _key("127.0.0.1:9400", _address, "clients' port (0: any free one)"))
-    peer_listen: str = cast("str", _key("127.0.0.1:9401", _address, "the other brokers' port"))
-    http_listen: str = cast("str", _key("127.0.0.1:9402", _address, "metrics and health"))
-    advertise: str | None = cast(
-        "str | None", _key(None, _optional_text, "host name under which others reach this node; else the listen host")
+    data_dir: Path = _key(_DEFAULT_DATA_DIR, _path, "where everything durable is kept")  # noqa: RUF009 -- a field
+    listen: str = _key("127.0.0.1:9400", _address, "clients' port (0: any free one)")
+    peer_listen: str = _key("127.0.0.1:9401", _address, "the other brokers' port")
+    http_listen: str = _key("127.0.0.1:9402", _address, "metrics and health")
+    advertise: str | None = _key(
+        None, _optional_text, "host name under which others reach this node; else the listen host"
     )
-    host: str | None = cast(
-        "str | None", _key(None, _optional_text, "machine label: replicas spread over these; else the host name")
+    host: str | None = _key(None, _optional_text, "machine label: replicas spread over these; else the host name")
+    rack: str = _key("", _text, "rack or zone label: replicas spread over these, too")
+    node_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
+    bootstrap: bool = _key(False, _flag, "form a new cluster of this one node")
+    join: tuple[str, ...] = _key((), _addresses, "client addresses of a cluster to join")
+    disk_reserve_bytes: int | None = _key(
+        None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
     )
-    rack: str = cast("str", _key("", _text, "rack or zone label: replicas spread over these, too"))
-    node_id: int = cast("int", _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)"))
-    bootstrap: bool = cast("bool", _key(False, _flag, "form a new cluster of this one node"))
-    join: tuple[str, ...] = cast("tuple[str, ...]", _key((), _addresses, "client addresses of a cluster to join"))
-    disk_reserve_bytes: int | None = cast(
-        "int | None",
-        _key(None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"),
-    )
-    metadata_voters: int = cast("int", _key(3, _voters, "voters of the metadata group: 1, 3 or 5"))
-    writer_threads: int = cast("int", _key(4, _integer(1, 64), "threads that commit to disk"))
-    partitions_max: int = cast(
-        "int", _limit("partitions_max", _integer(1, 100_000), "partition replicas this process takes")
-    )
-    map_bytes: int = cast("int", _key(64 * GIB, _bytes(MIB, 1 << 46), "address space of one replica's file"))
-    log_level: str = cast("str", _key("info", _one_of("debug", "info", "warning", "error"), "least level logged"))
-    allow_insecure_remote: bool = cast(
-        "bool", _key(False, _flag, "listen beyond loopback although there are no credentials yet")
-    )
+    metadata_voters: int = _key(3, _voters, "voters of the metadata group: 1, 3 or 5")
+    writer_threads: int = _key(4, _integer(1, 64), "threads that commit to disk")
+    partitions_max: int = _key(_LIMITS.partitions_max, _integer(1, 100_000), "partition replicas this process takes")
+    map_bytes: int = _key(64 * GIB, _bytes(MIB, 1 << 46), "address space of one replica's file")
+    log_level: str = _key("info", _one_of("debug", "info", "warning", "error"), "least level logged")
+    allow_insecure_remote: bool = _key(False, _flag, "listen beyond loopback although there are no credentials yet")
     # limits
-    uncommitted_bytes_max: int = cast(
-        "int", _limit("uncommitted_bytes_max", _bytes(MIB, 1 << 40), "payload proposed and not yet applied")
+    uncommitted_bytes_max: int = _key(
+        _LIMITS.uncommitted_bytes_max, _bytes(MIB, 1 << 40), "payload proposed and not yet applied"
     )
-    inbound_append_bytes_max: int = cast(
-        "int", _limit("inbound_append_bytes_max", _bytes(MIB, 1 << 40), "payload received and not yet durable")
+    inbound_append_bytes_max: int = _key(
+        _LIMITS.inbound_append_bytes_max, _bytes(MIB, 1 << 40), "payload received and not yet durable"
     )
-    recent_entries_bytes_max: int = cast(
-        "int", _limit("recent_entries_bytes_max", _bytes(MIB, 1 << 40), "recent batches kept in memory")
+    recent_entries_bytes_max: int = _key(
+        _LIMITS.recent_entries_bytes_max, _bytes(MIB, 1 << 40), "recent batches kept in memory"
     )
-    parked_polls_max: int = cast(
-        "int", _limit("parked_polls_max", _integer(1, 1_000_000), "long polls waiting at once")
-    )
-    concurrent_rpcs_max: int = cast(
-        "int", _limit("concurrent_rpcs_max", _integer(16, 1_000_000), "calls and streams at once")
-    )
+    parked_polls_max: int = _key(_LIMITS.parked_polls_max, _integer(1, 1_000_000), "long polls waiting at once")
+    concurrent_rpcs_max: int = _key(_LIMITS.concurrent_rpcs_max, _integer(16, 1_000_000), "calls and streams at once")
     # timing
-    data_tick_seconds: float = cast("float", _time("data_tick_seconds", "heartbeat of partitions"))
-    data_election_ticks: int = cast(
-        "int", _key(_TIMING.data_election_ticks, _integer(3, 1000), "heartbeats missed before an election")
+    data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat of partitions")
+    data_election_ticks: int = _key(
+        _TIMING.data_election_ticks, _integer(3, 1000), "heartbeats missed before an election"
     )
-    metadata_tick_seconds: float = cast("float", _time("metadata_tick_seconds", "heartbeat of the metadata group"))
-    metadata_election_ticks: int = cast(
-        "int", _key(_TIMING.metadata_election_ticks, _integer(3, 1000), "heartbeats missed before its election")
+    metadata_tick_seconds: float = _time(_TIMING.metadata_tick_seconds, "heartbeat of the metadata group")
+    metadata_election_ticks: int = _key(
+        _TIMING.metadata_election_ticks, _integer(3, 1000), "heartbeats missed before its election"
     )
-    retention_check_seconds: float = cast("float", _time("retention_check_seconds", "how often retention is enforced"))
-    leadership_publish_seconds: float = cast(
-        "float", _time("leadership_publish_seconds", "how often leaders say again what they lead")
+    retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "how often retention is enforced")
+    leadership_publish_seconds: float = _time(
+        _TIMING.leadership_publish_seconds, "how often leaders say again what they lead"
     )
-    controller_seconds: float = cast("float", _time("controller_seconds", "how often the controller looks"))
-    shutdown_seconds: float = cast("float", _time("shutdown_seconds", "longest orderly shutdown"))
+    controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")
+    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown")
 
     def limits(self) -> Limits:
         """The process's budgets."""
@@ -356,7 +344,7 @@ def _checked(layers: Dynaconf) -> LoadedConfig:
     for name, key in CONFIG_KEYS.items():
         if name in layers:
             sources[name] = str(get_history(layers, key=name)[-1]["identifier"])
-            values[name] = layers.get(name)
+            values[name] = key.parse(layers.get(name))  # lists come back as lists
         else:
             sources[name] = "default"
             values[name] = key.default

@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 _DRAIN_SECONDS = 0.02
 """After a stall the timers wait this long, so that what piled up in the sockets is read first."""
+_SNAPSHOT_PAUSE_SECONDS = 1.0
+"""Between two snapshots of a group to one replica."""
 _TRUNCATE_ROWS = 256
 """Rows deleted per transaction behind a truncation point: bounds the commit's latency."""
 
@@ -292,9 +294,10 @@ class Engine:
         try:
             action(group)
         except InvariantError as error:
-            self._break(group, error)
+            self.break_group(group, error)
 
-    def _break(self, group: Group[StateMachine], error: Exception) -> None:
+    def break_group(self, group: Group[StateMachine], error: Exception) -> None:
+        """The replica is damaged or broke a rule: silent from now on."""
         log.error(
             "replica_stopped",
             group_id=group.group_id,
@@ -409,7 +412,9 @@ class Engine:
             self._on_truncated(group, update.truncation)
         if write.work is not None:
             self._finish_append(group, write.work)
-        self.mark_dirty(group)
+        else:
+            group.wake_progress()  # whoever waits for the state to be durable
+            self.mark_dirty(group)
 
     def _finish_append(self, group: Group[StateMachine], work: AppendWork) -> None:
         for message in work.responses:
@@ -427,7 +432,11 @@ class Engine:
         """What a snapshot taken now would begin as; the stream replaces it by what its transaction really read."""
         if self._sender.is_full(group.group_id):
             return None
-        position = group.log_start
+        if group.durable_membership != group.core.membership:
+            # a snapshot must name its receiver as a member: make the change that added it durable first
+            self.flush_state(group)
+            return None
+        position: LogPosition | None = group.log_start
         state_index = group.durable_state_index
         if group.group_id == METADATA_GROUP_ID:
             position = group.position_of(state_index)
@@ -441,6 +450,14 @@ class Engine:
             group.core.report_snapshot(message.target, is_sent=False)
             return
         group.snapshots_in_progress += 1
+        now = self.loop.time()
+        if now - group.snapshot_sent_at.get(message.target, -_SNAPSHOT_PAUSE_SECONDS) < _SNAPSHOT_PAUSE_SECONDS:
+            # the last one did not take: a peer that refuses snapshots must not make us stream them without end
+            self.loop.call_later(
+                _SNAPSHOT_PAUSE_SECONDS, self._on_snapshot_streamed, group, message.target, False  # noqa: FBT003
+            )
+            return
+        group.snapshot_sent_at[message.target] = now
         self._sender.start(group, node_id, message)
 
     def _on_snapshot_streamed(self, group: Group[StateMachine], target: ReplicaId, is_sent: bool) -> None:
@@ -808,7 +825,7 @@ class Engine:
             if group.core.role is Role.LEADER
         ]
 
-    def _broadcast(self, rows: list[tuple[int, int, int]]) -> None:
+    def _broadcast(self, rows: Sequence[tuple[int, int, int]]) -> None:
         if rows:
             for node_id in self.peers:
                 self._transport.send(node_id, Channel.CONTROL, FrameType.LEADERSHIP, encode_leadership(rows))

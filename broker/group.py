@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
@@ -121,6 +121,7 @@ class Group(Generic[MachineT]):
         self.durable_position: LogPosition | None = None
         self.pending_truncation: LogPosition | None = None
         self.snapshots_in_progress = 0
+        self.snapshot_sent_at: dict[ReplicaId, float] = {}
         self.on_applied: Callable[[Entry, object], None] | None = None
         """Called after each applied entry with its result (the append judge's overlay, metadata's changes)."""
         self.on_leadership: Callable[[], None] | None = None
@@ -438,7 +439,7 @@ def _fail(future: asyncio.Future[list[object]] | asyncio.Future[LogIndex], error
         future.add_done_callback(_consume_exception)
 
 
-def _consume_exception(future: asyncio.Future[object] | asyncio.Task[object]) -> None:
+def _consume_exception(future: asyncio.Future[Any]) -> None:  # whatever it would have given
     """A waiter may be gone (its request was cancelled): its failure is then nobody's business."""
     if not future.cancelled():
         future.exception()

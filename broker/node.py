@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid as uuid_module
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -95,7 +96,8 @@ class Node:
         self.replicas = LocalReplicas(
             self.loop, self.engine, self.store, self.writers, self.registry, self._on_serving, self._on_retired
         )
-        self.partitions: dict[GroupId, PartitionLog] = {}
+        self._partitions: dict[GroupId, PartitionLog] = {}
+        self.partitions: Mapping[GroupId, PartitionLog] = self._partitions
         self.watchdog = Watchdog(self.loop, self.timing.stall_seconds)
         self.disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
         self.grpc = GrpcServer(self)
@@ -165,8 +167,8 @@ class Node:
         self._readers.shutdown(wait=False)
         self._stopped.set()
 
-    def _spawn(self, coroutine: object) -> None:
-        task = self.loop.create_task(coroutine)  # type: ignore[arg-type]
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = self.loop.create_task(coroutine)
         task.add_done_callback(self._on_task_done)
         self._tasks.append(task)
 
@@ -301,7 +303,7 @@ class Node:
         )
         for seed in seeds:
             async with grpc.aio.insecure_channel(seed) as channel:
-                stub = pb_grpc.AdminStub(channel)
+                stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
                     answer = await stub.RegisterNode(request, timeout=5.0)
                 except grpc.aio.AioRpcError as error:
@@ -421,11 +423,11 @@ class Node:
     # ------------------------------------------------------------------------------------------------ partitions
 
     def _on_serving(self, group: Group[LogPartition]) -> None:
-        self.partitions[group.group_id] = PartitionLog(group, self, self.store)
+        self._partitions[group.group_id] = PartitionLog(group, self, self.store, self._on_damage)
         self._bump_topology()
 
     def _on_retired(self, group_id: GroupId) -> None:
-        self.partitions.pop(group_id, None)
+        self._partitions.pop(group_id, None)
         self._bump_topology()
 
     async def _tend_partitions(self) -> None:
@@ -595,11 +597,14 @@ class Node:
 
     def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
         """See `EngineOwner`."""
-        self.partitions.pop(group.group_id, None)
+        self._partitions.pop(group.group_id, None)
         self.replicas.broken[group.group_id] = str(error)
         self._readers.submit(self.registry.quarantine, group.key, str(error))
         if group.group_id == METADATA_GROUP_ID:
             self.on_fatal(error)
+
+    def _on_damage(self, group: Group[LogPartition], error: Exception) -> None:
+        self.engine.break_group(group, error)
 
     def on_fatal(self, error: BaseException) -> None:
         """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""

@@ -143,9 +143,12 @@ class SnapshotReceiver:
         """Take a frame in; the whole snapshot when this was its last."""
         if frame_type is FrameType.SNAPSHOT_BEGIN:
             begin = decode_snapshot_begin(body)
-            for other, assembly in list(self._assemblies.items()):
-                if other[0] == node_id and assembly.begin.group_id == begin.group_id:
-                    self._drop(other)
+            for key in [
+                key
+                for key, other in self._assemblies.items()
+                if key[0] == node_id and other.begin.group_id == begin.group_id
+            ]:
+                self._drop(key)
             self._assemblies[node_id, begin.stream_id] = _Assembly(begin)
             return None
         if frame_type is FrameType.SNAPSHOT_ROWS:

@@ -287,7 +287,8 @@ class Fetcher:
         """Leave a poll at a former leader, which may be frozen, and go to the new one."""
         for partition in self.partitions.values():
             leader = self._resolver.leader(partition.group_id)
-            if partition.polled and leader and leader.leader_epoch > partition.polled.leader_epoch:
-                partition.forget_poll()
+            if leader is not None and leader.leader_epoch > partition.leader_epoch:
+                if partition.polled is not None:
+                    partition.forget_poll()
                 partition.not_before = 0.0
         self._wake.set()

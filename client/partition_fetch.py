@@ -43,6 +43,8 @@ class PartitionFetch:
         """Counts polls and seeks: an answer to an older number is dropped."""
         self.polled: Leader | None = None
         """Whom a poll is under way to."""
+        self.leader_epoch = 0
+        """Of the leader polled last."""
         self.is_paused = False
         self.error: RaftMQError | None = None
         """Raised at the next read instead of records; stays until a seek."""
@@ -71,6 +73,7 @@ class PartitionFetch:
         """Note that a poll is under way; returns its number."""
         self.poll_number += 1
         self.polled = leader
+        self.leader_epoch = leader.leader_epoch
         return self.poll_number
 
     def end_poll(self, number: int) -> bool:

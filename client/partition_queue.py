@@ -86,10 +86,6 @@ class PartitionQueue:
         rest = [self.open] if self.open is not None else []
         return [*self.pipeline, *self.ready, *rest]
 
-    def is_full_ready(self) -> bool:
-        """Whether there is something that need not wait for more records: a full batch, or a repetition."""
-        return bool(self.ready) or any(not batch.is_sent for batch in self.pipeline)
-
     # ---------------------------------------------------------------------------------------------------------- sending
 
     def close_open(self, codec: int) -> None:
@@ -178,11 +174,10 @@ class PartitionQueue:
                 batch.is_sent = False
                 batch.may_be_applied |= is_outcome_unknown
 
-    def abandon_sent(self) -> bool:
-        """Another leader took over: everything unanswered goes to it. True if there was anything."""
+    def abandon_sent(self) -> None:
+        """Another leader took over: everything unanswered goes to it."""
         unanswered = [Attempt(batch, batch.attempt) for batch in self.pipeline if batch.is_sent]
         self.retry(unanswered, is_outcome_unknown=True)
-        return bool(unanswered)
 
     def is_head(self, batch: ProducerBatch) -> bool:
         """Whether no earlier batch is still under way."""

@@ -591,10 +591,10 @@ class Producer:
             self.reschedule(queue)
         for queue in list(self._active):
             leader = self._resolver.leader(queue.group_id)
-            sent_to = queue.sent_to
-            has_moved = leader is not None and sent_to is not None and leader.leader_epoch > sent_to.leader_epoch
-            # A frozen leader answers nothing: its successor gets the batches at once, under the same sequences.
-            if has_moved and queue.abandon_sent():
+            if leader is not None and queue.sent_to is not None and leader.leader_epoch > queue.sent_to.leader_epoch:
+                # A frozen leader answers nothing: its successor gets the batches at once, under the same sequences.
+                queue.abandon_sent()
+                queue.not_before = 0.0
                 self.reschedule(queue)
 
     # ----------------------------------------------------------------------------------------------------------- answers

@@ -255,24 +255,28 @@ class AppendedSpan(NamedTuple):
 class BulkDelivery:
     """Awaitable for all records of one `send_many`.
 
-    ``await`` returns the spans in the order of sending, or raises the first failure once every record's outcome is known.
+    ``await`` returns the spans (of each partition in the order of sending), or raises the first failure once every record's outcome is known.
     """
 
-    __slots__ = ("_spans", "count")
+    __slots__ = ("_last", "_spans", "count")
 
     def __init__(self) -> None:
         self.count = 0
         """Records taken."""
         self._spans: list[tuple[ProducerBatch, int, int]] = []
+        self._last: dict[tuple[str, int], int] = {}  # per partition, its last span, so that neighbours become one
 
     def add(self, batch: ProducerBatch, position: int, count: int) -> None:
         """Note that `count` records went into `batch` from `position` on."""
         self.count += count
-        if self._spans:
-            last, start, length = self._spans[-1]
+        key = (batch.topic, batch.partition)
+        at = self._last.get(key)
+        if at is not None:
+            last, start, length = self._spans[at]
             if last is batch and start + length == position:
-                self._spans[-1] = (batch, start, length + count)
+                self._spans[at] = (batch, start, length + count)
                 return
+        self._last[key] = len(self._spans)
         self._spans.append((batch, position, count))
 
     def done(self) -> bool:

@@ -198,10 +198,6 @@ class Resolver:
         if address == self._watch_address and len(self._candidates()) > 1:
             self._restart_watch()
 
-    def forget_connection(self, address: str) -> None:
-        """Drop a dead connection; the next caller gets a new one."""
-        self.suspect(address)
-
     # ---------------------------------------------------------------------------------------------------------- calling
 
     async def call_any(

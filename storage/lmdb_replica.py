@@ -248,11 +248,13 @@ class LmdbReplica:
         with self._read() as transaction, transaction.cursor(self._databases.log) as cursor:
             if not cursor.set_key(encode_key(first)):
                 self._missing_row(transaction, first)
-            for value in cursor.iternext(keys=False):
+            for row_key, value in cursor.iternext():
                 size += len(value) - ROW_OVERHEAD_BYTES
                 if found and (size > bytes_max or found[-1].index == last):
                     break
-                found.append(decode_row(first + len(found), value))
+                found.append(decode_row(decode_key(row_key), value))
+                if found[-1].index != first + len(found) - 1:
+                    raise CodecError(f"row {first + len(found) - 1} is not where it belongs")
             else:
                 if not found or found[-1].index < last:
                     self._missing_row(transaction, LogIndex(first + len(found)))

@@ -97,10 +97,11 @@ def _check_run(cursor: Cursor[memoryview], walk: _Walk, meta: ReplicaMeta, start
     """Every row after `walk` to the end: checksum, and that it continues the row before it."""
     if not cursor.set_key(encode_key(walk.index + 1)):
         raise CodecError(f"no row {walk.index + 1}")
-    for value in cursor.iternext(keys=False):
+    for key, value in cursor.iternext():
         header = decode_row_header(walk.index + 1, value)
         if (
-            header.base_offset != walk.next_offset
+            decode_key(key) != header.index
+            or header.base_offset != walk.next_offset
             or header.term < walk.term
             or header.append_time_ms < walk.append_time_ms
             or (header.record_count > 0) != (header.kind is EntryKind.DATA)

@@ -74,6 +74,10 @@ class Administrator:
             change = self._draw_change(core)
             if change is not None:
                 self._propose(leader, core, change)
+            if self._cluster.random.random() < 0.3:  # impatient: the next one at once
+                change = self._draw_change(core)
+                if change is not None:
+                    self._propose(leader, core, change)
         self._retire()
         self._later(self._cluster.options.membership_every, self._change)
 

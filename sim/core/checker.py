@@ -13,7 +13,7 @@ from sim.core.disk import LogCopy, SimDisk
 from sim.core.invariants.acknowledged import Acknowledged
 from sim.core.invariants.applied_state import AppliedState
 from sim.core.invariants.committed_log import CommittedLog
-from sim.core.invariants.durability import check_ack_durable, check_applied_durable
+from sim.core.invariants.durability import check_ack_durable, check_applied_durable, check_no_hole
 from sim.core.invariants.election_safety import ElectionSafety
 from sim.core.invariants.leader_completeness import check_leader_completeness
 from sim.core.invariants.log_matching import LogMatching
@@ -89,6 +89,7 @@ class Checker:
         if core.role is Role.LEADER and seen.leader_term != core.term:
             seen.leader_term = core.term
             self.elections.on_leader(replica.replica_id, core.term)
+            self.votes.on_leader(replica.replica_id, core.term, core.membership, self._disks)
         if core.commit_index != seen.commit:
             self._on_commit(replica, core, seen)
 
@@ -150,6 +151,10 @@ class Checker:
         """A message leaves at once."""
         if isinstance(message, VoteRequest):
             self.votes.on_request(message)
+
+    def on_durable(self, replica: Watched) -> None:
+        """A write is done."""
+        check_no_hole(replica.replica_id, replica.disk)
 
     def on_response(self, replica: Watched, message: Message) -> None:
         """A message leaves that had to wait for the disk."""

@@ -25,6 +25,7 @@ class Clients:
         self._later(options.propose_every, self._propose_at_random)
         if options.read_every:
             self._later(options.read_every, self._read_at_random)
+            cluster.on_leader = self._welcome
 
     def stop(self) -> None:
         """No more requests at random; the ones below may still be called."""
@@ -84,6 +85,11 @@ class Clients:
         """Propose one new operation."""
         return self.propose(replica, [self._new_proposal()])
 
+    def _welcome(self, leader: SimReplica) -> None:
+        """Clients were waiting for a leader: some ask at once."""
+        if not self._is_stopped and self._cluster.random.random() < 0.7:
+            self._cluster.events.after(int(self._cluster.random.random() * TICK / 2), self.read, leader)
+
     def _read_at_random(self) -> None:
         if self._is_stopped:
             return
@@ -97,15 +103,22 @@ class Clients:
 
     def read(self, replica: SimReplica) -> None:
         """Ask a replica for a confirmed read index."""
-        core = replica.core
-        if core is None or replica.paused_until > self._cluster.events.now:
-            return
         self._read_number += 1
         checker = self._cluster.checker
         checker.reads.on_asked(self._read_number, checker.committed.last_index)
+        self._arrive(replica, replica.life, self._read_number)
+
+    def _arrive(self, replica: SimReplica, life: int, request_id: int) -> None:
+        core = replica.core
+        if core is None or replica.life != life:
+            return
+        pause = replica.paused_until - self._cluster.events.now
+        if pause > 0:
+            self._cluster.events.after(pause, self._arrive, replica, life, request_id)
+            return
         trace = self._cluster.world.trace
         if trace:
             role = "leader" if core.role is Role.LEADER else "follower"
-            trace(f"{self._cluster.events.now:>7} r{replica.replica_id} ({role}) is asked read {self._read_number}")
-        core.read_index(self._read_number)
+            trace(f"{self._cluster.events.now:>7} r{replica.replica_id} ({role}) is asked read {request_id}")
+        core.read_index(request_id)
         replica.pump()

@@ -46,7 +46,11 @@ class SimCluster:
         """In order of id; removed and destroyed ones stay listed."""
         self.checker = Checker(self.disks)
         self.network = SimNetwork(self.events, random_, options, self._deliver, self._report)
-        self.world = World(self.events, random_, options, self.network, self.checker, build.core, trace)
+        self.on_leader: Callable[[SimReplica], None] | None = None
+        """Told of every new leader."""
+        self.world = World(
+            self.events, random_, options, self.network, self.checker, build.core, self._tell_leader, trace
+        )
         voters = tuple(ReplicaId(number) for number in range(1, options.voter_count + 1))
         self.born = Membership(voters=voters)
         for replica_id in voters:
@@ -62,6 +66,10 @@ class SimCluster:
         replica_id = ReplicaId(len(self.replicas) + 1)
         self._create(replica_id, None)
         return replica_id
+
+    def _tell_leader(self, replica: SimReplica) -> None:
+        if self.on_leader is not None:
+            self.on_leader(replica)
 
     def _deliver(self, message: Message) -> None:
         replica = self.replicas.get(message.target)

@@ -15,6 +15,7 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
 from raftmq.raft.ready import AppendWork
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
+from sim.core.invariants.violation import demand
 from sim.core.state_machine import MachineState
 
 BLANK = LogPosition(index=LogIndex(0), term=Term(0), next_offset=Offset(0))
@@ -182,8 +183,9 @@ class SimDisk:
     def read(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...]:
         """Durable entries `first`..`last`, cut off before `bytes_max` payload bytes but at least one."""
         start = first - self.log.position.index - 1
-        assert start >= 0, f"read of {first}, log starts after {self.log.position.index}"
-        assert last <= self.log.last_index, f"read up to {last}, durable log ends at {self.log.last_index}"
+        is_inside = start >= 0 and last <= self.log.last_index
+        detail = f"{first}..{last} of a durable log {self.log.position.index + 1}..{self.log.last_index}"
+        demand(is_inside, "ReadsDurable", detail)
         taken: list[Entry] = []
         size = 0
         for entry in self.log.entries[start : last - self.log.position.index]:

@@ -48,6 +48,8 @@ class World:
     network: SimNetwork
     checker: Checker
     core_factory: CoreFactory
+    on_leader: Callable[[SimReplica], None]
+    """A replica became leader: clients were waiting for one."""
     trace: Callable[[str], None] | None
     """None: nobody reads it, so nothing is formatted."""
 
@@ -134,8 +136,11 @@ class SimReplica:
         core = self.core
         if core is None:
             return
-        if self.paused_until > self.world.events.now:
-            self.world.events.after(self.paused_until - self.world.events.now, self.receive, message)
+        pause = self.paused_until - self.world.events.now
+        if pause > 0:
+            # After a pause everything is there at once, in whatever order sockets are read.
+            jitter = 0 if self.world.options.is_ordered else int(self.world.random.random() * TICK)
+            self.world.events.after(pause + jitter, self.receive, message)
             return
         if self.world.trace:
             self._trace("receives " + describe_message(message))
@@ -207,9 +212,12 @@ class SimReplica:
 
     def _run(self, core: RaftCore, ready: Ready) -> None:
         world = self.world
-        if ready.role_change is not None and world.trace:
-            change = ready.role_change
-            self._trace(f"is {change.role.value} in term {change.term}, leader {change.leader_id}")
+        change = ready.role_change
+        if change is not None:
+            if world.trace:
+                self._trace(f"is {change.role.value} in term {change.term}, leader {change.leader_id}")
+            if change.role is Role.LEADER:
+                world.on_leader(self)
         for message in ready.messages:
             world.checker.on_message(message)
             self._send(message)
@@ -264,6 +272,7 @@ class SimReplica:
             self.world.events.after(self.paused_until - self.world.events.now, self._on_written, life)
             return
         job = self.disk.complete()
+        self.world.checker.on_durable(self)
         if isinstance(job, CompactionJob):
             self.on_compacted(core, job.position)
         else:

@@ -128,11 +128,10 @@ async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
         engine = cluster.nodes[leader.replica_id].engine
         engine.flush_state(leader)
         while leader.durable_state_index < leader.core.applied_index:
-            await leader.propose([data(0)])[1]
-            engine.flush_state(leader)
+            await next_progress([leader])
         engine.truncate(leader, leader.durable_state_index)
         while leader.log_start.index <= 40:
-            await leader.propose([data(0)])[1]
+            await next_progress([leader])
         cluster.heal()
         end = leader.machine.next_offset
         while lagging.machine.next_offset < end:

@@ -3,7 +3,7 @@
 | invariant | file | Ongaro's thesis |
 |---|---|---|
 | `ElectionSafety`: at most one leader per term | `election_safety.py` | figure 3.2, 3.4 |
-| `VoteOnce`, `VoteDurable`, `UpToDate`: one vote per term, kept, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
+| `VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: one vote per term, kept, by a majority, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
 | `LogMatching`: same index and term, same entry and same past | `log_matching.py` | figure 3.2, 3.5 |
 | `DenseOffsets`: each entry starts at the offset where the one before it ended | `log_matching.py` | ours |
 | `LogInv`: committed prefixes agree | `committed_log.py` | figure 3.2 (State Machine Safety) |
@@ -11,6 +11,7 @@
 | `CommitOwnTerm`: leaders commit by counting in their own term only | `committed_log.py` | 3.6.2, figure 3.7 |
 | `LeaderCompleteness`: a new leader has everything committed | `leader_completeness.py` | figure 3.2, 3.6 |
 | `CommittedIsDurable`, `AckDurable`: nothing is applied or acknowledged before it is durable | `durability.py` | 3.8 |
+| `NoHole`, `ReadsDurable`: no entry is deleted before its state is durable, none read that is not | `durability.py`, `disk.py` | 5.1 |
 | `Monotone`: term, commit and applied index never go back | `monotone.py` | 3.3, 3.5 |
 | `PreVoteKeepsTerm`: asking a pre-vote does not raise the term | `monotone.py` | 9.6 |
 | `LeaderAppendOnly`: a leader never overwrites its own log | `checker.py` | figure 3.2 |

@@ -1,5 +1,6 @@
-"""`CommittedIsDurable` and `AckDurable`: what is applied or acknowledged is on that replica's disk
-(thesis 3.8; a leader may commit before its own write is done, 10.2.1, but not apply).
+"""`CommittedIsDurable`, `AckDurable`, `NoHole`: what is applied or acknowledged is on that replica's disk
+(thesis 3.8; a leader may commit before its own write is done, 10.2.1, but not apply), and so is the state of
+everything that was deleted from its log (5.1).
 """
 
 from __future__ import annotations
@@ -32,3 +33,12 @@ def check_ack_durable(disk: SimDisk, response: AppendResponse) -> None:
             "AckDurable",
             f"r{replica_id} acknowledges {response.index}, its durable log ends at {disk.log.last_index}",
         )
+
+
+def check_no_hole(replica_id: int, disk: SimDisk) -> None:
+    """Something just became durable: no entry is missing between the durable state and the durable log."""
+    demand(
+        disk.state.machine.index >= disk.log.position.index,
+        "NoHole",
+        f"r{replica_id} has state as of {disk.state.machine.index}, its log starts after {disk.log.position.index}",
+    )

@@ -1,11 +1,15 @@
-"""`VoteOnce`, `VoteDurable`, `UpToDate`: a replica votes once in a term, remembers it through a crash, and never for a
-candidate whose log is less up to date than its own (thesis 3.4, 3.6.1, 3.8).
+"""`VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: a replica votes once in a term, remembers it through a crash, and
+never for a candidate whose log is less up to date than its own; a leader has a majority's votes (thesis 3.4, 3.6.1, 3.8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
 from raftmq.raft.messages import VoteRequest, VoteResponse
+from sim.core.disk import SimDisk
 from sim.core.invariants.violation import demand
 
 
@@ -43,3 +47,10 @@ class Votes:
         demand(first == candidate, "VoteOnce", f"r{voter} votes for r{first} and r{candidate} in term {term}")
         is_kept = hard_state.term > term or (hard_state.term == term and hard_state.vote == candidate)
         demand(is_kept, "VoteDurable", f"r{voter} votes for r{candidate} in term {term}, durable is {hard_state}")
+
+    def on_leader(self, leader_id: int, term: int, membership: Membership, disks: Mapping[int, SimDisk]) -> None:
+        """A replica just became leader: a majority of each half has its vote on disk, or has moved on since."""
+        for half in (membership.voters, membership.outgoing):
+            states = [disks[voter].hard_state for voter in half]
+            count = sum(state.term > term or (state.term == term and state.vote == leader_id) for state in states)
+            demand(not half or count * 2 > len(half), "VoteQuorum", f"r{leader_id} leads term {term} by votes {states}")

@@ -1,0 +1,348 @@
+"""One node in memory around real cores, state machines and the in-memory store: what the services run on in their tests.
+
+Commits are synchronous unless `hold_commits`: then proposals stay uncommitted until `release_commits`. No sockets, no
+threads, no wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from raftmq.batch_header import seal
+from raftmq.broker.config import BrokerConfig
+from raftmq.broker.founding import born
+from raftmq.broker.group import Group
+from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.recent_entries import RecentEntriesBudget
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.producer_ids import ProducerIds
+from raftmq.broker.services.queue import QueueService
+from raftmq.broker.services.topology import TopologyService
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.raft.ready import AppendWork, Role
+from raftmq.raft.settings import RaftSettings
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.memory_log_store import MemoryLogStore
+from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, NodeId, ReplicaId, Term
+
+T = TypeVar("T")
+
+NODE_ID = NodeId(1)
+CLUSTER_ID = "cluster-of-tests"
+PRODUCER = 7
+
+
+class _View:
+    """The core's view of its group's log; the two refer to each other."""
+
+    group: Group[StateMachine]
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
+        return self.group.entries(first, last, bytes_max)
+
+    def header(self, index: LogIndex) -> EntryHeader:
+        return self.group.header(index)
+
+
+class FakeForwarder:
+    """Stands for another node: remembers what it was asked, answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, object]] = []
+        self.answer: object = RequestError(pb.NO_LEADER, "there is no other node")
+
+    async def forward(self, address, path, request, response_type, timeout_seconds):
+        self.calls.append((address, path, request))
+        if isinstance(self.answer, RequestError):
+            raise self.answer
+        return self.answer
+
+    async def close(self) -> None:
+        return
+
+
+class Harness:
+    """`ServiceHost` and `GroupHost` of one node that is its whole cluster."""
+
+    def __init__(self, limits: Limits | None = None, *, recent_bytes_max: int = 64 * 1024 * 1024) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits or Limits()
+        self.timing = Timing()
+        self.config = BrokerConfig(data_dir=Path("unused"))
+        self.clock_ms = 1_700_000_000_000
+        self.store = MemoryLogStore()
+        self.recent_budget = RecentEntriesBudget(recent_bytes_max)
+        self.partitions: dict[GroupId, PartitionLog] = {}
+        self.groups: dict[GroupId, Group[StateMachine]] = {}
+        self.leaders: dict[GroupId, tuple[NodeId, str, Term]] = {}
+        self.hold_commits = False
+        self.hold_leadership = False
+        self.refusal: RequestError | None = None
+        self.reasons: list[str] = []
+        self.version = 0
+        self.reads_in_thread = 0
+        self._held: list[tuple[Group[StateMachine], AppendWork]] = []
+        self._change: asyncio.Future[None] | None = None
+        self._dirty: set[GroupId] = set()
+        self.uncommitted = 0
+        self.forwarder = FakeForwarder()
+        locator = Locator(self, self.partitions)
+        leader = MetadataLeader(self, self.forwarder)
+        self.producer_ids = ProducerIds(self, leader)
+        self.queue = QueueService(self, self.partitions, self.producer_ids)
+        self.admin = AdminService(self, locator, leader)
+        self.topology = TopologyService(self)
+
+    # ---------------------------------------------------------------------------------------------------- life
+
+    async def start(self) -> Harness:
+        group = self.add_group(METADATA_GROUP_ID, ReplicaId(1), Metadata())
+        group.on_applied = self._on_metadata_applied
+        group.core.campaign()
+        self.pump(group)
+        await self._metadata(InitializeCluster(CLUSTER_ID, 1))
+        await self.register(1, "uuid-1")
+        return self
+
+    async def register(self, node_id: int, uuid: str, host: str = "") -> None:
+        await self._metadata(
+            RegisterNode(
+                uuid=uuid, node_id=node_id, client_address=f"node-{node_id}:9400", peer_address=f"node-{node_id}:9401",
+                http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=1,
+            )
+        )  # fmt: skip
+
+    async def _metadata(self, command) -> object:
+        _, applied = self.metadata.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
+        return (await applied)[0]
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            group.close()
+
+    def add_group(self, group_id: GroupId, replica_id: ReplicaId, machine: StateMachine) -> Group[StateMachine]:
+        key = ReplicaKey(group_id, replica_id)
+        self.store.create(key, born(Membership((replica_id,))), ())
+        restored = self.store.open(key)
+        view = _View()
+        core = RaftCore(replica_id, restored, view, random.Random(1), RaftSettings())
+        group = Group(key, core, machine, self.store, self, self.recent_budget, lambda replica: NODE_ID)
+        view.group = group
+        group.durable_position = restored.position
+        self.groups[group_id] = group
+        return group
+
+    def _on_metadata_applied(self, entry: Entry, result: object) -> None:
+        self.bump()
+        machine = self.metadata.machine
+        for partition in machine.partitions_of_node(NODE_ID):
+            group_id = GroupId(partition.group_id)
+            if group_id not in self.groups:
+                group = self.add_group(group_id, ReplicaId(partition.replicas[0].replica_id), LogPartition())
+                self.partitions[group_id] = PartitionLog(cast("Group[LogPartition]", group), self, self.store)
+                if not self.hold_leadership:
+                    self.campaign(group_id)
+        for group_id in [g for g in self.partitions if machine.partition(g) is None]:
+            self.groups.pop(group_id).close()
+            del self.partitions[group_id]
+
+    def campaign(self, group_id: GroupId) -> None:
+        group = self.groups[group_id]
+        group.core.campaign()
+        self.mark_dirty(group)
+
+    def lose_leadership(self, group_id: GroupId, to: tuple[NodeId, str, Term] | None = None) -> None:
+        """The group's leader here steps down; `to` is who leads instead, as far as this node knows."""
+        group = self.groups[group_id]
+        group.core.step_down()
+        self.pump(group)
+        if to is None:
+            self.leaders.pop(group_id, None)
+        else:
+            self.leaders[group_id] = to
+        self.bump()
+
+    # ---------------------------------------------------------------------------------------------------- the pump
+
+    def mark_dirty(self, group: Group[StateMachine]) -> None:
+        if group.group_id not in self._dirty:
+            self._dirty.add(group.group_id)
+            self.loop.call_soon(self.pump, group)
+
+    def pump(self, group: Group[StateMachine]) -> None:
+        self._dirty.discard(group.group_id)
+        core = group.core
+        while not group.is_closed and core.has_ready(with_append=True):
+            ready = core.ready(with_append=True)
+            if ready.append is not None:
+                if ready.append.entries:
+                    group.recent.append(ready.append.entries)
+                if self.hold_commits:
+                    self._held.append((group, ready.append))
+                else:
+                    self._commit(group, ready.append)
+            if ready.apply:
+                group.apply(ready.apply)
+            if ready.role_change is not None:
+                if ready.role_change.role is Role.LEADER:
+                    self.leaders[group.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
+                else:
+                    group.fail_waiters()
+                group.wake_progress()
+                if group.on_leadership is not None:
+                    group.on_leadership()
+                self.bump()
+            for read in ready.reads:
+                group.on_read_confirmed(read.request_id, read.read_index)
+            for request_id in ready.failed_reads:
+                group.on_read_failed(request_id)
+
+    def _commit(self, group: Group[StateMachine], work: AppendWork) -> None:
+        core = group.core
+        hard_state = HardState(core.term, core.vote, core.commit_index)
+        self.store.append_batch([(group.key, Update(hard_state=hard_state, entries=work.entries))])
+        core.append_done(work.token)
+
+    def release_commits(self) -> None:
+        """Everything held becomes durable, in order."""
+        self.hold_commits = False
+        held, self._held = self._held, []
+        for group, work in held:
+            self._commit(group, work)
+            self.mark_dirty(group)
+
+    # ---------------------------------------------------------------------------------------------------- GroupHost
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def reserve_uncommitted(self, size: int) -> bool:
+        if self.uncommitted + size > self.limits.uncommitted_bytes_max:
+            return False
+        self.uncommitted += size
+        return True
+
+    def release_uncommitted(self, size: int) -> None:
+        self.uncommitted -= size
+
+    def refusal_of_writes(self) -> RequestError | None:
+        return self.refusal
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        self.reads_in_thread += 1
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        return self.leaders.get(group_id, (NodeId(0), "", Term(0)))
+
+    # ---------------------------------------------------------------------------------------------------- ServiceHost
+
+    @property
+    def node_id(self) -> NodeId:
+        return NODE_ID
+
+    @property
+    def cluster_id(self) -> str:
+        return CLUSTER_ID
+
+    @property
+    def metadata(self) -> Group[Metadata]:
+        return cast("Group[Metadata]", self.groups[METADATA_GROUP_ID])
+
+    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
+        found = self.partitions.get(group_id)
+        return found.group if found is not None else None
+
+    async def wait_revision(self, revision: int) -> None:
+        while self.metadata.machine.applied_index < revision:
+            await asyncio.shield(self.metadata.wait_progress())
+
+    def not_ready_reasons(self) -> list[str]:
+        return self.reasons
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        return node_id == NODE_ID
+
+    def partition_groups(self) -> list[Group[LogPartition]]:
+        return [partition.group for partition in self.partitions.values()]
+
+    async def next_topology_change(self) -> None:
+        if self._change is None:
+            self._change = self.loop.create_future()
+        await asyncio.shield(self._change)
+
+    def topology_version(self) -> int:
+        return self.version
+
+    def bump(self) -> None:
+        self.version += 1
+        if self._change is not None:
+            change, self._change = self._change, None
+            change.set_result(None)
+
+    # ---------------------------------------------------------------------------------------------------- shorthands
+
+    def call(self, seconds: float = 10.0, *, is_forwarded: bool = False) -> Call:
+        return Call(self.loop.time() + seconds, is_forwarded=is_forwarded)
+
+    async def topic(self, name: str = "flights", partitions: int = 1, **config: str) -> pb.Topic:
+        request = pb.CreateTopicRequest(
+            name=name, partitions=partitions, config={key.replace("_", "."): value for key, value in config.items()}
+        )
+        return (await self.admin.create_topic(request, self.call())).topic
+
+    def partition(self, topic: pb.Topic, number: int = 0) -> PartitionLog:
+        return self.partitions[GroupId(topic.partitions[number].group_id)]
+
+    async def append(self, topic: pb.Topic, *batches: bytes, seconds: float = 10.0) -> pb.PartitionAppendResult:
+        request = append_request(topic, *batches)
+        return (await self.queue.append(request, self.call(seconds))).partitions[0]
+
+
+@contextlib.asynccontextmanager
+async def running(limits: Limits | None = None, *, recent_bytes_max: int = 64 * 1024 * 1024) -> AsyncIterator[Harness]:
+    """A node that serves, and is closed afterwards."""
+    harness = await Harness(limits, recent_bytes_max=recent_bytes_max).start()
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def append_request(topic: pb.Topic, *batches: bytes, correlation_id: int = 0) -> pb.AppendRequest:
+    part = pb.PartitionAppend(topic_id=topic.topic_id, partition=0, batches=batches)
+    return pb.AppendRequest(correlation_id=correlation_id, partitions=[part])
+
+
+def poll_request(topic: pb.Topic, offset: int, **options: int) -> pb.PollRequest:
+    part = pb.PartitionPoll(topic_id=topic.topic_id, partition=0, offset=offset, max_bytes=1 << 20)
+    return pb.PollRequest(partitions=[part], max_bytes=1 << 20, **options)
+
+
+def batch(
+    count: int = 1, *, sequence: int = 0, producer: int = PRODUCER, epoch: int = 0, body: bytes = b"opaque"
+) -> bytes:
+    """A batch as brokers see it: the body is not looked into."""
+    return seal(
+        body, record_count=count, raw_body_bytes=len(body), base_timestamp_ms=1, max_timestamp_ms=2,
+        producer_id=producer, producer_epoch=epoch, first_sequence=sequence,
+    )  # fmt: skip

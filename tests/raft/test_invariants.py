@@ -1,0 +1,97 @@
+"""Each local invariant stops the replica when it is broken: the checks themselves are checked."""
+
+from collections.abc import Callable
+
+import pytest
+from raftmq.errors import InvariantError
+from raftmq.raft.core import RaftCore
+from raftmq.raft.invariants import check_core, check_membership
+from raftmq.raft.membership import Membership
+from raftmq.types import ReplicaId, Term
+
+from tests.raft.harness import START, Cluster, voters
+
+
+def healthy() -> RaftCore:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.propose(1, b"a", b"b")
+    cluster.pump()
+    check_core(leader)
+    return leader
+
+
+def _lower_term(core: RaftCore) -> None:
+    core.term = Term(core.term - 1)
+
+
+def _second_vote(core: RaftCore) -> None:
+    core.vote = ReplicaId(3)
+
+
+def _applied_beyond_commit(core: RaftCore) -> None:
+    core.log.applied = core.log.commit + 1
+
+
+def _commit_beyond_log(core: RaftCore) -> None:
+    core.log.commit = core.log.last_index + 1
+
+
+def _commit_falls(core: RaftCore) -> None:
+    core.log.applied = core.log.applying = core.log.commit = START + 1
+
+
+def _handed_out_beyond_tail(core: RaftCore) -> None:
+    core.log.offset_in_progress = core.log.last_index + 2
+
+
+def _last_term_above_term(core: RaftCore) -> None:
+    core.log.last_term = core.term + 1
+
+
+def _leader_of_another(core: RaftCore) -> None:
+    core.leader_id = ReplicaId(2)
+
+
+def _old_term_committed(core: RaftCore) -> None:
+    core._seen_commit -= 1
+    core.term = Term(core.term + 1)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "name"),
+    [
+        (_lower_term, "term_monotone"),
+        (_second_vote, "one_vote_per_term"),
+        (_applied_beyond_commit, "log_pointers"),
+        (_commit_beyond_log, "log_pointers"),
+        (_commit_falls, "commit_monotone"),
+        (_handed_out_beyond_tail, "unstable_pointers"),
+        (_last_term_above_term, "last_term"),
+        (_leader_of_another, "leader_knows_itself"),
+        (_old_term_committed, "leader_commits_own_term"),
+    ],
+)
+def test_a_broken_invariant_is_noticed_at_once(break_it: Callable[[RaftCore], None], name: str) -> None:
+    core = healthy()
+    break_it(core)
+    with pytest.raises(InvariantError, match=name):
+        check_core(core)
+
+
+def test_a_term_cannot_be_reset_downwards() -> None:
+    core = healthy()
+    with pytest.raises(InvariantError, match="term_monotone"):
+        core._reset(Term(core.term - 1))
+
+
+def test_a_defective_membership_is_noticed() -> None:
+    with pytest.raises(InvariantError, match="membership"):
+        check_membership(Membership(voters(1), learners=voters(1)))
+
+
+def test_the_checks_run_in_production_after_every_input() -> None:
+    core = healthy()
+    core.log.applied = core.log.commit + 1
+    with pytest.raises(InvariantError):
+        core.tick()

@@ -1,0 +1,365 @@
+"""Snapshots with two positions, compaction, and members that fell behind it."""
+
+from dataclasses import replace
+
+import pytest
+from raftmq.errors import InvariantError
+from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import GENESIS, EntryKind, LogPosition
+from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership, MembershipOp
+from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, SnapshotMeta, VoteResponse
+from raftmq.raft.progress import ProgressState
+from raftmq.raft.ready import Role
+from raftmq.types import LogIndex, Offset, ReplicaId, Term
+
+from tests.raft.harness import START, Cluster, MemoryLog, entry, fill, lone, make_core, membership, take, voters
+
+ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
+
+
+def install(
+    position: tuple[int, int],
+    state_index: int,
+    config: Membership | None = None,
+    *,
+    term: int = 9,
+    next_offset: int = 40,
+) -> InstallSnapshot:
+    point = LogPosition(LogIndex(position[0]), Term(position[1]), Offset(next_offset), 1000)
+    meta = SnapshotMeta(point, LogIndex(state_index), config or membership(1, 2, 3))
+    return InstallSnapshot(TWO, ONE, Term(term), meta)
+
+
+def filled(terms: list[int]) -> tuple[RaftCore, MemoryLog]:
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, terms)
+    return make_core(1, disk), disk
+
+
+def acks(messages: list[object]) -> list[int]:
+    return [m.index for m in messages if isinstance(m, AppendResponse) and not m.is_rejected]
+
+
+def compacted_cluster() -> Cluster:
+    """Three replicas; 3 missed entries that 1 and 2 have compacted away."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.isolate(3)
+    cluster.propose(1, *[b"x"] * 10)
+    cluster.pump()
+    for replica_id in (1, 2):
+        node = cluster.nodes[replica_id]
+        node.core.compacted(node.disk.compact(START + 8))
+    return cluster
+
+
+# ------------------------------------------------------------------------------------------------------- installing
+
+
+def test_a_snapshot_replaces_the_log_and_is_acknowledged_once_durable() -> None:
+    core, disk = filled([6, 6])
+    core.step(install((START + 20, 8), START + 20))
+    assert not [m for m in core.ready(with_append=False).messages if isinstance(m, AppendResponse)]
+    assert acks(take(core, disk)) == [START + 20]
+    assert (core.first_index, core.last_index, core.commit_index, core.applied_index) == (
+        START + 21,
+        START + 20,
+        START + 20,
+        START + 20,
+    )
+    assert disk.rows == {}
+    assert core.log.next_offset == 40
+
+
+def test_entries_continue_after_the_snapshot_with_its_offset_and_term() -> None:
+    core, disk = filled([])
+    core.step(install((START + 20, 8), START + 20))
+    request = AppendRequest(
+        TWO, ONE, Term(9), LogIndex(START + 20), Term(8), (entry(START + 21, 9, b"d", base_offset=40, count=2),), LogIndex(START + 21)
+    )
+    core.step(request)
+    assert acks(take(core, disk)) == [START + 21]
+    assert core.applied_index == START + 21
+
+
+def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_it() -> None:
+    core, disk = filled([6, 6, 6])
+    core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START + 3), Term(6), (), LogIndex(START + 3)))
+    take(core, disk)
+    core.step(install((START + 2, 6), START + 2))
+    assert acks(take(core, disk)) == [START + 3]
+    assert core.first_index == START + 1
+
+
+def test_a_matching_entry_is_not_enough_when_the_state_is_missing() -> None:
+    """Command rows in (T, A] may be gone at the leader: the state must come from the snapshot."""
+    core, disk = filled([6, 6, 6])
+    core.step(install((START + 2, 6), START + 9))
+    assert acks(take(core, disk)) == [START + 2]
+    assert (core.last_index, core.state_floor) == (START + 2, START + 9)
+
+
+def test_a_matching_entry_with_the_state_there_only_moves_the_commit_index() -> None:
+    core, disk = filled([6])
+    core.step(install((START + 3, 7), START + 9, next_offset=0))
+    core.step(
+        AppendRequest(TWO, ONE, Term(9), LogIndex(START + 3), Term(7), (entry(START + 4, 9), entry(START + 5, 9)), LogIndex(START + 3))
+    )
+    take(core, disk)
+    core.step(install((START + 4, 9), START + 9, next_offset=0))
+    assert acks(take(core, disk)) == [START + 4]
+    assert (core.first_index, core.last_index, core.commit_index) == (START + 4, START + 5, START + 4)
+
+
+def test_a_snapshot_discards_the_entries_above_it_too() -> None:
+    """A suffix that did not match would leave lower terms on top (a defect of aioraft-ng)."""
+    core, disk = filled([6] * 10)
+    core.step(install((START + 4, 8), START + 4))
+    take(core, disk)
+    assert (core.last_index, core.log.last_term) == (START + 4, 8)
+
+
+def test_a_snapshot_without_this_replica_or_with_a_defect_is_refused() -> None:
+    for config in (membership(2, 3), Membership(voters(2, 1)), Membership(voters(1, 2), learners=voters(2))):
+        core, disk = filled([])
+        core.step(install((START + 20, 8), START + 20, config))
+        assert acks(take(core, disk)) == [START]
+        assert core.membership == membership(1, 2, 3)
+    core, disk = filled([])
+    core.step(install((START + 20, 8), START + 19))
+    assert acks(take(core, disk)) == [START], "its state is older than its log"
+    core.step(install((START + 20, 10), START + 20, term=9))
+    assert acks(take(core, disk)) == [START], "its position is of a later term than its sender"
+
+
+def test_a_learner_and_an_outgoing_voter_accept_their_snapshot() -> None:
+    for config in (membership(2, 3, learners=[1]), Membership(voters(2, 3), outgoing=voters(1, 2))):
+        core, disk = filled([])
+        core.step(install((START + 20, 8), START + 20, config))
+        assert acks(take(core, disk)) == [START + 20]
+        assert core.membership == config
+
+
+def test_a_candidate_becomes_follower_before_it_restores() -> None:
+    core, disk = filled([])
+    core.campaign()
+    take(core, disk)
+    core.step(install((START + 20, 8), START + 20, term=core.term + 4))
+    assert (core.role, core.leader_id, core.last_index) == (Role.FOLLOWER, TWO, START + 20)
+
+
+def test_a_stale_snapshot_of_a_lower_term_is_refused() -> None:
+    core, disk = filled([])
+    core.step(install((START, 5), START, term=12))
+    take(core, disk)
+    core.step(install((START + 20, 8), START + 20, term=9))
+    assert [m.is_rejected for m in take(core, disk) if isinstance(m, AppendResponse)] == [True]
+    assert core.last_index == START
+
+
+def test_nothing_is_applied_while_a_snapshot_is_pending() -> None:
+    core, disk = filled([6, 6])
+    core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START + 2), Term(6), (), LogIndex(START + 2)))
+    core.step(install((START + 20, 8), START + 20))
+    ready = core.ready()
+    assert ready.append is not None
+    assert ready.append.snapshot is not None
+    assert ready.apply == ()
+    assert core.ready().apply == ()
+    disk.write(ready.append)
+    core.append_done(ready.append.token)
+    assert core.log.snapshot is None
+
+
+def test_no_campaign_while_a_snapshot_is_pending_or_the_state_is_below_its_floor() -> None:
+    core, disk = filled([])
+    core.step(install((START + 20, 8), START + 22, next_offset=0))
+    core.tick(100)
+    assert not core.campaign_due
+    take(core, disk)
+    core.tick(1)
+    assert not core.campaign_due, "applied 20, the floor is 22"
+    core.step(
+        AppendRequest(TWO, ONE, Term(9), LogIndex(START + 20), Term(8), (entry(START + 21, 9), entry(START + 22, 9)), LogIndex(START + 22))
+    )
+    take(core, disk)
+    core.tick(100)
+    assert (core.applied_index, core.campaign_due) == (START + 22, True)
+
+
+def test_membership_entries_up_to_the_floor_are_part_of_the_snapshot() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.change(1, (MembershipOp.ADD_LEARNER, 4))
+    cluster.pump()
+    cluster.add(4, is_empty=True)
+    cluster.tick(3)
+    learner = cluster.nodes[4]
+    assert learner.core.state_floor == START + 2
+    assert EntryKind.MEMBERSHIP in {e.kind for e in learner.applied}
+    assert learner.core.membership == membership(1, 2, 3, learners=[4])
+
+
+def test_a_restart_below_the_floor_starts_from_what_it_holds() -> None:
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, [6, 6])
+    disk.state_index = START + 9
+    core = make_core(1, disk)
+    assert (core.applied_index, core.commit_index, core.state_floor) == (START + 2, START + 2, START + 9)
+    core.campaign()
+    assert core.role is Role.FOLLOWER
+
+
+# ---------------------------------------------------------------------------------------------------------- sending
+
+
+def test_a_follower_behind_the_compaction_gets_a_snapshot_and_then_the_rest() -> None:
+    cluster = compacted_cluster()
+    cluster.propose(1, b"y")
+    cluster.pump()
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.tick(2)
+    assert len(cluster.of_type(InstallSnapshot, 1, 3)) == 1
+    assert cluster[3].last_index == cluster[1].last_index
+    assert cluster[3].first_index == START + 9
+    assert cluster[1].progress[THREE].state is ProgressState.REPLICATE
+
+
+def test_nothing_but_heartbeats_goes_to_a_peer_in_snapshot_state() -> None:
+    cluster = compacted_cluster()
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+    cluster.tick(2)
+    progress = cluster[1].progress[THREE]
+    assert (progress.state, progress.next_index) == (ProgressState.SNAPSHOT, START + 9)
+    cluster.sent.clear()
+    cluster.propose(1, b"y")
+    cluster.tick(3)
+    assert cluster.of_type(AppendRequest, 1, 3) == cluster.of_type(InstallSnapshot, 1, 3) == []
+
+
+def test_a_failed_snapshot_is_sent_again_after_a_heartbeat() -> None:
+    cluster = compacted_cluster()
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+    cluster.tick(2)
+    cluster[1].report_snapshot(THREE, is_sent=False)
+    cluster.is_lost = lambda _m: False
+    cluster.tick(2)
+    assert len(cluster.of_type(InstallSnapshot, 1, 3)) == 2
+    assert cluster[3].last_index == cluster[1].last_index
+
+
+def test_a_sent_snapshot_is_followed_by_a_probe_behind_it() -> None:
+    cluster = compacted_cluster()
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+    cluster.tick(2)
+    cluster[1].report_snapshot(THREE, is_sent=True)
+    progress = cluster[1].progress[THREE]
+    assert (progress.state, progress.next_index, progress.is_paused) == (ProgressState.PROBE, START + 9, True)
+    cluster[1].report_snapshot(THREE, is_sent=True)
+    cluster[1].report_snapshot(ReplicaId(77), is_sent=True)
+
+
+def test_any_answer_that_reconnects_to_the_log_ends_the_snapshot_state() -> None:
+    """etcd: snapshot_succeed_via_app_resp. The peer may have caught up in another way."""
+    cluster = compacted_cluster()
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+    cluster.tick(2)
+    leader = cluster[1]
+    leader.step(AppendResponse(THREE, ONE, leader.term, LogIndex(START + 3)))
+    assert leader.progress[THREE].state is ProgressState.SNAPSHOT, "still behind the log's start"
+    leader.step(AppendResponse(THREE, ONE, leader.term, LogIndex(START + 10)))
+    progress = leader.progress[THREE]
+    assert (progress.state, progress.match_index, progress.next_index) == (
+        ProgressState.REPLICATE,
+        START + 10,
+        START + 11,
+    )
+
+
+def test_no_snapshot_goes_to_a_peer_that_was_not_heard_of() -> None:
+    cluster = compacted_cluster()
+    cluster[1].report_unreachable(THREE)
+    cluster.tick(25, only=[1, 2])
+    cluster.sent.clear()
+    cluster.propose(1, b"y")
+    cluster.tick(3, only=[1, 2])
+    assert cluster.of_type(InstallSnapshot) == []
+
+
+def test_no_snapshot_now_means_later() -> None:
+    cluster = compacted_cluster()
+    metas = [None, None, cluster.snapshot_of(1)]
+    cluster[1].snapshot_meta = lambda: metas.pop(0) if len(metas) > 1 else metas[0]
+    cluster[1].report_unreachable(THREE)
+    cluster.heal()
+    cluster.tick(8)
+    assert cluster[3].last_index == cluster[1].last_index
+
+
+# ------------------------------------------------------------------------------------------------------- compaction
+
+
+def test_compaction_keeps_term_and_match_at_the_position() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.propose(1, *[b"x"] * 5)
+    cluster.pump()
+    node = cluster.nodes[1]
+    node.core.compacted(node.disk.compact(START + 6))
+    assert (node.core.first_index, node.core.last_index) == (START + 7, START + 6)
+    assert node.core.log.has(START + 6, 6)
+    cluster.propose(1, b"y")
+    cluster.pump()
+    assert cluster.of_type(InstallSnapshot) == [], "an empty log with the right position needs no snapshot"
+    assert cluster[3].last_index == START + 7
+
+
+def test_a_compacted_replica_still_votes_by_its_whole_log() -> None:
+    cluster = compacted_cluster()
+    cluster.nodes[1].is_up = False
+    cluster.heal()
+    cluster.elect(2)
+    assert cluster[2].term == 7
+    cluster.tick(3)
+    assert cluster[3].last_index == cluster[2].last_index
+
+
+def test_compaction_beyond_the_applied_index_is_a_violation() -> None:
+    core, _ = filled([6, 6])
+    with pytest.raises(InvariantError, match="compacted_applied"):
+        core.compacted(LogPosition(LogIndex(START + 1), Term(6), Offset(0)))
+
+
+# ----------------------------------------------------------------------------------------------------- first snapshot
+
+
+def test_a_replica_without_a_snapshot_votes_and_never_campaigns() -> None:
+    cluster = Cluster(1, 2, 3)
+    node = cluster.add(4, is_empty=True)
+    assert (node.core.membership, node.core.last_index, node.core.term) == (EMPTY_MEMBERSHIP, 0, 0)
+    node.core.tick(200)
+    node.core.campaign()
+    assert (node.core.campaign_due, node.core.role) == (False, Role.FOLLOWER)
+    cluster[1].campaign()
+    request = cluster[1].ready().messages[0]
+    node.core.step(replace(request, target=ReplicaId(4)))
+    answers = take(node.core, node.disk)
+    assert [m.is_granted for m in answers if isinstance(m, VoteResponse)] == [True]
+
+
+def test_a_wiped_replica_is_dropped_by_its_id() -> None:
+    """A lost disk comes back under a new replica id; messages for the old one reach nobody."""
+    core, disk = lone(9)
+    take(core, disk)
+    core.step(install((START + 20, 8), START + 20))
+    assert take(core, disk) == []
+    assert core.last_index == START
