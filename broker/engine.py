@@ -511,6 +511,7 @@ class Engine:
         group.append_in_flight = False
         if group.on_restored is not None:
             group.on_restored()
+        group.wake_progress()
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
             self._start_append(group, rest, 0)

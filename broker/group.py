@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
+from raftmq.errors import InvariantError
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
@@ -45,6 +46,10 @@ class GroupHost(Protocol):
 
     def mark_dirty(self, group: Group[StateMachine]) -> None:
         """Step the group in the next pass."""
+        ...
+
+    def break_group(self, group: Group[StateMachine], error: Exception) -> None:
+        """The replica broke a rule or is damaged: close it and keep it silent."""
         ...
 
     def now_ms(self) -> int:
@@ -187,14 +192,23 @@ class Group(Generic[MachineT]):
                 "the node's budget for uncommitted data is exhausted; slow down",
                 retry_after_ms=THROTTLE_RETRY_MS,
             )
-        answer = self.core.propose(proposals, self._host.now_ms())
+        try:
+            answer = self.core.propose(proposals, self._host.now_ms())
+        except InvariantError as error:
+            self._host.release_uncommitted(size)
+            self._host.break_group(self, error)
+            raise self._leadership_lost() from error
         return self._await_applied(answer, size)
 
     def propose_membership(self, change: MembershipChange) -> asyncio.Future[list[object]]:
         """Propose a change of the group's own membership. Raises and answers as `propose` does."""
         if not self.is_leader:
             raise self.not_leader()
-        answer = self.core.propose_membership(change, self._host.now_ms())
+        try:
+            answer = self.core.propose_membership(change, self._host.now_ms())
+        except InvariantError as error:
+            self._host.break_group(self, error)
+            raise self._leadership_lost() from error
         return self._await_applied(answer, 0)[1]
 
     def _await_applied(self, answer: Appended | Refused, size: int) -> tuple[Appended, asyncio.Future[list[object]]]:
@@ -234,8 +248,12 @@ class Group(Generic[MachineT]):
         request_id = self._next_read_id
         self._next_read_id += 1
         self._reads[request_id] = (self._host.loop.time(), future)
-        self.core.read_index(request_id)
-        self._host.mark_dirty(self)
+        try:
+            self.core.read_index(request_id)
+        except InvariantError as error:
+            self._host.break_group(self, error)
+        else:
+            self._host.mark_dirty(self)
 
     def forget_reads(self) -> None:
         """Fail reads whose answer may have been lost (a follower's forwarded request); their callers ask again."""

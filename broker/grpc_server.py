@@ -167,7 +167,7 @@ class _Adapter:
     def call(self, context: Context) -> Call:
         remaining = context.time_remaining()
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, 3600.0)
-        metadata = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata()) or ()
+        metadata = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
         is_forwarded = any(key == FORWARDED_KEY for key, _ in metadata)
         return Call(self._loop.time() + seconds, _principal.get(), is_forwarded)
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
-from zlib import crc32
+from typing import Literal, Self
 
 from raftmq.client import settings
+from raftmq.client.accumulator import TopicState
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
-from raftmq.client.batch_codec import CODECS, Headers
+from raftmq.client.batch_codec import CODECS
 from raftmq.client.byte_budget import ByteBudget
 from raftmq.client.error_details import error_from_detail
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.node_sender import NodeSender, SentPartition
-from raftmq.client.partition_queue import Attempt, Identity, PartitionQueue
-from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName, crc32_partition
+from raftmq.client.partition_queue import Attempt, PartitionQueue
+from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName
 from raftmq.client.producer_batch import BulkDelivery, Delivery, ProducerBatch
-from raftmq.client.resolver import Resolver, TopicInfo
+from raftmq.client.record_checks import Serializer, check_headers, check_pairs, to_bytes
+from raftmq.client.resolver import Resolver
 from raftmq.client.transport import INIT_PRODUCER, GrpcTransport, Transport
 from raftmq.errors import (
     BufferFullError,
@@ -50,31 +50,7 @@ from raftmq.errors import (
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import RecordMetadata
 
-ValueT = TypeVar("ValueT")
-Serializer = Callable[[ValueT], bytes | None]
 CompressionType = Literal["lz4", "zstd", "snappy"]
-_PLAIN_TYPES: Final = frozenset({bytes, type(None)})
-
-
-class _TopicState:
-    """The queues of one incarnation of a topic, and where records without a key go."""
-
-    __slots__ = ("info", "queues", "sticky", "sticky_bytes")
-
-    def __init__(self, info: TopicInfo, sticky: int) -> None:
-        self.info = info
-        self.queues: list[PartitionQueue] = []
-        self.sticky = sticky
-        self.sticky_bytes = 0
-
-
-class _Group(NamedTuple):
-    """Records of one piece that go to one partition, and their bytes with overhead."""
-
-    queue: PartitionQueue
-    keys: Sequence[bytes | None] | None
-    values: Sequence[bytes | None]
-    records_bytes: int
 
 
 class Producer:
@@ -129,8 +105,8 @@ class Producer:
         delivery_timeout_ms: float = 120_000,
         request_timeout_ms: float = 10_000,
         partitioner: PartitionerName | Partitioner = "crc32",
-        key_serializer: Serializer[object] | None = None,
-        value_serializer: Serializer[object] | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
         transport: Transport | None = None,
     ) -> None:
         if compression_type not in CODECS:
@@ -144,26 +120,20 @@ class Producer:
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
         self.client_id = client_id
-        self._linger_seconds = linger_ms / 1000
-        self._batch_bytes_max = max_batch_size
         self._codec = CODECS[compression_type]
         self._is_idempotent = enable_idempotence
         self._max_block_seconds = max_block_ms / 1000
         self._delivery_timeout_seconds = delivery_timeout_ms / 1000
         self._request_timeout_seconds = request_timeout_ms / 1000
-        self._partition_of = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
         self._budget = ByteBudget(buffer_memory)
         self._source = random.Random()
         self._generation = current_generation()
-        self._topics: dict[str, _TopicState] = {}
         self._active: dict[PartitionQueue, None] = {}  # those with anything outstanding
         self._senders: dict[str, NodeSender] = {}
         self._leaderless: set[PartitionQueue] = set()
-        self._producer_id = 0
-        self._producer_epoch = 0
         self._unobserved_error: ProducerBatch | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._tick_needed = asyncio.Event()
@@ -192,7 +162,8 @@ class Producer:
                 request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
                 # Asking twice only wastes an id, so an unknown outcome is no reason to give up.
                 answer = await self._resolver.call_any(INIT_PRODUCER, request, self._max_block_seconds, is_read=True)
-                self._producer_id, self._producer_epoch = answer.producer_id, answer.epoch
+                self._accumulator.producer_id = answer.producer_id
+                self._accumulator.producer_epoch = answer.epoch
         except BaseException:
             self._is_closed = True
             await self._resolver.close()
@@ -273,9 +244,9 @@ class Producer:
         Cancelling while it waits takes nothing.
         """
         self._check_usable()
-        value_bytes = _to_bytes(value, self._value_serializer, "value")
-        key_bytes = _to_bytes(key, self._key_serializer, "key")
-        header_pairs, header_bytes = _check_headers(headers) if headers else ((), 0)
+        value_bytes = to_bytes(value, self._value_serializer, "value")
+        key_bytes = to_bytes(key, self._key_serializer, "key")
+        header_pairs, header_bytes = check_headers(headers) if headers else ((), 0)
         size = (
             (len(value_bytes) if value_bytes is not None else 0)
             + (len(key_bytes) if key_bytes is not None else 0)
@@ -284,21 +255,16 @@ class Producer:
         )
         if size > settings.RECORD_BYTES_MAX:
             raise RecordTooLargeError(f"a record of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
-        state = self._topic_state(topic) or await self._find_topic(topic)
+        state = await self._topic(topic)
         if not self._budget.try_acquire(size):
             await self._acquire(size)
-            state = self._topic_state(topic) or state  # it may have changed while we waited
         try:
-            queue = self._choose_queue(state, key_bytes, partition, size)
-            time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-            batch = self._open_batch(queue, size, time_ms)
+            if state.info is not self._resolver.topics.get(topic):  # it changed while we waited
+                state = await self._topic(topic)
+            return self._accumulator.add(state, value_bytes, key_bytes, partition, timestamp_ms, header_pairs, size)
         except BaseException:
             self._budget.release(size)
             raise
-        position = batch.append(value_bytes, key_bytes, time_ms, header_pairs, size)
-        if not queue.is_scheduled:
-            self.reschedule(queue)
-        return Delivery(batch, position)
 
     async def send_and_wait(
         self,
@@ -334,18 +300,24 @@ class Producer:
             when the iterable raises.
         """
         self._check_usable()
-        state = self._topic_state(topic) or await self._find_topic(topic)
+        await self._topic(topic)
         delivery = BulkDelivery()
         source: Iterator[tuple[object, object]] = iter(records)
         piece_records = 64
         while pairs := list(islice(source, piece_records)):
-            keys, values, size = self._check_pairs(pairs)
+            keys, values, size = check_pairs(pairs, self._key_serializer, self._value_serializer)
             piece_bytes = size + settings.RECORD_OVERHEAD_BYTES * len(pairs)
             if not self._budget.try_acquire(piece_bytes):
                 await self._acquire(piece_bytes)
-            self._check_usable()
-            state = self._topic_state(topic) or await self._find_topic_for_piece(topic, piece_bytes)
-            has_filled = self._take_piece(state, keys, values, piece_bytes, partition, timestamp_ms, delivery)
+            try:
+                self._check_usable()
+                state = await self._topic(topic)
+                has_filled = self._accumulator.add_many(
+                    state, keys, values, piece_bytes, partition, timestamp_ms, delivery
+                )
+            except BaseException:
+                self._budget.release(piece_bytes)
+                raise
             average = max(1, piece_bytes // len(pairs))
             piece_records = max(1, min(settings.BULK_CHUNK_RECORDS_MAX, settings.BULK_CHUNK_BYTES // average))
             if has_filled:
@@ -372,34 +344,13 @@ class Producer:
         if self._failure is not None:
             raise ClosedClientError("the producer stopped after an internal error") from self._failure
 
-    def _topic_state(self, topic: str) -> _TopicState | None:
-        """The topic's state if it is up to date with the topology."""
-        state = self._topics.get(topic)
-        return state if state is not None and self._resolver.topics.get(topic) is state.info else None
-
-    async def _find_topic(self, topic: str) -> _TopicState:
-        info = await self._resolver.topic(topic, self._max_block_seconds)
-        self._check_usable()
-        state = self._topics.get(topic)
-        if state is None or state.info.topic_id != info.topic_id:
-            # Another incarnation: what the old queues still hold will be refused by the brokers and reported.
-            state = self._topics[topic] = _TopicState(info, self._source.randrange(max(1, info.partition_count)))
-        state.info = info
-        for number in range(len(state.queues), info.partition_count):
-            identity = Identity(self._producer_id, self._producer_epoch)
-            state.queues.append(PartitionQueue(topic, info.topic_id, number, info.group_ids[number], identity))
-        # A topic may allow less than we were told to send; a single record that is larger is the brokers' to refuse.
-        allowed = max(1, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
-        for queue in state.queues:
-            queue.batch_bytes_max = min(self._batch_bytes_max, allowed)
-        return state
-
-    async def _find_topic_for_piece(self, topic: str, piece_bytes: int) -> _TopicState:
-        try:
-            return await self._find_topic(topic)
-        except BaseException:
-            self._budget.release(piece_bytes)
-            raise
+    async def _topic(self, name: str) -> TopicState:
+        """The topic's queues; waits only for one that is not in the topology yet."""
+        info = self._resolver.topics.get(name)
+        if info is None:
+            info = await self._resolver.topic(name, self._max_block_seconds)
+            self._check_usable()
+        return self._accumulator.topic(info)
 
     async def _acquire(self, size: int) -> None:
         try:
@@ -413,154 +364,11 @@ class Producer:
             self._budget.release(size)
             self._check_usable()
 
-    def _choose_queue(self, state: _TopicState, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
-        count = len(state.queues)
-        if partition is not None:
-            if not 0 <= partition < count:
-                raise UnknownPartitionError(f"{state.info.name} has partitions 0 to {count - 1}, not {partition}")
-            return state.queues[partition]
-        if key is not None:
-            return state.queues[self._partition_of(key, count)]
-        if state.sticky_bytes >= settings.STICKY_BYTES:
-            self._move_on(state)
-        state.sticky_bytes += size
-        return state.queues[state.sticky]
-
-    def _move_on(self, state: _TopicState) -> None:
-        """The next partition in turn for records without a key, preferring one with a leader."""
-        state.sticky_bytes = 0
-        count = len(state.queues)
-        for step in range(1, count + 1):
-            candidate = (state.sticky + step) % count
-            if self._resolver.leader(state.queues[candidate].group_id) is not None:
-                break
-        else:
-            candidate = (state.sticky + 1) % count
-        state.sticky = candidate
-
-    def _open_batch(self, queue: PartitionQueue, size: int, time_ms: int) -> ProducerBatch:
-        """The batch that takes the next `size` bytes; one that has no room is closed first."""
-        batch = queue.open
-        if batch is not None and batch.reserved_bytes + size > queue.batch_bytes_max:
-            queue.close_open(self._codec)
-            self.reschedule(queue)
-            batch = None
-        if batch is None:
-            now = asyncio.get_running_loop().time()
-            batch = ProducerBatch(
-                queue.topic,
-                queue.partition,
-                time_ms,
-                now + self._linger_seconds,
-                now + self._delivery_timeout_seconds,
-            )
-            queue.open = batch
-            self._active[queue] = None
-            self._tick_needed.set()
-        return batch
-
-    def _check_pairs(
-        self, pairs: list[tuple[object, object]]
-    ) -> tuple[Sequence[bytes | None] | None, Sequence[bytes | None], int]:
-        """Serialized keys (None: no record has one) and values, and their bytes. Raises `TypeError`, `RecordTooLargeError`."""
-        try:
-            raw_keys, raw_values = zip(*pairs, strict=True)
-        except ValueError as error:
-            raise TypeError("send_many takes (key, value) pairs") from error
-        keys = _to_bytes_column(raw_keys, self._key_serializer, "key")
-        values = _to_bytes_column(raw_values, self._value_serializer, "value")
-        value_bytes = sum(map(len, filter(None, values)))
-        has_keys = any(key is not None for key in keys[:1]) or keys.count(None) != len(keys)
-        key_bytes = sum(map(len, filter(None, keys))) if has_keys else 0
-        size = value_bytes + key_bytes
-        if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
-            largest = max(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
-            if largest + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
-                raise RecordTooLargeError(
-                    f"a record of {largest} bytes; at most {settings.RECORD_BYTES_MAX} are allowed"
-                )
-        return keys if has_keys else None, values, size
-
-    def _take_piece(
-        self,
-        state: _TopicState,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None],
-        piece_bytes: int,
-        partition: int | None,
-        timestamp_ms: int | None,
-        delivery: BulkDelivery,
-    ) -> bool:
-        """Put a piece whose bytes are reserved into its queues; True when a batch was filled."""
-        try:
-            if partition is not None or keys is None:
-                queue = self._choose_queue(state, None, partition, piece_bytes)
-                groups = [_Group(queue, keys, values, piece_bytes)]
-            else:
-                groups = self._group_by_partition(state, keys, values)
-        except BaseException:
-            self._budget.release(piece_bytes)
-            raise
-        has_filled = False
-        for group in groups:
-            has_filled |= self._fill(group, timestamp_ms, delivery)
-            if not group.queue.is_scheduled:
-                self.reschedule(group.queue)
-        if has_filled and keys is None and partition is None:
-            self._move_on(state)
-        elif keys is None:
-            state.sticky_bytes = 0  # bulk loads move on by full batches, or each would be cut into small ones
-        return has_filled
-
-    def _group_by_partition(
-        self, state: _TopicState, keys: Sequence[bytes | None], values: Sequence[bytes | None]
-    ) -> list[_Group]:
-        count, sticky, partition_of = len(state.queues), state.sticky, self._partition_of
-        if None in keys:
-            numbers = [sticky if key is None else partition_of(key, count) for key in keys]
-            self._move_on(state)
-        elif partition_of is crc32_partition:
-            numbers = [
-                crc32(key) % count for key in cast("Sequence[bytes]", keys)
-            ]  # inline: half the time of calling it
-        else:
-            numbers = [partition_of(key, count) for key in cast("Sequence[bytes]", keys)]
-        grouped: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {n: ([], []) for n in set(numbers)}
-        for number, key, value in zip(numbers, keys, values, strict=True):
-            group_keys, group_values = grouped[number]
-            group_keys.append(key)
-            group_values.append(value)
-        return [
-            _Group(state.queues[number], group_keys, group_values, _records_bytes(group_keys, group_values))
-            for number, (group_keys, group_values) in grouped.items()
-        ]
-
-    def _fill(self, group: _Group, timestamp_ms: int | None, delivery: BulkDelivery) -> bool:
-        """Append records to the queue's batches, as many as fit into each; True when a batch was filled."""
-        queue, keys, values, total = group
-        time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-        batch = self._open_batch(queue, min(total, 1), time_ms)
-        if batch.reserved_bytes + total <= queue.batch_bytes_max:
-            delivery.add(batch, batch.extend(values, keys, timestamp_ms, total), len(values))
-            return False
-        sizes = _record_sizes(keys, values)
-        start = 0
-        while start < len(values):
-            batch = self._open_batch(queue, min(sizes[start], queue.batch_bytes_max), time_ms)
-            room = queue.batch_bytes_max - batch.reserved_bytes
-            taken, taken_bytes = _prefix_that_fits(sizes, start, room, must_take_one=batch.count == 0)
-            end = start + taken
-            position = batch.extend(
-                values[start:end], None if keys is None else keys[start:end], timestamp_ms, taken_bytes
-            )
-            delivery.add(batch, position, taken)
-            start = end
-            if start < len(values):
-                queue.close_open(self._codec)
-                self.reschedule(queue)
-        return True
-
     # -------------------------------------------------------------------------------------------------------- scheduling
+
+    def _on_active(self, queue: PartitionQueue) -> None:
+        self._active[queue] = None
+        self._tick_needed.set()
 
     def reschedule(self, queue: PartitionQueue) -> None:
         """Put the queue on the list of whoever leads its partition now."""
@@ -754,58 +562,3 @@ class Producer:
                 self._finish(queue, batch, -1, failed)
         self._active.clear()
         self._budget.fail_waiters(failed)
-
-
-# ------------------------------------------------------------------------------------------------------------------ pure
-
-
-def _to_bytes(cell: object, serializer: Serializer[object] | None, name: str) -> bytes | None:
-    if serializer is not None and cell is not None:
-        cell = serializer(cell)
-    if cell is None or isinstance(cell, bytes):
-        return cell
-    if isinstance(cell, bytearray | memoryview):
-        return bytes(cell)
-    raise TypeError(f"a {name} is bytes or None, not {type(cell).__name__}; give a {name}_serializer for other types")
-
-
-def _to_bytes_column(
-    cells: Sequence[object], serializer: Serializer[object] | None, name: str
-) -> Sequence[bytes | None]:
-    """The same for many: a column of bytes and None, which is the common case, is passed on as it is."""
-    if serializer is None and _PLAIN_TYPES.issuperset(map(type, cells)):
-        return cast("Sequence[bytes | None]", cells)
-    return list(map(_to_bytes, cells, repeat(serializer), repeat(name)))
-
-
-def _check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
-    pairs = tuple((name, value) for name, value in headers)
-    size = 0
-    for pair in pairs:
-        name, value = cast("tuple[object, object]", pair)
-        if not isinstance(name, str) or not isinstance(value, bytes):
-            raise TypeError("headers are pairs of a str and bytes")
-        size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
-    return pairs, size
-
-
-def _records_bytes(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
-    cells_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-    return cells_bytes + settings.RECORD_OVERHEAD_BYTES * len(values)
-
-
-def _record_sizes(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> list[int]:
-    overhead = settings.RECORD_OVERHEAD_BYTES
-    if keys is None:
-        return [overhead + len(value or b"") for value in values]
-    return [overhead + len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
-
-
-def _prefix_that_fits(sizes: Sequence[int], start: int, room: int, *, must_take_one: bool) -> tuple[int, int]:
-    """How many records from `start` on fit into `room`, and their bytes."""
-    total = 0
-    for at in range(start, len(sizes)):
-        if total + sizes[at] > room and (at > start or not must_take_one):
-            return at - start, total
-        total += sizes[at]
-    return len(sizes) - start, total

@@ -72,12 +72,15 @@ class AppendStream(Protocol):
 
     async def write(self, request: pb.AppendRequest) -> None:
         """Send one request; waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
+        ...
 
     async def read(self) -> pb.AppendResponse:
         """Wait for the next answer. Raises a `RaftMQError` when the stream ends."""
+        ...
 
     def cancel(self) -> None:
         """Give the stream up; unanswered requests have an unknown outcome."""
+        ...
 
 
 class Connection(Protocol):
@@ -86,20 +89,25 @@ class Connection(Protocol):
     @property
     def address(self) -> str:
         """Where it leads (``host:port``)."""
+        ...
 
     async def call(
         self, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
         """One unary call. Raises a `RaftMQError`."""
+        ...
 
     def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.TopologyUpdate]:
         """The topology stream. Iterating raises a `RaftMQError`."""
+        ...
 
     def append_stream(self) -> AppendStream:
         """Open a stream; does not wait."""
+        ...
 
     async def close(self) -> None:
         """Close at once; running calls fail."""
+        ...
 
 
 class Transport(Protocol):
@@ -107,6 +115,7 @@ class Transport(Protocol):
 
     def connect(self, address: str) -> Connection:
         """A connection to ``host:port``; made lazily, does not wait and does not fail."""
+        ...
 
 
 _CHANNEL_OPTIONS: list[tuple[str, int]] = [

@@ -254,7 +254,8 @@ class SimReplica:
     def _submit(self, job: DiskJob) -> None:
         events, options = self.world.events, self.world.options
         self.disk.submit(job)
-        delay = int(self.world.random.random() * options.append_delay_max)
+        delay_max = min(options.append_delay_max, TICK // 5) if self.world.network.is_healed else options.append_delay_max
+        delay = int(self.world.random.random() * delay_max)
         # In order: no write completes before an earlier one. `_last_write` also carries a stall of the whole disk.
         time = max(events.now + delay, self._last_write)
         self._last_write = time

@@ -50,7 +50,7 @@ def test_two_brokers_on_one_directory_are_refused(tmp_path: Path) -> None:
 def test_an_empty_directory_needs_bootstrap_or_join(tmp_path: Path) -> None:
     with start(tmp_path) as broker:
         _, said = broker.communicate(timeout=30)
-    assert broker.returncode == 2
+    assert broker.returncode == 4
     assert "--bootstrap" in said
     assert "--join" in said
     assert "Traceback" not in said

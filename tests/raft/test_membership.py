@@ -48,7 +48,7 @@ class SlowTwin:
 
     @classmethod
     def of(cls, config: Membership) -> "SlowTwin":
-        roles = dict.fromkeys(config.voters, "voter") | dict.fromkeys(config.learners, "learner")
+        roles: dict[int, str] = {**dict.fromkeys(config.voters, "voter"), **dict.fromkeys(config.learners, "learner")}
         return cls(dict(roles), dict(roles))
 
     def run(self, steps: tuple[tuple[MembershipOp, ReplicaId], ...]) -> None:
@@ -98,7 +98,9 @@ def test_one_simple_step_equals_joint_and_leave(
 
 
 @given(configurations(), st.lists(CHANGES | st.just(MembershipChange(())), max_size=12))
-def test_random_sequences_keep_every_invariant_and_never_jump(config: Membership, sequence: list[MembershipChange]) -> None:
+def test_random_sequences_keep_every_invariant_and_never_jump(
+    config: Membership, sequence: list[MembershipChange]
+) -> None:
     """From any configuration to the next, some voter majority of the one always meets each of the other (4.3)."""
     for step in sequence:
         try:

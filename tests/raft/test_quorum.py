@@ -4,7 +4,15 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.raft.quorum import UNBOUNDED, VoteResult, joint_index, joint_vote, majority_index, majority_size, majority_vote
+from raftmq.raft.quorum import (
+    UNBOUNDED,
+    VoteResult,
+    joint_index,
+    joint_vote,
+    majority_index,
+    majority_size,
+    majority_vote,
+)
 from raftmq.types import ReplicaId
 
 VALUES = st.lists(st.integers(0, 50), max_size=7)

@@ -12,7 +12,20 @@ from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, data, entry, fill, lone, make_core, membership, take
+from tests.raft.harness import (
+    SETTINGS,
+    START,
+    Cluster,
+    MemoryLog,
+    data,
+    entry,
+    fill,
+    lone,
+    make_core,
+    membership,
+    role_of,
+    take,
+)
 
 
 def append(
@@ -98,14 +111,14 @@ def test_the_leader_uses_the_hint_over_its_own_terms() -> None:
     fill(cluster.nodes[2].disk, [6] * 3 + [7] * 20)
     for replica_id in (1, 2):
         cluster.restart(replica_id)
-    cluster.nodes[2].core.step(
-        Heartbeat(ReplicaId(1), ReplicaId(2), Term(8), GENESIS.index, 0)
-    )
+    cluster.nodes[2].core.step(Heartbeat(ReplicaId(1), ReplicaId(2), Term(8), GENESIS.index, 0))
     cluster.run(2)
     cluster.wire.clear()
     cluster.elect(1)
     assert cluster.nodes[2].disk.rows.keys() == cluster.nodes[1].disk.rows.keys()
-    assert [e.term for e in cluster.nodes[2].disk.rows.values()] == [e.term for e in cluster.nodes[1].disk.rows.values()]
+    assert [e.term for e in cluster.nodes[2].disk.rows.values()] == [
+        e.term for e in cluster.nodes[1].disk.rows.values()
+    ]
     rejects = [m for m in cluster.of_type(AppendResponse, 2) if isinstance(m, AppendResponse) and m.is_rejected]
     assert len(rejects) == 1
 
@@ -125,7 +138,11 @@ def test_malformed_appends_are_dropped_without_an_answer() -> None:
 
 def test_offsets_must_continue_those_at_prev_also_after_a_truncation() -> None:
     core, disk = lone()
-    answer(core, disk, append((START, 5), entry(START + 1, 6, b"a", count=3), entry(START + 2, 6, b"b", base_offset=3, count=2)))
+    answer(
+        core,
+        disk,
+        append((START, 5), entry(START + 1, 6, b"a", count=3), entry(START + 2, 6, b"b", base_offset=3, count=2)),
+    )
     # the conflict at START + 2 rewinds to the header at START + 1
     answer(core, disk, append((START + 1, 6), entry(START + 2, 7, b"c", base_offset=3, count=1), term=7))
     assert disk.header_reads == [START + 1]
@@ -227,7 +244,10 @@ def test_appends_are_pipelined_up_to_the_window() -> None:
     for _ in range(6):
         cluster.propose(1, b"x")
         cluster.run(1)
-    assert len([m for m in cluster.of_type(AppendRequest, 1) if isinstance(m, AppendRequest) and b"x" in _payloads(m)]) == 3
+    assert (
+        len([m for m in cluster.of_type(AppendRequest, 1) if isinstance(m, AppendRequest) and b"x" in _payloads(m)])
+        == 3
+    )
     assert cluster[1].progress[ReplicaId(2)].is_paused
 
 
@@ -306,7 +326,7 @@ def test_entries_not_in_memory_leave_the_peer_alone_until_fetched() -> None:
     cluster.heal()
     cluster.tick(3)
     assert cluster[3].last_index == START + 1
-    assert cluster[1].role is Role.LEADER
+    assert role_of(cluster[1]) is Role.LEADER
     cluster.nodes[1].disk.is_cold = False
     cluster[1].entries_fetched()
     cluster.pump()

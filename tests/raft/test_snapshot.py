@@ -1,5 +1,6 @@
 """Snapshots with two positions, compaction, and members that fell behind it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,24 @@ from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, EntryKind, LogPosition
 from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership, MembershipOp
-from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, SnapshotMeta, VoteResponse
+from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, Message, SnapshotMeta, VoteResponse
 from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, entry, fill, lone, make_core, membership, take, voters
+from tests.raft.harness import (
+    START,
+    Cluster,
+    MemoryLog,
+    entry,
+    fill,
+    lone,
+    make_core,
+    membership,
+    role_of,
+    take,
+    voters,
+)
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
@@ -36,7 +49,7 @@ def filled(terms: list[int]) -> tuple[RaftCore, MemoryLog]:
     return make_core(1, disk), disk
 
 
-def acks(messages: list[object]) -> list[int]:
+def acks(messages: Sequence[Message]) -> list[int]:
     return [m.index for m in messages if isinstance(m, AppendResponse) and not m.is_rejected]
 
 
@@ -75,7 +88,13 @@ def test_entries_continue_after_the_snapshot_with_its_offset_and_term() -> None:
     core, disk = filled([])
     core.step(install((START + 20, 8), START + 20))
     request = AppendRequest(
-        TWO, ONE, Term(9), LogIndex(START + 20), Term(8), (entry(START + 21, 9, b"d", base_offset=40, count=2),), LogIndex(START + 21)
+        TWO,
+        ONE,
+        Term(9),
+        LogIndex(START + 20),
+        Term(8),
+        (entry(START + 21, 9, b"d", base_offset=40, count=2),),
+        LogIndex(START + 21),
     )
     core.step(request)
     assert acks(take(core, disk)) == [START + 21]
@@ -103,7 +122,15 @@ def test_a_matching_entry_with_the_state_there_only_moves_the_commit_index() -> 
     core, disk = filled([6])
     core.step(install((START + 3, 7), START + 9, next_offset=0))
     core.step(
-        AppendRequest(TWO, ONE, Term(9), LogIndex(START + 3), Term(7), (entry(START + 4, 9), entry(START + 5, 9)), LogIndex(START + 3))
+        AppendRequest(
+            TWO,
+            ONE,
+            Term(9),
+            LogIndex(START + 3),
+            Term(7),
+            (entry(START + 4, 9), entry(START + 5, 9)),
+            LogIndex(START + 3),
+        )
     )
     take(core, disk)
     core.step(install((START + 4, 9), START + 9, next_offset=0))
@@ -180,7 +207,15 @@ def test_no_campaign_while_a_snapshot_is_pending_or_the_state_is_below_its_floor
     core.tick(1)
     assert not core.campaign_due, "applied 20, the floor is 22"
     core.step(
-        AppendRequest(TWO, ONE, Term(9), LogIndex(START + 20), Term(8), (entry(START + 21, 9), entry(START + 22, 9)), LogIndex(START + 22))
+        AppendRequest(
+            TWO,
+            ONE,
+            Term(9),
+            LogIndex(START + 20),
+            Term(8),
+            (entry(START + 21, 9), entry(START + 22, 9)),
+            LogIndex(START + 22),
+        )
     )
     take(core, disk)
     core.tick(100)
@@ -207,7 +242,7 @@ def test_a_restart_below_the_floor_starts_from_what_it_holds() -> None:
     core = make_core(1, disk)
     assert (core.applied_index, core.commit_index, core.state_floor) == (START + 2, START + 2, START + 9)
     core.campaign()
-    assert core.role is Role.FOLLOWER
+    assert role_of(core) is Role.FOLLOWER
 
 
 # ---------------------------------------------------------------------------------------------------------- sending

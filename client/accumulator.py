@@ -1,0 +1,232 @@
+"""Where records wait to be sent: the queues of each topic, which partition a record goes to, and filling of batches.
+
+Must not await, send, or account for buffer space (the producer has reserved it). Invariant: a batch never has more than
+`PartitionQueue.batch_bytes_max` bytes of records, unless it holds a single one.
+
+Source: KIP-480 and KIP-794 (sticky partitions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+from zlib import crc32
+
+from raftmq.client import settings
+from raftmq.client.batch_codec import Headers
+from raftmq.client.partition_queue import Identity, PartitionQueue
+from raftmq.client.partitioner import Partitioner, crc32_partition
+from raftmq.client.producer_batch import BulkDelivery, Delivery, ProducerBatch
+from raftmq.client.record_checks import prefix_that_fits, record_sizes, records_bytes
+from raftmq.client.resolver import TopicInfo
+from raftmq.errors import UnknownPartitionError
+
+
+class TopicState:
+    """The queues of one incarnation of a topic, and where records without a key go."""
+
+    __slots__ = ("info", "queues", "sticky", "sticky_bytes")
+
+    def __init__(self, info: TopicInfo, sticky: int) -> None:
+        self.info = info
+        self.queues: list[PartitionQueue] = []
+        self.sticky = sticky
+        self.sticky_bytes = 0
+
+
+class _Group(NamedTuple):
+    """Records of one piece that go to one partition, and their bytes with overhead."""
+
+    queue: PartitionQueue
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    records_bytes: int
+
+
+class Accumulator:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        batch_bytes_max: int,
+        codec: int,
+        linger_seconds: float,
+        delivery_timeout_seconds: float,
+        partitioner: Partitioner,
+        source: random.Random,
+        has_leader: Callable[[int], bool],
+        on_active: Callable[[PartitionQueue], None],
+        on_ready: Callable[[PartitionQueue], None],
+    ) -> None:
+        self.producer_id = 0
+        """Written by the producer once it has one; 0: not idempotent."""
+        self.producer_epoch = 0
+        self._batch_bytes_max = batch_bytes_max
+        self._codec = codec
+        self._linger_seconds = linger_seconds
+        self._delivery_timeout_seconds = delivery_timeout_seconds
+        self._partition_of = partitioner
+        self._source = source
+        self._has_leader = has_leader
+        self._on_active = on_active
+        self._on_ready = on_ready
+        self._topics: dict[str, TopicState] = {}
+
+    def topic(self, info: TopicInfo) -> TopicState:
+        """The queues of a topic, brought up to date with the topology."""
+        state = self._topics.get(info.name)
+        if state is not None and state.info is info:
+            return state
+        if state is None or state.info.topic_id != info.topic_id:
+            # Another incarnation: what the old queues still hold will be refused by the brokers and reported.
+            state = self._topics[info.name] = TopicState(info, self._source.randrange(max(1, info.partition_count)))
+        state.info = info
+        for number in range(len(state.queues), info.partition_count):
+            identity = Identity(self.producer_id, self.producer_epoch)
+            state.queues.append(PartitionQueue(info.name, info.topic_id, number, info.group_ids[number], identity))
+        # A topic may allow less than we were told to send; a single record that is larger is the brokers' to refuse.
+        allowed = max(1, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
+        for queue in state.queues:
+            queue.batch_bytes_max = min(self._batch_bytes_max, allowed)
+        return state
+
+    def add(
+        self,
+        state: TopicState,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        record_bytes: int,
+    ) -> Delivery:
+        """Put one record into the queue it belongs to. Raises `UnknownPartitionError`."""
+        queue = self._choose_queue(state, key, partition, record_bytes)
+        time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        batch = self._open_batch(queue, record_bytes, time_ms)
+        position = batch.append(value, key, time_ms, headers, record_bytes)
+        if not queue.is_scheduled:
+            self._on_ready(queue)
+        return Delivery(batch, position)
+
+    def add_many(
+        self,
+        state: TopicState,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        piece_bytes: int,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delivery: BulkDelivery,
+    ) -> bool:
+        """Put records into the queues they belong to; True when a batch was filled. An error is raised before any is taken."""
+        if partition is not None or keys is None:
+            groups = [_Group(self._choose_queue(state, None, partition, piece_bytes), keys, values, piece_bytes)]
+        else:
+            groups = self._group_by_partition(state, keys, values)
+        has_filled = False
+        for group in groups:
+            has_filled |= self._fill(group, timestamp_ms, delivery)
+            if not group.queue.is_scheduled:
+                self._on_ready(group.queue)
+        if has_filled and keys is None and partition is None:
+            self._move_on(state)
+        elif keys is None:
+            state.sticky_bytes = 0  # bulk loads move on by full batches, or each would be cut into small ones
+        return has_filled
+
+    def _choose_queue(self, state: TopicState, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
+        count = len(state.queues)
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise UnknownPartitionError(f"{state.info.name} has partitions 0 to {count - 1}, not {partition}")
+            return state.queues[partition]
+        if key is not None:
+            return state.queues[self._partition_of(key, count)]
+        if state.sticky_bytes >= settings.STICKY_BYTES:
+            self._move_on(state)
+        state.sticky_bytes += size
+        return state.queues[state.sticky]
+
+    def _move_on(self, state: TopicState) -> None:
+        """The next partition in turn for records without a key, preferring one with a leader."""
+        state.sticky_bytes = 0
+        count = len(state.queues)
+        for step in range(1, count + 1):
+            candidate = (state.sticky + step) % count
+            if self._has_leader(state.queues[candidate].group_id):
+                break
+        else:
+            candidate = (state.sticky + 1) % count
+        state.sticky = candidate
+
+    def _open_batch(self, queue: PartitionQueue, size: int, time_ms: int) -> ProducerBatch:
+        """The batch that takes the next `size` bytes; one that has no room is closed first."""
+        batch = queue.open
+        if batch is not None and batch.reserved_bytes + size > queue.batch_bytes_max:
+            queue.close_open(self._codec)
+            self._on_ready(queue)
+            batch = None
+        if batch is None:
+            now = asyncio.get_running_loop().time()
+            batch = ProducerBatch(
+                queue.topic,
+                queue.partition,
+                time_ms,
+                now + self._linger_seconds,
+                now + self._delivery_timeout_seconds,
+            )
+            queue.open = batch
+            self._on_active(queue)
+        return batch
+
+    def _group_by_partition(
+        self, state: TopicState, keys: Sequence[bytes | None], values: Sequence[bytes | None]
+    ) -> list[_Group]:
+        count, sticky, partition_of = len(state.queues), state.sticky, self._partition_of
+        if None in keys:
+            numbers = [sticky if key is None else partition_of(key, count) for key in keys]
+            self._move_on(state)
+        elif partition_of is crc32_partition:
+            # Inline: half the time of calling the function for each.
+            numbers = [crc32(key) % count for key in cast("Sequence[bytes]", keys)]
+        else:
+            numbers = [partition_of(key, count) for key in cast("Sequence[bytes]", keys)]
+        grouped: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {n: ([], []) for n in set(numbers)}
+        for number, key, value in zip(numbers, keys, values, strict=True):
+            group_keys, group_values = grouped[number]
+            group_keys.append(key)
+            group_values.append(value)
+        return [
+            _Group(state.queues[number], group_keys, group_values, records_bytes(group_keys, group_values))
+            for number, (group_keys, group_values) in grouped.items()
+        ]
+
+    def _fill(self, group: _Group, timestamp_ms: int | None, delivery: BulkDelivery) -> bool:
+        """Append records to the queue's batches, as many as fit into each; True when a batch was filled."""
+        queue, keys, values, total = group
+        time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        batch = self._open_batch(queue, min(total, 1), time_ms)
+        if batch.reserved_bytes + total <= queue.batch_bytes_max:
+            delivery.add(batch, batch.extend(values, keys, timestamp_ms, total), len(values))
+            return False
+        sizes = record_sizes(keys, values)
+        start = 0
+        while start < len(values):
+            batch = self._open_batch(queue, min(sizes[start], queue.batch_bytes_max), time_ms)
+            room = queue.batch_bytes_max - batch.reserved_bytes
+            taken, taken_bytes = prefix_that_fits(sizes, start, room, must_take_one=batch.count == 0)
+            end = start + taken
+            position = batch.extend(
+                values[start:end], None if keys is None else keys[start:end], timestamp_ms, taken_bytes
+            )
+            delivery.add(batch, position, taken)
+            start = end
+            if start < len(values):
+                queue.close_open(self._codec)
+                self._on_ready(queue)
+        return True

@@ -1,0 +1,87 @@
+"""Appends stop before the disk is full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftmq.storage.disk_space import GIB, MIB, DiskReserve, default_reserve_bytes
+
+
+@pytest.mark.parametrize(
+    ("volume", "reserve"),
+    [
+        (5 * GIB, 1 * GIB),  # 20 % of a small volume
+        (10 * GIB, 2 * GIB),
+        (50 * GIB, 2 * GIB),
+        (1000 * GIB, 30 * GIB),  # 3 % of a big one
+    ],
+)
+def test_the_default_reserve_fits_the_volume(volume: int, reserve: int) -> None:
+    assert default_reserve_bytes(volume) == reserve
+
+
+def reserve(directory: Path, free: list[int], *, reserve_bytes: int | None = 100 * MIB) -> DiskReserve:
+    return DiskReserve(
+        directory, reserve_bytes, ballast_bytes=MIB, free_bytes=lambda: free[0], volume_bytes=lambda: 10 * GIB
+    )
+
+
+def test_bytes_in_flight_count_against_the_room(tmp_path: Path) -> None:
+    disk = reserve(tmp_path, [150 * MIB])
+    assert disk.has_room(50 * MIB)
+    assert not disk.has_room(50 * MIB + 1)
+
+
+def test_the_default_is_taken_from_the_volume(tmp_path: Path) -> None:
+    disk = reserve(tmp_path, [2 * GIB], reserve_bytes=None)
+    assert disk.reserve_bytes == 2 * GIB
+    assert disk.has_room(0)
+    assert not disk.has_room(1)
+
+
+def test_the_real_volume_is_probed_by_default(tmp_path: Path) -> None:
+    disk = DiskReserve(tmp_path)
+    assert 0 < disk.reserve_bytes
+    assert disk.free_bytes() > 0
+    assert not disk.has_room(1 << 62)
+
+
+def test_ballast_is_allocated_released_and_restored(tmp_path: Path) -> None:
+    disk = reserve(tmp_path, [GIB])
+    assert not disk.release_ballast()
+    assert disk.create_ballast()
+    stat = (tmp_path / "ballast").stat()
+    assert stat.st_size == MIB
+    assert stat.st_blocks * 512 >= MIB
+    assert disk.create_ballast()
+    assert disk.release_ballast()
+    assert not disk.has_ballast
+    assert disk.create_ballast()
+
+
+def test_ballast_never_takes_the_reserve(tmp_path: Path) -> None:
+    free = [101 * MIB - 1]
+    disk = reserve(tmp_path, free)
+    assert not disk.create_ballast()
+    assert list(tmp_path.iterdir()) == []
+    free[0] += 1
+    assert disk.create_ballast()
+
+
+def test_a_part_of_a_ballast_is_made_whole(tmp_path: Path) -> None:
+    (tmp_path / "ballast").write_bytes(b"x" * 100)
+    disk = reserve(tmp_path, [GIB])
+    assert not disk.has_ballast
+    assert disk.create_ballast()
+    assert disk.has_ballast
+
+
+def test_a_volume_that_fills_up_meanwhile_keeps_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(_descriptor: int, _offset: int, _length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", no_room)
+    assert not reserve(tmp_path, [GIB]).create_ballast()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,207 @@
+"""What a node remembers of itself, across boots of every kind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from raftmq.errors import InvariantError
+from raftmq.storage.registry import Registry, RegistryError, ReplicaState
+from raftmq.types import GroupId, NodeId, ReplicaId
+from tests.storage.log_builder import KEY, OTHER
+
+
+@contextmanager
+def booted(path: Path, *, is_clean: bool = True) -> Iterator[Registry]:
+    registry = Registry(path)
+    try:
+        yield registry
+    finally:
+        registry.close(is_clean=is_clean)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "node.mdb"
+
+
+def test_a_new_node_is_nobody(path: Path) -> None:
+    with booted(path) as registry:
+        assert (registry.cluster_id, registry.uuid, registry.node_id, registry.boot) == ("", "", 0, 1)
+        assert not registry.was_abnormal_exit
+        assert registry.live_replicas() == []
+        assert registry.peer_addresses() == {}
+
+
+def test_identity_survives_and_boots_are_counted(path: Path) -> None:
+    with booted(path) as registry:
+        registry.set_identity(uuid="u1", node_id=0)
+        registry.set_cluster("c1")
+        registry.set_identity(uuid="u1", node_id=4)
+        registry.set_peer_addresses({NodeId(2): "b:1", NodeId(1): "a:1"})
+    with booted(path) as registry:
+        assert (registry.cluster_id, registry.uuid, registry.node_id, registry.boot) == ("c1", "u1", 4, 2)
+        assert registry.peer_addresses() == {1: "a:1", 2: "b:1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda registry: registry.set_cluster("c2"),
+        lambda registry: registry.set_identity(uuid="u2", node_id=4),
+        lambda registry: registry.set_identity(uuid="u1", node_id=5),
+    ],
+)
+def test_identity_is_permanent(path: Path, change: Callable[[Registry], None]) -> None:
+    """A cluster forms once, and a uuid is lost only with its disk."""
+    with booted(path) as registry:
+        registry.set_identity(uuid="u1", node_id=4)
+        registry.set_cluster("c1")
+        with pytest.raises(InvariantError, match="permanent"):
+            change(registry)
+        assert (registry.cluster_id, registry.uuid, registry.node_id) == ("c1", "u1", 4)
+
+
+def test_replicas_are_remembered_whatever_became_of_them(path: Path) -> None:
+    third = ReplicaKey3
+    with booted(path) as registry:
+        for key in (third, KEY, OTHER):
+            registry.add_replica(key)
+            registry.add_replica(key)
+        registry.quarantine(OTHER, "row 7 does not match its checksum")
+        registry.quarantine(OTHER, "another reason")
+        registry.retire_replica(third)
+        registry.retire_replica(third)
+    with booted(path) as registry:
+        assert registry.live_replicas() == [KEY, OTHER]
+        assert registry.quarantined() == {OTHER: "row 7 does not match its checksum"}
+        assert all(registry.has_replica(key) for key in (KEY, OTHER, third))
+        row = registry.replica(third)
+        assert row is not None
+        assert row.state is ReplicaState.RETIRED
+
+
+ReplicaKey3 = type(KEY)(GroupId(9), ReplicaId(1))
+
+
+@pytest.mark.parametrize("end", [Registry.retire_replica, lambda registry, key: registry.quarantine(key, "x")])
+def test_an_ended_replica_is_never_created_again(path: Path, end: Callable[[Registry, object], None]) -> None:
+    with booted(path) as registry:
+        registry.add_replica(KEY)
+        end(registry, KEY)
+        with pytest.raises(InvariantError, match="replica_created_once"):
+            registry.add_replica(KEY)
+
+
+def test_a_retired_replica_is_not_quarantined_later(path: Path) -> None:
+    with booted(path) as registry:
+        registry.add_replica(KEY)
+        registry.retire_replica(KEY)
+        registry.quarantine(KEY, "late news")
+        assert registry.quarantined() == {}
+
+
+def test_files_open_at_two_abnormal_exits_need_verification(path: Path) -> None:
+    with booted(path, is_clean=False) as registry:
+        registry.add_replica(KEY)
+        registry.add_replica(OTHER)
+        registry.mark_open([KEY, OTHER])
+        registry.mark_closed(OTHER)
+    with booted(path, is_clean=False) as registry:
+        assert registry.was_abnormal_exit
+        assert not registry.needs_verification(KEY)
+        registry.mark_open([KEY])
+    with booted(path) as registry:
+        assert registry.needs_verification(KEY)
+        assert not registry.needs_verification(OTHER)
+        assert not registry.needs_verification(ReplicaKey3)
+        registry.mark_verified(KEY)
+        assert not registry.needs_verification(KEY)
+    with booted(path) as registry:
+        assert not registry.was_abnormal_exit
+        assert not registry.needs_verification(KEY)
+
+
+def test_a_clean_boot_between_abnormal_exits_starts_the_count_again(path: Path) -> None:
+    for is_clean in (False, True, False):
+        with booted(path, is_clean=is_clean) as registry:
+            registry.add_replica(KEY)
+            registry.mark_open([KEY])
+    with booted(path) as registry:
+        assert not registry.needs_verification(KEY)
+
+
+def test_an_exit_while_nothing_was_open_implicates_nothing(path: Path) -> None:
+    for _ in range(3):
+        with booted(path, is_clean=False) as registry:
+            registry.add_replica(KEY)
+    with booted(path) as registry:
+        assert registry.was_abnormal_exit
+        assert not registry.needs_verification(KEY)
+
+
+def test_everything_is_durable_when_a_process_is_killed(path: Path) -> None:
+    """The other process exits without closing anything, as after a kill."""
+    program = (
+        "import os, sys\n"
+        "from raftmq.storage.registry import Registry\n"
+        "from raftmq.storage.log_store import ReplicaKey\n"
+        "registry = Registry(sys.argv[1])\n"
+        "registry.set_identity(uuid='u1', node_id=3)\n"
+        "registry.set_cluster('c1')\n"
+        "registry.add_replica(ReplicaKey(7, 3))\n"
+        "registry.mark_open([ReplicaKey(7, 3)])\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode == -9
+    with booted(path) as registry:
+        assert (registry.cluster_id, registry.uuid, registry.node_id) == ("c1", "u1", 3)
+        assert registry.live_replicas() == [KEY]
+        row = registry.replica(KEY)
+        assert row is not None
+        assert (registry.was_abnormal_exit, row.abnormal_exits) == (True, 1)
+
+
+def test_a_second_process_is_refused(path: Path) -> None:
+    with booted(path):
+        program = (
+            "import sys\n"
+            "from raftmq.storage.registry import Registry, RegistryError\n"
+            "try:\n"
+            "    Registry(sys.argv[1])\n"
+            "except RegistryError as error:\n"
+            "    sys.exit(5 if 'in use' in str(error) else 6)\n"
+        )
+        assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode == 5
+    with booted(path) as registry:
+        assert registry.boot == 2
+
+
+def test_a_flipped_byte_in_any_row_is_found_at_start(path: Path) -> None:
+    with booted(path) as registry:
+        registry.set_identity(uuid="u1", node_id=3)
+        registry.add_replica(KEY)
+        registry.quarantine(KEY, "a reason")
+    content = path.read_bytes()
+    for part in (b'"uuid": "u1"', b"quarantined", b"a reason"):
+        start = content.rfind(part)
+        assert start > 0
+        damaged = content.replace(part, part[:-2] + bytes([part[-2] ^ 1]) + part[-1:])
+        path.write_bytes(damaged)
+        with pytest.raises(RegistryError, match="checksum"):
+            Registry(path)
+    path.write_bytes(content)
+    with booted(path) as registry:
+        assert registry.quarantined() == {KEY: "a reason"}
+
+
+def test_a_file_that_is_no_registry_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"something else" * 1000)
+    with pytest.raises(RegistryError):
+        Registry(path)

@@ -1,0 +1,252 @@
+"""Files appear, change places and go as a whole, at whatever point the process ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage import durable_files
+from raftmq.storage.errors import CommitFailedError, LogRangeError, MissingReplicaError, StorageFullError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import Update
+from raftmq.types import LogIndex, Offset, Term
+from tests.storage.log_builder import (
+    KEY,
+    OTHER,
+    VOTERS,
+    LogBuilder,
+    append,
+    born,
+    hard,
+    index,
+    lmdb_store,
+    truncate,
+)
+
+MIB = 1 << 20
+SNAPSHOT = SnapshotMeta(LogPosition(LogIndex(50), Term(5), Offset(70)), LogIndex(60), VOTERS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbLogStore]:
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, born(), [(b"old", b"state")])
+        store.open(KEY)
+        append(store, *LogBuilder().many(3))
+        yield store
+
+
+def names(store: LmdbLogStore) -> set[str]:
+    return {path.name for path in store.path(KEY).parent.iterdir()}
+
+
+class ProcessEndedError(BaseException):
+    """Stands for a kill: no handler of ours may count on running after it."""
+
+
+def test_a_killed_creation_leaves_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `create` had written so far is copied away at each step, as a kill would leave it, and then looked at."""
+    left = tmp_path / "left"
+    with lmdb_store(tmp_path / "node") as store:
+
+        def copy_and_die(_source: Path, _target: Path) -> None:
+            os.system(f"cp -r {tmp_path / 'node'} {left}")  # noqa: S605 -- test paths
+            raise ProcessEndedError
+
+        monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", copy_and_die)
+        with pytest.raises(ProcessEndedError):
+            store.create(KEY, born(), [])
+    assert {path.name for path in (left / "groups").iterdir()} >= {"7-3.mdb.new"}
+    with lmdb_store(left) as store:
+        assert names(store) == set()
+        with pytest.raises(MissingReplicaError):
+            store.open(KEY)
+        monkeypatch.undo()
+        store.create(KEY, born(), [])
+        assert store.open(KEY) == born()
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_killed_installation_leaves_the_old_or_the_new_replica(
+    tmp_path: Path, store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch, is_renamed: bool
+) -> None:
+    left = tmp_path / "left"
+
+    def copy_and_die(source: Path, target: Path) -> None:
+        if is_renamed:
+            durable_files.replace_file(source, target)
+        left.mkdir()
+        os.system(f"cp -r {target.parent} {left}")  # noqa: S605 -- test paths
+        raise ProcessEndedError
+
+    monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", copy_and_die)
+    with pytest.raises(ProcessEndedError):
+        store.install(KEY, hard(9, 1), SNAPSHOT, [(b"new", b"state")])
+    with lmdb_store(left) as after:
+        restored = after.open(KEY)
+        if is_renamed:
+            assert (restored.position, restored.hard_state) == (SNAPSHOT.position, hard(9, 1))
+            assert list(after.state_rows(KEY)) == [(b"new", b"state")]
+        else:
+            assert (restored.last_index, restored.hard_state.term) == (8, 5)
+            assert list(after.state_rows(KEY)) == [(b"old", b"state")]
+        assert names(after) == {"7-3.mdb", "7-3.mdb-lock"}
+
+
+def test_a_snapshot_that_finds_no_room_leaves_the_replica_as_it_was(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path, map_bytes=MIB) as store:
+        store.create(KEY, born(), [(b"old", b"state")])
+        store.open(KEY)
+        with pytest.raises(StorageFullError):
+            store.install(KEY, hard(9), SNAPSHOT, [(b"%d" % number, b"x" * 100_000) for number in range(50)])
+        assert names(store) == {"7-3.mdb", "7-3.mdb-lock"}
+        assert list(store.state_rows(KEY)) == [(b"old", b"state")]
+        append(store, LogBuilder().data())
+
+
+def test_a_volume_without_room_for_a_snapshot_leaves_the_replica_as_it_was(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("raftmq.storage.lmdb_log_store.sync_file", no_room)
+    with pytest.raises(StorageFullError):
+        store.install(KEY, hard(9), SNAPSHOT, [])
+    assert names(store) == {"7-3.mdb", "7-3.mdb-lock"}
+    append(store, LogBuilder().many(4)[3])
+
+
+def test_a_failed_rename_ends_the_process(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_source: Path, _target: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", fail)
+    with pytest.raises(CommitFailedError):
+        store.install(KEY, hard(9), SNAPSHOT, [])
+
+
+def test_an_installed_file_can_be_opened_by_the_next_process(tmp_path: Path, store: LmdbLogStore) -> None:
+    store.install(KEY, hard(9, 2), SNAPSHOT, [(b"%05d" % number, b"v") for number in range(10_000)])
+    store.close(KEY)
+    with lmdb_store(tmp_path) as again:
+        assert again.open(KEY).hard_state == hard(9, 2)
+        assert sum(1 for _ in again.state_rows(KEY)) == 10_000
+
+
+def test_unfinished_files_are_removed_and_others_kept(tmp_path: Path, store: LmdbLogStore) -> None:
+    groups = store.path(KEY).parent
+    for name in ("9-9.mdb.new", "9-9.mdb.new-lock"):
+        (groups / name).write_bytes(b"part")
+    store.close(KEY)
+    with lmdb_store(tmp_path) as again:
+        assert again.stored_replicas() == [KEY]
+        assert not list(groups.glob("9-9*"))
+
+
+def test_the_trash_keeps_files_for_the_grace_period(tmp_path: Path, store: LmdbLogStore) -> None:
+    store.create(OTHER, born(), [])
+    store.retire(KEY)
+    store.create(KEY, born(), [])
+    store.retire(KEY)
+    trash = tmp_path / "trash"
+    retired = sorted(trash.iterdir())
+    assert [path.name for path in retired] == ["7-3.mdb.0", "7-3.mdb.1"]
+    os.utime(retired[0], (1000, 1000))
+    os.utime(retired[1], (2000, 2000))
+    assert store.empty_trash(500, now_seconds=1499) == 0
+    assert store.empty_trash(500, now_seconds=1500) == 1
+    assert list(trash.iterdir()) == [retired[1]]
+    assert store.stored_replicas() == [OTHER]
+
+
+def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
+        store.create(KEY, born(), [(b"k", b"v")])
+        store.open(KEY)
+        entries = LogBuilder().many(800, b"x" * 8000)
+        append(store, *entries)
+        assert not store.compact_if_sparse(KEY)
+        truncate(store, entries[-21])
+        while store.delete_truncated(KEY, 256):
+            pass
+        before = store.file_bytes(KEY)
+        assert store.compact_if_sparse(KEY)
+        assert store.file_bytes(KEY) < before / 4
+        assert not store.compact_if_sparse(KEY)
+        assert store.entries(KEY, entries[-20].index, entries[-1].index, MIB) == entries[-20:]
+        assert list(store.state_rows(KEY)) == [(b"k", b"v")]
+        new = LogBuilder().rewind(entries[-1]).data()
+        append(store, new)
+        store.close(KEY)
+        assert store.open(KEY).last_index == new.index
+
+
+def test_small_files_are_never_compacted(store: LmdbLogStore) -> None:
+    entries = LogBuilder().rewind(store.entries(KEY, index(8), index(8), MIB)[0]).many(300, b"x" * 8000)
+    append(store, *entries)
+    truncate(store, entries[-1])
+    while store.delete_truncated(KEY, 256):
+        pass
+    assert not store.compact_if_sparse(KEY)
+
+
+def test_readers_see_whole_states_while_the_writer_writes_and_swaps_files(store: LmdbLogStore) -> None:
+    """Reads from other threads during commits, suffix replacements, trims and snapshot installations."""
+    stop = threading.Event()
+    problems: list[BaseException] = []
+    reads = [0, 0]
+
+    def read_entries() -> None:
+        last = 6
+        while not stop.is_set():
+            try:
+                found = store.entries(KEY, index(last), index(last), MIB)
+                assert found[0].payload == b"%d" % found[0].index
+                reads[0] += 1
+            except LogRangeError as error:
+                last = int(error.what.rpartition("..")[2]) if ".." in error.what else last + 1
+
+    def read_rows() -> None:
+        while not stop.is_set():
+            state_index, _, rows = store.snapshot(KEY)
+            values = {value for _, value in rows}
+            assert values <= {b"%d" % state_index, b"state"}
+            reads[1] += 1
+
+    def guarded(read: object) -> None:
+        try:
+            read()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001 -- shown by the test
+            problems.append(error)
+
+    store.install(KEY, hard(5), SnapshotMeta(LogPosition(LogIndex(5), Term(5), Offset(0)), LogIndex(5), VOTERS), [])
+    threads = [threading.Thread(target=guarded, args=(read,)) for read in (read_entries, read_rows)]
+    log = LogBuilder()
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(150):
+            number = log.index + 1
+            entry = log.data(1, b"%d" % number)
+            rows = tuple((b"row%d" % row, b"%d" % number) for row in range(20))
+            store.append_batch([(KEY, Update(entries=(entry,), state_rows=rows, state_index=index(number)))])
+            if turn % 10 == 9:
+                truncate(store, entry)
+                store.delete_truncated(KEY, 100)
+            if turn % 25 == 24:
+                position = LogPosition(entry.index, entry.term, entry.next_offset, entry.append_time_ms)
+                state = [(row, b"%d" % number) for row, _ in rows]
+                store.install(KEY, hard(5), SnapshotMeta(position, entry.index, VOTERS), state)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+    assert min(reads) > 0
