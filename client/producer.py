@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from raftmq.client import settings
+from raftmq.client.accumulator import Accumulator, TopicState
 from raftmq.client.accumulator import TopicState
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.batch_codec import CODECS
@@ -130,6 +131,17 @@ class Producer:
         self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
         self._budget = ByteBudget(buffer_memory)
         self._source = random.Random()
+        self._accumulator = Accumulator(
+            batch_bytes_max=max_batch_size,
+            codec=self._codec,
+            linger_seconds=linger_ms / 1000,
+            delivery_timeout_seconds=self._delivery_timeout_seconds,
+            partitioner=PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner,
+            source=self._source,
+            has_leader=lambda group_id: self._resolver.leader(group_id) is not None,
+            on_active=self._on_active,
+            on_ready=self.reschedule,
+        )
         self._generation = current_generation()
         self._active: dict[PartitionQueue, None] = {}  # those with anything outstanding
         self._senders: dict[str, NodeSender] = {}

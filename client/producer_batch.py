@@ -16,6 +16,9 @@ from raftmq.errors import RaftMQError
 from raftmq.types import RecordMetadata
 
 
+_NO_HEADERS: Headers = ()
+
+
 class ProducerBatch:
     """A batch from its first record to its outcome; owned by one `PartitionQueue`."""
 
@@ -86,8 +89,7 @@ class ProducerBatch:
         if self._keys is not None:
             self._keys.append(key)
         elif key is not None:
-            self._keys = [None] * position
-            self._keys.append(key)
+            self._keys = [*repeat(None, position), key]
         if self._timestamps is not None:
             self._timestamps.append(timestamp_ms)
         elif timestamp_ms != self.first_timestamp_ms:
@@ -96,8 +98,7 @@ class ProducerBatch:
         if self._headers is not None:
             self._headers.append(headers)
         elif headers:
-            self._headers = [()] * position
-            self._headers.append(headers)
+            self._headers = [*repeat(_NO_HEADERS, position), headers]
         self.count = position + 1
         self.reserved_bytes += record_bytes
         return position
@@ -119,8 +120,7 @@ class ProducerBatch:
         if self._keys is not None:
             self._keys.extend(repeat(None, count) if keys is None else keys)
         elif keys is not None:
-            self._keys = [None] * position
-            self._keys.extend(keys)
+            self._keys = [*repeat(None, position), *keys]
         time_ms = self.first_timestamp_ms if timestamp_ms is None else timestamp_ms
         if self._timestamps is not None:
             self._timestamps.extend(repeat(time_ms, count))
@@ -128,7 +128,7 @@ class ProducerBatch:
             self._timestamps = [self.first_timestamp_ms] * position
             self._timestamps.extend(repeat(time_ms, count))
         if self._headers is not None:
-            self._headers.extend(repeat((), count))
+            self._headers.extend(repeat(_NO_HEADERS, count))
         self.count = position + count
         self.reserved_bytes += records_bytes
         return position

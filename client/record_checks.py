@@ -15,6 +15,7 @@ _PLAIN_TYPES: Final = frozenset({bytes, type(None)})
 
 
 def to_bytes(cell: object, serializer: Serializer | None, name: str) -> bytes | None:
+    """A key or value as bytes. Raises `TypeError`."""
     if serializer is not None and cell is not None:
         cell = serializer(cell)
     if cell is None or isinstance(cell, bytes):
@@ -32,6 +33,7 @@ def to_bytes_column(cells: Sequence[object], serializer: Serializer | None, name
 
 
 def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
+    """Headers as a tuple, and their bytes with overhead. Raises `TypeError`."""
     pairs = tuple((name, value) for name, value in headers)
     size = 0
     for pair in pairs:
@@ -43,11 +45,13 @@ def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
 
 
 def records_bytes(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
+    """Bytes of records with overhead."""
     cells_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
     return cells_bytes + settings.RECORD_OVERHEAD_BYTES * len(values)
 
 
 def record_sizes(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> list[int]:
+    """Bytes of each record with overhead."""
     overhead = settings.RECORD_OVERHEAD_BYTES
     if keys is None:
         return [overhead + len(value or b"") for value in values]

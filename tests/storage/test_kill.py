@@ -1,0 +1,95 @@
+"""Acknowledged means on disk: a writing process is killed at random moments, and everything it said is found."""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from raftmq.raft.core import RestoredState
+from tests.storage.killed_writer import payload_of
+from tests.storage.log_builder import KEY, lmdb_store
+
+KILLS = 40
+ACKS_MAX = 25
+MOMENT_SECONDS_MAX = 0.006
+"""About two commits: a kill comes anywhere within a transaction, a snapshot's file swap included."""
+
+
+def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
+    random_ = random.Random(20)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.storage.killed_writer", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    acknowledged = (5, 5, 5)
+    acks = 0
+    try:
+        for seed in range(KILLS):
+            count, acknowledged = run_and_kill(process, seed, random_, acknowledged)
+            acks += count
+            check(tmp_path, acknowledged)
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+    assert process.returncode == 0
+    assert acks > 3 * KILLS
+
+
+def run_and_kill(
+    process: subprocess.Popen[bytes], seed: int, random_: random.Random, before: tuple[int, int, int]
+) -> tuple[int, tuple[int, int, int]]:
+    """One writer: let it acknowledge some writes, kill it a random moment later, and read the last thing it said."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"%d\n" % seed)
+    process.stdin.flush()
+    pid = int(process.stdout.readline().removeprefix(b"pid "))
+    acks: list[tuple[int, int, int]] = []
+    try:
+        for _ in range(random_.randint(1, ACKS_MAX)):
+            acks.append(parsed(process.stdout.readline()))
+        wait_for_nothing(random_.random() * MOMENT_SECONDS_MAX)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    while (line := process.stdout.readline()) != b"dead\n":
+        acks.append(parsed(line))
+    assert acks == sorted(acks)
+    assert acks[0] > before
+    return len(acks), acks[-1]
+
+
+def wait_for_nothing(seconds: float) -> None:
+    """A moment of that length: the time of the kill is the one thing here that is meant to be random."""
+    end = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        while (left := end - time.monotonic()) > 0:
+            selector.select(left)
+
+
+def parsed(line: bytes) -> tuple[int, int, int]:
+    word, last_index, state_index, term = line.split()
+    assert word == b"ack"
+    return int(last_index), int(state_index), int(term)
+
+
+def check(directory: Path, acknowledged: tuple[int, int, int]) -> None:
+    """Everything acknowledged is there, and what came after it is there as a whole or not at all."""
+    with lmdb_store(directory) as store:
+        restored: RestoredState = store.open(KEY)
+        assert (restored.last_index, restored.state_index, restored.hard_state.term) >= acknowledged
+        assert restored.last_index == restored.state_index == restored.hard_state.commit_index
+        assert list(store.state_rows(KEY)) == [(b"index", b"%d" % restored.state_index)]
+        number = restored.position.index + 1
+        while number <= restored.last_index:
+            for entry in store.entries(KEY, type(restored.last_index)(number), restored.last_index, 1 << 20):
+                assert entry.payload == payload_of(entry.index)
+                number = entry.index + 1

@@ -1,0 +1,288 @@
+"""Both stores against a slow, obvious model, with a crash as a rule: whatever happens, all three agree."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import Update
+from raftmq.storage.memory_log_store import MemoryLogStore
+from raftmq.types import LogIndex, Offset, ReplicaId, Term
+from tests.storage.log_builder import KEY, VOTERS, LogBuilder, Store, born, position_after
+
+MIB = 1 << 20
+PAYLOADS = st.sampled_from([b"", b"small", b"m" * 700, b"l" * 2100, b"overflow" * 1200])
+ROWS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c" * 300, b"d"]), st.one_of(st.none(), st.binary(max_size=40), PAYLOADS)),
+    max_size=5,
+).map(tuple)
+MEMBERSHIPS = st.sampled_from([None, VOTERS, Membership((ReplicaId(1),), (ReplicaId(2),), revision=4)])
+
+
+@dataclass
+class Model:
+    """A replica as lists and dicts. Grows by copying; nothing is shared with a store."""
+
+    hard_state: HardState
+    position: LogPosition
+    state_index: LogIndex
+    membership: Membership
+    log: list[Entry] = field(default_factory=list)
+    state: dict[bytes, bytes] = field(default_factory=dict)
+
+    def copy(self) -> Model:
+        return replace(self, log=list(self.log), state=dict(self.state))
+
+    @property
+    def last(self) -> LogPosition:
+        return position_after(self.log[-1]) if self.log else self.position
+
+    def restored(self) -> RestoredState:
+        terms = [(entry.term, entry.index) for entry in self.log]
+        starts = tuple(next(group) for _, group in itertools.groupby(terms, key=lambda pair: pair[0]))
+        return RestoredState(
+            self.hard_state,
+            self.position,
+            self.last.index,
+            self.last.next_offset,
+            self.last.append_time_ms,
+            starts,
+            self.membership,
+            self.state_index,
+        )
+
+    def apply(self, update: Update) -> None:
+        if update.hard_state is not None:
+            self.hard_state = update.hard_state
+        if update.entries:
+            self.log = [entry for entry in self.log if entry.index < update.entries[0].index] + list(update.entries)
+        for row, value in update.state_rows:
+            self.state.pop(row, None)
+            if value is not None:
+                self.state[row] = value
+        if update.state_index is not None:
+            self.state_index = update.state_index
+        if update.membership is not None:
+            self.membership = update.membership
+        if update.truncation is not None:
+            self.position = update.truncation
+            self.log = [entry for entry in self.log if entry.index > update.truncation.index]
+
+
+class TwinStores(RuleBasedStateMachine):
+    """The memory store holds its updates until they are synced; the other is durable at once, so both see a crash
+    with the same things durable: held updates reach the LMDB store at the sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.generation = 0
+        self.lmdb = LmdbLogStore(self.directory, map_bytes=1 << 26)
+        self.memory = MemoryLogStore(hold_updates=True)
+        self.durable = Model(HardState(GENESIS.term, ReplicaId(0), GENESIS.index), GENESIS, GENESIS.index, VOTERS)
+        self.ahead = self.durable.copy()
+        """With the held updates applied: what the next update follows."""
+        self.held: list[list[Update]] = []
+
+    @property
+    def directory(self) -> Path:
+        return self.root / str(self.generation)
+
+    @property
+    def stores(self) -> tuple[Store, Store]:
+        return self.lmdb, self.memory
+
+    @initialize(rows=st.dictionaries(st.sampled_from([b"a", b"z"]), st.binary(max_size=9)))
+    def create(self, rows: dict[bytes, bytes]) -> None:
+        for store in self.stores:
+            store.create(KEY, born(), list(rows.items()))
+            store.open(KEY)
+        self.durable.state = dict(rows)
+        self.ahead = self.durable.copy()
+
+    def teardown(self) -> None:
+        self.lmdb.close(KEY)
+        shutil.rmtree(self.root)
+
+    # ---------------------------------------------------------------------------------------------- changes
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def write(self, data: st.DataObject, count: int) -> None:
+        """A few updates of the replica in one batch, each random but allowed."""
+        batch = []
+        for _ in range(count):
+            update = self._draw_update(data)
+            self.ahead.apply(update)
+            batch.append(update)
+        self.memory.append_batch([(KEY, update) for update in batch])
+        self.held.append(batch)
+
+    def _draw_update(self, data: st.DataObject) -> Update:
+        ahead = self.ahead
+        hard_state = None
+        if data.draw(st.booleans(), "hard state"):
+            term = Term(ahead.hard_state.term + data.draw(st.integers(0, 2), "term step"))
+            vote = ahead.hard_state.vote if term == ahead.hard_state.term else ReplicaId(0)
+            hard_state = HardState(term, vote or ReplicaId(data.draw(st.integers(0, 3))), ahead.last.index)
+        entries = self._draw_entries(data)
+        after = ahead.copy()
+        after.apply(Update(entries=entries))
+        state_index = None
+        rows: tuple[tuple[bytes, bytes | None], ...] = ()
+        membership = None
+        if after.last.index >= after.state_index and data.draw(st.booleans(), "state"):
+            state_index = LogIndex(data.draw(st.integers(after.state_index, after.last.index), "state index"))
+            rows, membership = data.draw(ROWS), data.draw(MEMBERSHIPS)
+        truncation = None
+        limit = state_index or ahead.state_index
+        known = [entry for entry in after.log if entry.index <= limit]
+        if known and data.draw(st.booleans(), "truncate"):
+            truncation = position_after(data.draw(st.sampled_from(known), "truncation"))
+        return Update(hard_state, entries, truncation, rows, state_index, membership)
+
+    def _draw_entries(self, data: st.DataObject) -> tuple[Entry, ...]:
+        """New entries after the log's end, or after any entry in it."""
+        count = data.draw(st.integers(0, 4), "entries")
+        if not count:
+            return ()
+        keep = data.draw(st.integers(0, len(self.ahead.log)), "kept") if data.draw(st.booleans()) else None
+        kept = self.ahead.log if keep is None else self.ahead.log[:keep]
+        builder = LogBuilder(position_after(kept[-1]) if kept else self.ahead.position)
+        entries = []
+        for _ in range(count):
+            term = builder.term + data.draw(st.sampled_from([0, 0, 0, 1, 3]), "term step")
+            if data.draw(st.sampled_from([True, True, False]), "is data"):
+                later = data.draw(st.integers(0, 9))
+                entries.append(builder.data(data.draw(st.integers(1, 5)), data.draw(PAYLOADS), later_ms=later, term=term))
+            else:
+                entries.append(builder.empty(term=term))
+        return tuple(entries)
+
+    @rule(data=st.data())
+    def sync(self, data: st.DataObject) -> None:
+        """The oldest of the held writes become durable, in both stores."""
+        count = data.draw(st.integers(0, len(self.held)), "synced")
+        self.memory.sync(count)
+        for batch in self.held[:count]:
+            self.lmdb.append_batch([(KEY, update) for update in batch])
+            for update in batch:
+                self.durable.apply(update)
+        del self.held[:count]
+        assert self.memory.held_count == len(self.held)
+
+    @rule()
+    def crash(self) -> None:
+        """Held updates are lost. The LMDB file is taken as a killed process leaves it: copied while it is open."""
+        old, self.generation = self.directory, self.generation + 1
+        shutil.copytree(old, self.directory)
+        self.lmdb.close(KEY)
+        shutil.rmtree(old)
+        self.lmdb = LmdbLogStore(self.directory, map_bytes=1 << 26, verify="tail" if self.generation % 2 else "full")
+        self.memory.crash()
+        self.held.clear()
+        self.ahead = self.durable.copy()
+        self._check_open()
+
+    @precondition(lambda self: not self.held)
+    @rule()
+    def reopen(self) -> None:
+        """An orderly close."""
+        for store in self.stores:
+            store.close(KEY)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        expected = self.durable.restored()
+        for store in self.stores:
+            assert store.open(KEY) == expected
+
+    @rule(data=st.data(), rows=st.dictionaries(st.binary(min_size=1, max_size=20), PAYLOADS, max_size=4))
+    def install(self, data: st.DataObject, rows: dict[bytes, bytes]) -> None:
+        """A snapshot replaces everything, what was held included."""
+        base = self.ahead.last
+        position = LogPosition(
+            LogIndex(base.index + data.draw(st.integers(0, 9))),
+            Term(base.term + data.draw(st.integers(0, 2))),
+            Offset(base.next_offset + data.draw(st.integers(0, 9))),
+            base.append_time_ms,
+        )
+        state_index = LogIndex(position.index + data.draw(st.integers(0, 4)))
+        hard_state = replace(self.ahead.hard_state, commit_index=position.index)
+        for store in self.stores:
+            store.install(KEY, hard_state, SnapshotMeta(position, state_index, VOTERS), list(rows.items()))
+        self.held.clear()
+        self.durable = Model(hard_state, position, state_index, VOTERS, [], dict(rows))
+        self.ahead = self.durable.copy()
+
+    @rule(rows_max=st.integers(1, 4))
+    def delete_truncated(self, rows_max: int) -> None:
+        """A slice: both say alike whether more is left."""
+        left = [store.delete_truncated(KEY, rows_max) for store in self.stores]
+        assert left[0] == left[1]
+
+    @rule()
+    def compact(self) -> None:
+        """Rewriting the file changes nothing that can be read (the threshold is forced down for it)."""
+        self.lmdb._compact_bytes_min = 0
+        self.lmdb.compact_if_sparse(KEY)
+
+    # ---------------------------------------------------------------------------------------------- what must hold
+
+    @invariant()
+    def state_is_equal(self) -> None:
+        """One snapshot of each store."""
+        for store in self.stores:
+            if KEY in store.open_replicas():
+                state_index, membership, rows = store.snapshot(KEY)
+                assert (state_index, membership) == (self.durable.state_index, self.durable.membership)
+                assert list(rows) == sorted(self.durable.state.items())
+
+    @rule(data=st.data(), bytes_max=st.integers(1, 20_000))
+    def read_entries(self, data: st.DataObject, bytes_max: int) -> None:
+        """Any range, cut at any size."""
+        log = self.durable.log
+        if not log:
+            return
+        start = data.draw(st.integers(0, len(log) - 1))
+        end = data.draw(st.integers(start, len(log) - 1))
+        expected = []
+        size = 0
+        for entry in log[start : end + 1]:
+            size += len(entry.payload)
+            if expected and size > bytes_max:
+                break
+            expected.append(entry)
+        for store in self.stores:
+            assert store.entries(KEY, log[start].index, log[end].index, bytes_max) == tuple(expected)
+            assert store.header(KEY, log[start].index).term == log[start].term
+
+    @rule(data=st.data())
+    def find(self, data: st.DataObject) -> None:
+        """Offsets and times, in the log and around it."""
+        last = self.durable.last
+        offset = Offset(data.draw(st.integers(0, last.next_offset + 2), "offset"))
+        time = data.draw(st.integers(0, last.append_time_ms + 2), "time")
+        batches = [entry for entry in self.durable.log if entry.kind is EntryKind.DATA]
+        at_offset = [entry.index for entry in batches if entry.base_offset <= offset < entry.next_offset]
+        at_time = [entry.index for entry in batches if entry.append_time_ms >= time]
+        for store in self.stores:
+            assert store.find_offset(KEY, offset) == (at_offset[0] if at_offset else None)
+            header = store.find_time(KEY, time)
+            assert (header.index if header else None) == (at_time[0] if at_time else None)
+
+
+TestTwinStores = TwinStores.TestCase
+TestTwinStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
