@@ -21,7 +21,7 @@ test: setup ## every test (ARGS="-k name -x" goes to pytest)
 check: setup ## format, lint, types, import rules, generated files; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
 	$(BIN)/mypy tests examples scripts sim bench
 	$(BIN)/pyright

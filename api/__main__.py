@@ -1,8 +1,6 @@
 """``python -m raftmq``: the same command as ``raftmq``, for places where scripts are not on the path."""
 
-import sys
-
 from raftmq.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -453,9 +453,7 @@ class Engine:
         now = self.loop.time()
         if now - group.snapshot_sent_at.get(message.target, -_SNAPSHOT_PAUSE_SECONDS) < _SNAPSHOT_PAUSE_SECONDS:
             # the last one did not take: a peer that refuses snapshots must not make us stream them without end
-            self.loop.call_later(
-                _SNAPSHOT_PAUSE_SECONDS, self._on_snapshot_streamed, group, message.target, False  # noqa: FBT003
-            )
+            self.loop.call_later(_SNAPSHOT_PAUSE_SECONDS, self._on_snapshot_streamed, group, message.target, False)
             return
         group.snapshot_sent_at[message.target] = now
         self._sender.start(group, node_id, message)

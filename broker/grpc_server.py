@@ -165,10 +165,11 @@ class _Adapter:
         self._metrics = metrics
 
     def call(self, context: Context) -> Call:
-        remaining = context.time_remaining()
+        remaining = cast("float | None", context.time_remaining())  # None without a deadline, whatever the stubs say
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, 3600.0)
-        metadata = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-        is_forwarded = any(key == FORWARDED_KEY for key, _ in metadata)
+        # the stubs say Metadata, gRPC gives a tuple of pairs, or None
+        pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
+        is_forwarded = pairs is not None and any(key == FORWARDED_KEY for key, _ in pairs)
         return Call(self._loop.time() + seconds, _principal.get(), is_forwarded)
 
     async def unary(
@@ -313,7 +314,7 @@ class GrpcServer:
         self.metrics.topology = self.topology
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._health_task: asyncio.Task[None] | None = None
 
     async def start(self, listen: str) -> int:

@@ -18,11 +18,11 @@ import structlog
 from raftmq.broker.clock import WallClock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.engine import Engine
+from raftmq.broker.founding import born, unborn
 from raftmq.broker.group import Group
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.founding import born, unborn
 from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.metadata_controller import plan_membership
 from raftmq.broker.partition_log import PartitionLog
@@ -41,6 +41,7 @@ from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.membership import Membership
 from raftmq.raft.ready import Role
 from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.errors import StorageFullError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
@@ -136,10 +137,12 @@ class Node:
         else:
             await self._join()
         await self._catch_up()
+        self._metadata_changed.set()
         self._spawn(self._follow_metadata())
         self._spawn(self._control_metadata())
         self._spawn(self._tend_partitions())
-        await self._first_reconcile()
+        while self.not_ready_reasons():
+            await self.next_topology_change()
         log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
 
     async def wait_stopped(self) -> None:
@@ -232,7 +235,12 @@ class Node:
         """A restart: identity and replicas are on disk; addresses may have changed."""
         keys = [key for key in self.registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
         if len(keys) != 1:
-            raise RuntimeError(f"the registry names {len(keys)} metadata replicas, expected one")
+            reasons = "; ".join(self.registry.quarantined().values()) or "its registry names none"
+            raise RequestError(
+                pb.REPLICA_QUARANTINED,
+                f"the metadata replica in {self.config.data_dir} cannot be used ({reasons}); "
+                "move the directory away and join the cluster again with an empty one",
+            )
         self._node_id = NodeId(self.registry.node_id)
         self._learn_addresses(self.registry.peer_addresses())
         await self._start_metadata(keys[0])
@@ -372,11 +380,12 @@ class Node:
             await self._metadata_changed.wait()
             self._metadata_changed.clear()
             self._refresh_peers()
-            await self.replicas.reconcile(self._require_metadata().machine, self.node_id)
-
-    async def _first_reconcile(self) -> None:
-        self._refresh_peers()
-        await self.replicas.reconcile(self._require_metadata().machine, self.node_id)
+            try:
+                await self.replicas.reconcile(self._require_metadata().machine, self.node_id)
+            except StorageFullError as error:
+                log.error("replica_waits_for_space", reason=str(error))
+                self.loop.call_later(_DISK_CHECK_SECONDS, self._metadata_changed.set)
+            self._bump_topology()
 
     def _refresh_peers(self) -> None:
         group = self._metadata_group
@@ -435,13 +444,19 @@ class Node:
         while True:
             await asyncio.sleep(self.timing.retention_check_seconds)
             for partition in list(self.partitions.values()):
-                await partition.enforce_retention()
-                index = await partition.truncation_index()
-                if index is not None:
-                    self.engine.flush_state(partition.group)
-                    self.engine.truncate(partition.group, index)
+                try:
+                    await self._tend(partition)
+                except RequestError as error:
+                    log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
                 await asyncio.sleep(0)
             await self._trim_metadata()
+
+    async def _tend(self, partition: PartitionLog) -> None:
+        await partition.enforce_retention()
+        index = await partition.truncation_index()
+        if index is not None:
+            self.engine.flush_state(partition.group)
+            self.engine.truncate(partition.group, index)
 
     async def _trim_metadata(self) -> None:
         """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
@@ -599,9 +614,10 @@ class Node:
         """See `EngineOwner`."""
         self._partitions.pop(group.group_id, None)
         self.replicas.broken[group.group_id] = str(error)
-        self._readers.submit(self.registry.quarantine, group.key, str(error))
         if group.group_id == METADATA_GROUP_ID:
+            self.registry.quarantine(group.key, str(error))
             self.on_fatal(error)
+        self._readers.submit(self.registry.quarantine, group.key, str(error))
 
     def _on_damage(self, group: Group[LogPartition], error: Exception) -> None:
         self.engine.break_group(group, error)

@@ -43,7 +43,7 @@ from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import TopicConfig, effective_config
 from raftmq.proto import queue_pb2 as pb
-from raftmq.raft.entry import GENESIS, Entry, EntryHeader, EntryKind, LogPosition, Proposal
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
 from raftmq.raft.ready import Role
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import LogStore
@@ -132,11 +132,6 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Offset after the last committed and applied record (exclusive)."""
         return self.group.machine.next_offset
-
-    @property
-    def _log_position(self) -> LogPosition:
-        """The point the durable log starts after."""
-        return self.group.durable_position or GENESIS
 
     def config(self) -> TopicConfig:
         """The topic's configuration in force, as this node's metadata has it."""
@@ -403,7 +398,7 @@ class PartitionLog:
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Entry]:
         index: LogIndex | None = self._read_positions.pop(offset, None)
-        if index is not None and index <= self._log_position.index:
+        if index is not None and index <= self.group.log_start.index:
             index = None
         found: list[Entry] = []
         try:
@@ -543,7 +538,7 @@ class PartitionLog:
             step = await self._in_thread(
                 marks.read_back,
                 lambda index: self._store.header(self.group.key, index),
-                LogIndex(self._log_position.index + 1),
+                LogIndex(self.group.log_start.index + 1),
                 start,
                 machine.appended_bytes,
             )
@@ -560,7 +555,7 @@ class PartitionLog:
         """
         machine, core = self.group.machine, self.group.core
         start = machine.log_start_offset
-        if start <= self._log_position.next_offset:
+        if start <= self.group.log_start.next_offset:
             return None
         if start >= machine.next_offset:
             return core.applied_index

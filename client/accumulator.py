@@ -28,13 +28,16 @@ from raftmq.errors import UnknownPartitionError
 class TopicState:
     """The queues of one incarnation of a topic, and where records without a key go."""
 
-    __slots__ = ("info", "queues", "sticky", "sticky_bytes")
+    __slots__ = ("info", "queues", "sticky", "sticky_bytes", "sticky_until")
 
     def __init__(self, info: TopicInfo, sticky: int) -> None:
         self.info = info
         self.queues: list[PartitionQueue] = []
         self.sticky = sticky
+        """Partition of records without a key, for now."""
         self.sticky_bytes = 0
+        self.sticky_until = 0.0
+        """Loop time after which the next batch without keys goes to the next partition."""
 
 
 class _Group(NamedTuple):
@@ -147,14 +150,18 @@ class Accumulator:
             return state.queues[partition]
         if key is not None:
             return state.queues[self._partition_of(key, count)]
-        if state.sticky_bytes >= settings.STICKY_BYTES:
+        queue = state.queues[state.sticky]
+        is_stale = queue.open is None and asyncio.get_running_loop().time() >= state.sticky_until
+        if is_stale or state.sticky_bytes >= settings.STICKY_BYTES:
             self._move_on(state)
+            queue = state.queues[state.sticky]
         state.sticky_bytes += size
-        return state.queues[state.sticky]
+        return queue
 
     def _move_on(self, state: TopicState) -> None:
         """The next partition in turn for records without a key, preferring one with a leader."""
         state.sticky_bytes = 0
+        state.sticky_until = asyncio.get_running_loop().time() + settings.STICKY_SECONDS
         count = len(state.queues)
         for step in range(1, count + 1):
             candidate = (state.sticky + step) % count

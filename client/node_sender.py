@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftmq.client import settings
+from raftmq.client.append_frame import PartitionBatches, serialize_append
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.partition_queue import Attempt, PartitionQueue
 from raftmq.client.resolver import Resolver
@@ -110,7 +111,7 @@ class NodeSender:
             while (request := self._build_request()) is not None:
                 await self._write(request)
 
-    async def _write(self, request: pb.AppendRequest) -> None:
+    async def _write(self, request: bytes) -> None:
         stream = self._stream
         try:
             if stream is None:
@@ -125,7 +126,7 @@ class NodeSender:
         self._reader = spawn(self._read_forever(stream), f"raftmq-append-answers-{self.address}", self._on_crash)
         return stream
 
-    def _build_request(self) -> pb.AppendRequest | None:
+    def _build_request(self) -> bytes | None:
         if not self._queues or self._bytes_in_flight >= settings.NODE_BYTES_IN_FLIGHT_MAX:
             return None
         now = self._loop.time()
@@ -186,18 +187,14 @@ class NodeSender:
         del self._queues[queue]
         queue.is_scheduled = False
 
-    def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> pb.AppendRequest:
+    def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> bytes:
         self._last_correlation_id += 1
-        request = pb.AppendRequest(
-            correlation_id=self._last_correlation_id,
-            metadata_revision=self._resolver.metadata_revision,
-            timeout_ms=max(1, int(self._request_timeout_seconds * 1000)),
-            partitions=[
-                pb.PartitionAppend(
-                    topic_id=queue.topic_id,
-                    partition=queue.partition,
-                    batches=[attempt.batch.sealed for attempt in attempts],
-                )
+        request = serialize_append(
+            self._last_correlation_id,
+            self._resolver.metadata_revision,
+            max(1, int(self._request_timeout_seconds * 1000)),
+            [
+                PartitionBatches(queue.topic_id, queue.partition, [attempt.batch.sealed for attempt in attempts])
                 for queue, attempts in sent
             ],
         )

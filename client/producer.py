@@ -17,7 +17,6 @@ from typing import Literal, Self
 
 from raftmq.client import settings
 from raftmq.client.accumulator import Accumulator, TopicState
-from raftmq.client.accumulator import TopicState
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.batch_codec import CODECS
 from raftmq.client.byte_budget import ByteBudget
@@ -86,7 +85,7 @@ class Producer:
         delivery_timeout_ms: from taking a record to giving up on it.
         request_timeout_ms: how long a broker may take for one request before it is repeated.
         partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
-            or a function of (key, number of partitions). Records without a key stay on one partition for 16 KiB, then move on.
+            or a function of (key, number of partitions). Records without a key stay on one partition for 64 KiB or 250 ms, then move on.
         key_serializer: turns a key into bytes; keys must be bytes without one.
         value_serializer: the same for values.
         transport: replaces gRPC, for simulations.

@@ -15,7 +15,6 @@ from raftmq.client.batch_codec import EncodedBody, Headers, encode_body
 from raftmq.errors import RaftMQError
 from raftmq.types import RecordMetadata
 
-
 _NO_HEADERS: Headers = ()
 
 

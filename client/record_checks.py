@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import accumulate, islice, repeat
 from typing import Final, cast
 
 from raftmq.client import settings
@@ -60,12 +61,11 @@ def record_sizes(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
 
 def prefix_that_fits(sizes: Sequence[int], start: int, room: int, *, must_take_one: bool) -> tuple[int, int]:
     """How many records from `start` on fit into `room`, and their bytes."""
-    total = 0
-    for at in range(start, len(sizes)):
-        if total + sizes[at] > room and (at > start or not must_take_one):
-            return at - start, total
-        total += sizes[at]
-    return len(sizes) - start, total
+    totals = list(accumulate(islice(sizes, start, None)))
+    count = bisect_right(totals, room)
+    if count == 0 and must_take_one:
+        count = 1
+    return count, totals[count - 1] if count else 0
 
 
 def check_pairs(
@@ -75,17 +75,20 @@ def check_pairs(
 ) -> tuple[Sequence[bytes | None] | None, Sequence[bytes | None], int]:
     """Serialized keys (None: no record has one) and values, and their bytes. Raises `TypeError`, `RecordTooLargeError`."""
     try:
-        raw_keys, raw_values = zip(*pairs, strict=True)
-    except ValueError as error:
+        raw_keys, raw_values = (
+            [key for key, _ in pairs],
+            [value for _, value in pairs],
+        )  # zip(*pairs) takes twice as long
+    except (ValueError, TypeError) as error:
         raise TypeError("send_many takes (key, value) pairs") from error
-    keys = to_bytes_column(raw_keys, key_serializer, "key")
+    has_keys = raw_keys.count(None) != len(raw_keys)
+    keys = to_bytes_column(raw_keys, key_serializer, "key") if has_keys else None
     values = to_bytes_column(raw_values, value_serializer, "value")
-    value_bytes = sum(map(len, filter(None, values)))
-    has_keys = any(key is not None for key in keys[:1]) or keys.count(None) != len(keys)
-    key_bytes = sum(map(len, filter(None, keys))) if has_keys else 0
-    size = value_bytes + key_bytes
+    size = sum(map(len, filter(None, values)))
+    if keys is not None:
+        size += sum(map(len, filter(None, keys)))
     if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
-        largest = max(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
+        largest = max(record_sizes(keys, values)) - settings.RECORD_OVERHEAD_BYTES
         if largest + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
             raise RecordTooLargeError(f"a record of {largest} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
-    return keys if has_keys else None, values, size
+    return keys, values, size

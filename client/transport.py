@@ -70,8 +70,8 @@ _WATCH_PATH = "/raftmq.v1.Topology/Watch"
 class AppendStream(Protocol):
     """A bidirectional stream of appends to one node."""
 
-    async def write(self, request: pb.AppendRequest) -> None:
-        """Send one request; waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
+    async def write(self, request: bytes) -> None:
+        """Send one serialized `AppendRequest` (see `append_frame`); waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
         ...
 
     async def read(self) -> pb.AppendResponse:
@@ -224,12 +224,10 @@ class GrpcConnection:
     def append_stream(self) -> AppendStream:
         """Open a stream; does not wait."""
         self._check_open()
-        open_call: grpc.aio.StreamStreamMultiCallable[pb.AppendRequest, pb.AppendResponse] = (
-            self._channel.stream_stream(
-                _APPEND_STREAM_PATH,
-                request_serializer=pb.AppendRequest.SerializeToString,
-                response_deserializer=pb.AppendResponse.FromString,
-            )
+        open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._channel.stream_stream(
+            _APPEND_STREAM_PATH,
+            request_serializer=None,  # it is serialized already
+            response_deserializer=pb.AppendResponse.FromString,
         )
         call = open_call()
         return _GrpcAppendStream(call, self._address)
@@ -252,11 +250,11 @@ class GrpcConnection:
 
 
 class _GrpcAppendStream:
-    def __init__(self, call: grpc.aio.StreamStreamCall[pb.AppendRequest, pb.AppendResponse], address: str) -> None:
+    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str) -> None:
         self._call = call
         self._address = address
 
-    async def write(self, request: pb.AppendRequest) -> None:
+    async def write(self, request: bytes) -> None:
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:

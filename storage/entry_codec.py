@@ -8,7 +8,7 @@ Layout is on disk: a change needs a new format version (`replica_codec.FORMAT_VE
 from __future__ import annotations
 
 import struct
-from typing import NoReturn
+from typing import NamedTuple
 
 from crc32c import crc32c
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind
@@ -56,51 +56,63 @@ def encode_entry(entry: Entry) -> bytes:
     return b"".join((header, payload, CHECKSUM.pack(checksum)))
 
 
-def decode_entry(buffer: Buffer) -> Entry:
-    """The reverse of `encode_entry`; the payload is copied out. Raises `CodecError` for anything but a sound entry."""
-    header = decode_header(buffer)
-    return Entry(
-        header.index,
-        header.term,
-        header.kind,
-        header.base_offset,
-        header.record_count,
-        header.append_time_ms,
-        bytes(buffer[HEADER_BYTES:-CHECKSUM_BYTES]),
-    )
+class RowFields(NamedTuple):
+    """A row's header as it is unpacked: what scans and bisections look at (an `EntryHeader` costs five times as much)."""
+
+    index: int
+    term: int
+    base_offset: int
+    append_time_ms: int
+    record_count: int
+    payload_bytes: int
+    kind: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after this entry's records."""
+        return self.base_offset + self.record_count
 
 
-def decode_header(buffer: Buffer) -> EntryHeader:
-    """The header of an encoded entry; the whole of it is checked. Raises `CodecError`."""
+def decode_fields(buffer: Buffer) -> RowFields:
+    """The header of an encoded entry, all of which is checked. Raises `CodecError` for anything but a sound entry."""
     if len(buffer) < ROW_OVERHEAD_BYTES:
         raise CodecError(f"entry of {len(buffer)} bytes is shorter than its header")
-    index, term, base_offset, append_time_ms, record_count, payload_bytes, kind_number = HEADER.unpack_from(buffer)
-    if not is_sound(KEY.pack(index), buffer):
-        raise CodecError(f"entry {index} does not match its checksum")
-    kind = _KINDS.get(kind_number)
-    if kind is None or payload_bytes != len(buffer) - ROW_OVERHEAD_BYTES:
-        _refuse(index, kind_number, payload_bytes, len(buffer))
-    return EntryHeader(
-        LogIndex(index), Term(term), kind, Offset(base_offset), record_count, append_time_ms, payload_bytes
-    )
+    fields = RowFields._make(HEADER.unpack_from(buffer))
+    if not is_sound(KEY.pack(fields.index), buffer):
+        raise CodecError(f"entry {fields.index} does not match its checksum")
+    if fields.kind not in _KINDS or fields.payload_bytes != len(buffer) - ROW_OVERHEAD_BYTES:
+        # the checksum is right and the content impossible: written by a defect or by another version
+        raise CodecError(f"impossible entry of {len(buffer)} bytes: {fields}")
+    return fields
+
+
+def decode_row_fields(index: int, value: Buffer) -> RowFields:
+    """The fields of the row stored under `index`. Raises `CodecError` also when it is another index's row."""
+    fields = decode_fields(value)
+    if fields.index != index:
+        raise CodecError(f"row {index} holds entry {fields.index}")
+    return fields
+
+
+def decode_entry(buffer: Buffer) -> Entry:
+    """The reverse of `encode_entry`; the payload is copied out. Raises `CodecError`."""
+    return _entry(decode_fields(buffer), buffer)
 
 
 def decode_row(index: int, value: Buffer) -> Entry:
     """The entry stored under `index`. Raises `CodecError` also when it is another index's row."""
-    entry = decode_entry(value)
-    if entry.index != index:
-        raise CodecError(f"row {index} holds entry {entry.index}")
-    return entry
+    return _entry(decode_row_fields(index, value), value)
 
 
-def decode_row_header(index: int, value: Buffer) -> EntryHeader:
-    """The header stored under `index`; the row's checksum is verified. Raises `CodecError`."""
-    header = decode_header(value)
-    if header.index != index:
-        raise CodecError(f"row {index} holds entry {header.index}")
-    return header
+def _entry(fields: RowFields, buffer: Buffer) -> Entry:
+    index, term, base_offset, append_time_ms, record_count, _, kind = fields
+    payload = bytes(buffer[HEADER_BYTES:-CHECKSUM_BYTES])
+    return Entry(LogIndex(index), Term(term), _KINDS[kind], Offset(base_offset), record_count, append_time_ms, payload)
 
 
-def _refuse(index: int, kind: int, payload_bytes: int, size: int) -> NoReturn:
-    """The checksum is right and the content impossible: written by a defect or by another version."""
-    raise CodecError(f"entry {index}: kind {kind}, payload of {payload_bytes} bytes in {size}")
+def header_of(fields: RowFields) -> EntryHeader:
+    """The header as the core knows it."""
+    index, term, base_offset, append_time_ms, record_count, payload_bytes, kind = fields
+    return EntryHeader(
+        LogIndex(index), Term(term), _KINDS[kind], Offset(base_offset), record_count, append_time_ms, payload_bytes
+    )

@@ -20,11 +20,13 @@ from raftmq.storage.checksum import CHECKSUM_BYTES, is_sound, seal
 from raftmq.storage.entry_codec import (
     ROW_OVERHEAD_BYTES,
     CodecError,
+    RowFields,
     decode_key,
     decode_row,
-    decode_row_header,
+    decode_row_fields,
     encode_entry,
     encode_key,
+    header_of,
 )
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, UnsupportedFormatError
 from raftmq.storage.file_check import verify_in_child
@@ -264,7 +266,7 @@ class LmdbReplica:
         """See `LogStore.header`."""
         self._check_range(index, index)
         with self._read() as transaction:
-            return self._header(transaction, index)
+            return header_of(self._row(transaction, index))
 
     def find_offset(self, offset: Offset) -> LogIndex | None:
         """See `LogStore.find_offset`."""
@@ -272,10 +274,10 @@ class LmdbReplica:
             meta = self._meta_in(transaction)
             if not meta.position.next_offset <= offset < meta.last_next_offset:
                 return None
-            header = self._first_header(transaction, meta, lambda header: header.next_offset > offset)
-            if not header.base_offset <= offset < header.next_offset:
-                raise CodecError(f"offset {offset} is not in entry {header.index}, where it belongs")
-            return header.index
+            row = self._first_row(transaction, meta, lambda row: row.next_offset > offset)
+            if not row.base_offset <= offset < row.next_offset:
+                raise CodecError(f"offset {offset} is not in entry {row.index}, where it belongs")
+            return LogIndex(row.index)
 
     def find_time(self, append_time_ms: int) -> EntryHeader | None:
         """See `LogStore.find_time`."""
@@ -283,34 +285,34 @@ class LmdbReplica:
             meta = self._meta_in(transaction)
             if meta.last_index == meta.position.index or meta.last_append_time_ms < append_time_ms:
                 return None
-            timed = self._first_header(transaction, meta, lambda header: header.append_time_ms >= append_time_ms)
+            timed = self._first_row(transaction, meta, lambda row: row.append_time_ms >= append_time_ms)
             if timed.base_offset >= meta.last_next_offset:
                 return None
             # entries without records may lie between: the first one with records holds the offset that comes next
-            return self._first_header(transaction, meta, lambda header: header.next_offset > timed.base_offset)
+            return header_of(self._first_row(transaction, meta, lambda row: row.next_offset > timed.base_offset))
 
-    def _first_header(
-        self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[EntryHeader], bool]
-    ) -> EntryHeader:
+    def _first_row(
+        self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[RowFields], bool]
+    ) -> RowFields:
         """The first entry of the log that satisfies a condition that, once true, stays true. The last one does."""
-        low, high = meta.position.index + 1, meta.last_index
-        found: EntryHeader | None = None
+        low, high = meta.position.index + 1, int(meta.last_index)
+        found: RowFields | None = None
         while low < high:
-            middle = LogIndex((low + high) // 2)
-            header = self._header(transaction, middle)
-            if is_reached(header):
-                high, found = middle, header
+            middle = (low + high) // 2
+            row = self._row(transaction, middle)
+            if is_reached(row):
+                high, found = middle, row
             else:
                 low = middle + 1
         if found is None or found.index != low:
-            found = self._header(transaction, LogIndex(low))
+            found = self._row(transaction, low)
         return found
 
-    def _header(self, transaction: Transaction[memoryview], index: LogIndex) -> EntryHeader:
+    def _row(self, transaction: Transaction[memoryview], index: int) -> RowFields:
         value = transaction.get(encode_key(index), db=self._databases.log)
         if value is None:
-            self._missing_row(transaction, index)
-        return decode_row_header(index, value)
+            self._missing_row(transaction, LogIndex(index))
+        return decode_row_fields(index, value)
 
     def _meta_in(self, transaction: Transaction[memoryview]) -> ReplicaMeta:
         """The meta row as this transaction sees it (`self.meta` may be of an earlier or later commit)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from raftmq.raft.entry import EntryHeader, EntryKind
+from raftmq.raft.entry import EntryKind
 from raftmq.storage.checksum import Buffer, is_sound
-from raftmq.storage.entry_codec import CodecError, decode_key, decode_row_header, encode_key
+from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields, encode_key
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.replica_codec import ReplicaMeta
-from raftmq.types import LogIndex, Offset, Term
+from raftmq.types import LogIndex, Term
 
 if TYPE_CHECKING:
     from lmdb import Cursor, Transaction
@@ -86,7 +86,7 @@ class _Walk:
 
     __slots__ = ("append_time_ms", "index", "next_offset", "term")
 
-    def __init__(self, index: LogIndex, term: Term, next_offset: Offset, append_time_ms: int = 0) -> None:
+    def __init__(self, index: int, term: int, next_offset: int, append_time_ms: int = 0) -> None:
         self.index = index
         self.term = term
         self.next_offset = next_offset
@@ -97,20 +97,23 @@ def _check_run(cursor: Cursor[memoryview], walk: _Walk, meta: ReplicaMeta, start
     """Every row after `walk` to the end: checksum, and that it continues the row before it."""
     if not cursor.set_key(encode_key(walk.index + 1)):
         raise CodecError(f"no row {walk.index + 1}")
+    last_term = -1
     for key, value in cursor.iternext():
-        header = decode_row_header(walk.index + 1, value)
+        fields = decode_row_fields(walk.index + 1, value)
+        index, term, base_offset, append_time_ms, record_count, _, kind = fields
         if (
-            decode_key(key) != header.index
-            or header.base_offset != walk.next_offset
-            or header.term < walk.term
-            or header.append_time_ms < walk.append_time_ms
-            or (header.record_count > 0) != (header.kind is EntryKind.DATA)
+            key != encode_key(index)
+            or base_offset != walk.next_offset
+            or term < walk.term
+            or append_time_ms < walk.append_time_ms
+            or (record_count > 0) != (kind == EntryKind.DATA)
         ):
-            raise CodecError(f"entry {header.index} does not continue the log before it: {header}")
-        if not starts or header.term != starts[-1][0]:
-            starts.append((header.term, header.index))
-        walk.index, walk.term = header.index, header.term
-        walk.next_offset, walk.append_time_ms = header.next_offset, header.append_time_ms
+            raise CodecError(f"entry {index} does not continue the log before it: {fields}")
+        if term != last_term:
+            last_term = term
+            starts.append((Term(term), LogIndex(index)))
+        walk.index, walk.term = index, term
+        walk.next_offset, walk.append_time_ms = base_offset + record_count, append_time_ms
     _check_last(walk, meta)
 
 
@@ -131,26 +134,26 @@ def _scan_tail(transaction: Transaction[memoryview], databases: Databases, meta:
     if meta.last_index == meta.position.index:
         return ()
 
-    def header_at(index: int) -> EntryHeader:
-        return read_header(transaction, databases, index)
+    def row_at(index: int) -> RowFields:
+        return read_fields(transaction, databases, index)
 
     first, last = LogIndex(meta.position.index + 1), meta.last_index
-    head = header_at(first)
+    head = row_at(first)
     if head.base_offset != meta.position.next_offset or head.term < meta.position.term:
         raise CodecError(f"entry {first} does not continue the truncation point")
-    starts = [(head.term, first)]
-    last_term = header_at(last).term
+    starts = [(Term(head.term), first)]
+    last_term = row_at(last).term
     while starts[-1][0] < last_term:
         low, high = starts[-1][1] + 1, last
         while low < high:
             middle = (low + high) // 2
-            if header_at(middle).term > starts[-1][0]:
+            if row_at(middle).term > starts[-1][0]:
                 high = LogIndex(middle)
             else:
                 low = middle + 1
-        starts.append((header_at(low).term, LogIndex(low)))
+        starts.append((Term(row_at(low).term), LogIndex(low)))
     start = _tail_start(transaction, databases, meta)
-    before = header_at(start - 1) if start > first else None
+    before = row_at(start - 1) if start > first else None
     with transaction.cursor(databases.log) as cursor:
         if before is None:
             walk = _Walk(meta.position.index, meta.position.term, meta.position.next_offset)
@@ -172,9 +175,9 @@ def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta
     return index
 
 
-def read_header(transaction: Transaction[memoryview], databases: Databases, index: int) -> EntryHeader:
+def read_fields(transaction: Transaction[memoryview], databases: Databases, index: int) -> RowFields:
     """The header of a row that must be there; the row's checksum is verified."""
     value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
     if value is None:
         raise CodecError(f"no row {index}")
-    return decode_row_header(index, value)
+    return decode_row_fields(index, value)

@@ -56,12 +56,12 @@ class _Answer:
             log_start_offset=log.log_start_offset,
             leader_epoch=log.group.term,
         )
-        for entry in entries:
-            result.base_offsets.append(entry.base_offset)
-            result.batches.append(entry.payload)
-            result.append_times_ms.append(entry.append_time_ms)
-            self.bytes += len(entry.payload)
-        self.batches += len(entries)
+        payloads = [entry.payload for entry in entries]
+        result.base_offsets.extend([entry.base_offset for entry in entries])
+        result.batches.extend(payloads)
+        result.append_times_ms.extend([entry.append_time_ms for entry in entries])
+        self.bytes += sum(map(len, payloads))
+        self.batches += len(payloads)
 
 
 class PollService:

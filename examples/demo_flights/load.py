@@ -76,7 +76,8 @@ class Load:
                     await room.acquire()
                     if not report.killed_node and report.records >= KILL_AT * len(flights):
                         self._kill()
-                    if restart is None and report.records >= RESTART_AT * len(flights):
+                    # Later means: the cluster has gone on without it.
+                    if restart is None and report.records >= RESTART_AT * len(flights) and not self._awaited:
                         restart = tasks.create_task(self._restart())
                     # Taking waits for buffer space only; order is the order of these calls, so they are made one after the other.
                     taken_at = time.perf_counter()
@@ -86,6 +87,8 @@ class Load:
                     report.bytes += sum(len(value) + len(key or b"") for key, value in chunk)
                 await self._all_acknowledged(room)
                 report.seconds = time.perf_counter() - started
+                if restart is None:
+                    await self._restart()
         return report
 
     async def _follow(self, delivery: BulkDelivery, taken_at: float, room: asyncio.Semaphore, stage: Stage) -> None:

@@ -13,7 +13,7 @@ from sim.core.disk import LogCopy, SimDisk
 from sim.core.invariants.acknowledged import Acknowledged
 from sim.core.invariants.applied_state import AppliedState
 from sim.core.invariants.committed_log import CommittedLog
-from sim.core.invariants.durability import check_ack_durable, check_applied_durable, check_no_hole
+from sim.core.invariants.durability import check_ack_durable, check_applied_durable, check_no_hole, check_stable_durable
 from sim.core.invariants.election_safety import ElectionSafety
 from sim.core.invariants.leader_completeness import check_leader_completeness
 from sim.core.invariants.log_matching import LogMatching
@@ -155,6 +155,10 @@ class Checker:
     def on_durable(self, replica: Watched) -> None:
         """A write is done."""
         check_no_hole(replica.replica_id, replica.disk)
+
+    def on_append_done(self, replica: Watched, core: RaftCore) -> None:
+        """A core was told that a write is done."""
+        check_stable_durable(replica.replica_id, replica.disk, core)
 
     def on_response(self, replica: Watched, message: Message) -> None:
         """A message leaves that had to wait for the disk."""

@@ -21,6 +21,7 @@ class Nemesis:
             (self._crash, options.crash),
             (self._crash_all, options.crash_all),
             (self._isolate, options.isolate),
+            (self._usurp, options.usurp),
             (self._split, options.split),
             (self._one_way, options.one_way),
             (self._pause, options.pause),
@@ -66,7 +67,7 @@ class Nemesis:
         return random_.choice(live) if live else None
 
     def _duration(self) -> int:
-        return int(self._cluster.random.uniform(0.2, 4) * self._election)
+        return int(self._cluster.random.choice((0.5, 1.5, 4.0)) * self._cluster.random.uniform(0.3, 1.0) * self._election)
 
     def _crash(self) -> None:
         victim = self._victim()
@@ -91,6 +92,29 @@ class Nemesis:
                 self._cluster.network.cut(victim.replica_id, other)
                 self._cluster.network.cut(other, victim.replica_id)
             self._mend_later()
+
+    def _usurp(self) -> None:
+        """Cut a leader off and let the others elect at once, as they do when its process is known to be gone."""
+        random_ = self._cluster.random
+        leaders = self._cluster.leaders
+        others = [replica for replica in self._cluster.live if replica.core and replica.core.role is Role.FOLLOWER]
+        if not leaders or not others:
+            return
+        victim, _ = random_.choice(leaders)
+        is_deaf_too = random_.random() < 0.5
+        self._note(f"r{victim.replica_id} is cut off, the others forget it")
+        for other in self._cluster.replicas:
+            self._cluster.network.cut(victim.replica_id, other)
+            if is_deaf_too:
+                self._cluster.network.cut(other, victim.replica_id)
+        for replica in others:
+            if replica.core is not None:
+                replica.core.forget_leader()
+        candidate = random_.choice(others)
+        if candidate.core is not None:
+            candidate.core.campaign()
+            candidate.pump()
+        self._cluster.events.after(int(random_.uniform(1, 12) * TICK), self._mend)
 
     def _split(self) -> None:
         ids = list(self._cluster.replicas)

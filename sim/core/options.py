@@ -6,7 +6,8 @@ Source: Groce et al., "Swarm testing" (2012); TigerBeetle's VOPR.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from raftmq.raft.settings import RaftSettings
 
@@ -56,6 +57,8 @@ class SwarmOptions:
     crash: int
     crash_all: int
     isolate: int
+    usurp: int
+    """A leader is cut off while the others campaign at once: two leaders, and tails to overwrite."""
     split: int
     one_way: int
     pause: int
@@ -66,18 +69,86 @@ class SwarmOptions:
     """At most one replica loses its disk for good."""
 
 
+class Profile(Enum):
+    """What a run dwells on."""
+
+    ANY = "any"
+    """Nothing in particular."""
+    CHURN = "churn"
+    """Leaders change all the time, disks are slow: many tails are overwritten, some while they are being written."""
+    SNAPSHOTS = "snapshots"
+    """Leaders compact right behind themselves, streams are slow."""
+    MEMBERSHIP = "membership"
+    """One change of membership after another."""
+
+
+_PROFILES = (Profile.ANY, Profile.ANY, Profile.ANY, Profile.CHURN, Profile.SNAPSHOTS, Profile.MEMBERSHIP)
+
+
 def _some(random_: random.Random, share: float, low: float, high: float) -> float:
     return random_.uniform(low, high) if random_.random() < share else 0.0
 
 
-def draw_options(random_: random.Random) -> SwarmOptions:
-    """Draw one run's circumstances."""
+def draw_options(random_: random.Random, profile: Profile | None = None) -> SwarmOptions:
+    """Draw one run's circumstances, of the given profile or of one drawn too."""
+    options = _draw_any(random_)
+    drawn = random_.choice(_PROFILES)
+    return _dwell(random_, options, profile or drawn)
+
+
+def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> SwarmOptions:
+    """Bend options to a profile."""
+    uniform = random_.uniform
+    match profile:
+        case Profile.CHURN:
+            return replace(
+                options,
+                settings=replace(options.settings, election_ticks=4, heartbeat_ticks=1, append_bytes_max=1),
+                delay_max=options.delay_min + 30,
+                append_delay_max=random_.choice((20, 1000)),
+                appends_in_flight_max=8,
+                apply_delay_max=0,
+                clock_rates=(0.9, 1.1),
+                propose_every=0.5,
+                read_every=random_.choice((0.0, 0.5)),
+                fault_every=uniform(2.0, 4.0),
+                usurp=8,
+                crash=random_.choice((0, 2)),
+                pause=random_.choice((0, 4)),
+                membership_every=0.0,
+                wipe=0,
+                fault_ticks=100,
+            )
+        case Profile.SNAPSHOTS:
+            return replace(
+                options,
+                compact_every=uniform(0.3, 1.0),
+                snapshot_delay_max=random_.choice((300, 2 * options.settings.election_ticks * TICK)),
+                late=uniform(0.005, 0.05),
+                duplication=uniform(0.01, 0.2),
+                usurp=4,
+                fault_every=uniform(2.0, 6.0),
+            )
+        case Profile.MEMBERSHIP:
+            return replace(
+                options,
+                membership_every=uniform(0.5, 3.0),
+                fault_every=uniform(2.0, 8.0),
+                usurp=4,
+                split=4,
+                wipe=0,
+            )
+        case Profile.ANY:
+            return options
+
+
+def _draw_any(random_: random.Random) -> SwarmOptions:
     chance = random_.random
-    election_ticks = random_.choice((6, 8, 10))
+    election_ticks = random_.choice((4, 6, 10))
     settings = RaftSettings(
         election_ticks=election_ticks,
         heartbeat_ticks=random_.choice((1, 2)),
-        append_bytes_max=random_.choice((20, 60, 300, 100_000)),
+        append_bytes_max=random_.choice((1, 20, 300, 100_000)),
         inflight_appends_max=random_.choice((1, 2, 4, 64)),
         inflight_bytes_max=random_.choice((40, 200, 100_000)),
         uncommitted_bytes_max=random_.choice((200, 1_000, 100_000)),
@@ -102,21 +173,22 @@ def draw_options(random_: random.Random) -> SwarmOptions:
         late=_some(random_, 0.4, 0.005, 0.05),
         snapshot_delay_max=random_.choice((50, 300, 2 * election_ticks * TICK)),
         reports_unreachable=chance() < 0.5,
-        append_delay_max=random_.choice((0, 20, 100, 600)),
-        appends_in_flight_max=random_.choice((1, 2, 4)),
+        append_delay_max=random_.choice((0, 20, 200, 1000)),
+        appends_in_flight_max=random_.choice((1, 2, 8)),
         apply_delay_max=random_.choice((0, 0, 40)),
         cold_reads=_some(random_, 0.3, 0.05, 0.5),
         clock_rates=random_.choice(((1.0, 1.0), (0.9, 1.1), (0.5, 2.0))),
         uses_quiet_beats=chance() < 0.5,
         propose_every=random_.choice((0.6, 1.2, 3.0)),
-        read_every=_some(random_, 0.6, 1.5, 5.0),
-        fault_every=_some(random_, 0.9, 5.0, 25.0),
-        compact_every=random_.choice((0.0, random_.uniform(0.5, 2.0), random_.uniform(2.0, 15.0))),
+        read_every=random_.choice((0.0, random_.uniform(0.3, 1.0), random_.uniform(1.5, 5.0))),
+        fault_every=random_.choice((0.0, random_.uniform(1.5, 5.0), random_.uniform(1.5, 5.0), random_.uniform(5.0, 20.0))),
+        compact_every=random_.choice((0.0, 0.0, random_.uniform(0.5, 2.0), random_.uniform(2.0, 15.0))),
         membership_every=random_.uniform(4.0, 20.0) if has_membership else 0.0,
         transfer_every=_some(random_, 0.4, 8.0, 30.0),
         crash=weight(0.7),
         crash_all=weight(0.2),
         isolate=weight(0.5),
+        usurp=2 * weight(0.6),
         split=weight(0.5),
         one_way=weight(0.4),
         pause=weight(0.3),

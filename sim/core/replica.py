@@ -303,6 +303,7 @@ class SimReplica:
             else:
                 self._send(message)
         core.append_done(work.token)
+        self.world.checker.on_append_done(self, core)
 
     def read_log(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...] | None:
         """The core reads durable entries; sometimes they must be fetched first."""

@@ -16,7 +16,7 @@ from sim.core.clients import Clients
 from sim.core.cluster import PRODUCT, Build, SimCluster, members_of
 from sim.core.faults import Nemesis
 from sim.core.invariants.violation import InvariantViolation
-from sim.core.options import TICK, draw_options
+from sim.core.options import TICK, Profile, draw_options
 
 LIVENESS_ELECTIONS = 40
 """Election timeouts (of the slowest clock) within which a healed cluster must have made progress. Failed pre-votes back
@@ -52,10 +52,15 @@ class LivenessFailure(Exception):  # noqa: N818 - it is what it is called
     """The healed cluster made no progress in time."""
 
 
-def run_seed(seed: int, build: Build = PRODUCT, trace: Callable[[str], None] | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    build: Build = PRODUCT,
+    trace: Callable[[str], None] | None = None,
+    profile: Profile | None = None,
+) -> Outcome:
     """Run one seed to its verdict; never raises for a defect of what is simulated."""
     random_ = random.Random(seed)
-    options = draw_options(random_)
+    options = draw_options(random_, profile)
     if trace:
         trace(f"        -- seed {seed}: {options}")
     cluster = SimCluster(random_, options, build, trace)

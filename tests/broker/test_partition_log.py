@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 
 import pytest
@@ -307,7 +308,7 @@ async def test_a_cold_sequential_read_finds_its_place_once():
         assert found == list(range(0, 40, 2))
         # the first read looks for its offset and reads; each later one only reads
         assert threads[0] == 2
-        assert all(after - before == 1 for before, after in zip(threads, threads[1:], strict=False))
+        assert all(after - before == 1 for before, after in itertools.pairwise(threads))
 
 
 async def test_uncommitted_records_cannot_be_read():

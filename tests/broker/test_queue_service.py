@@ -146,9 +146,7 @@ async def test_a_request_waits_for_the_metadata_revision_it_names():
         for _ in range(5):
             await asyncio.sleep(0)
         assert not pending.done()
-        await node.admin.alter_topic(
-            pb.AlterTopicRequest(name="flights", set={"retention.ms": "5000"}), node.call()
-        )
+        await node.admin.alter_topic(pb.AlterTopicRequest(name="flights", set={"retention.ms": "5000"}), node.call())
         assert (await pending).partitions[0].base_offsets == [0]
 
 

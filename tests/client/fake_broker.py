@@ -122,6 +122,7 @@ class FakeCluster:
         self.append_gate = asyncio.Event()
         self.append_gate.set()
         self.appended = asyncio.Condition()
+        self.polled = asyncio.Condition()
         self.append_requests: list[tuple[int, pb.AppendRequest]] = []
         self.poll_requests: list[tuple[int, pb.PollRequest]] = []
         self.deleted_topics: list[int] = []
@@ -318,7 +319,9 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
         return error
 
     async def Poll(self, request, context):
-        self.cluster.poll_requests.append((self.node_id, request))
+        async with self.cluster.polled:
+            self.cluster.poll_requests.append((self.node_id, request))
+            self.cluster.polled.notify_all()
         deadline = time.monotonic() + request.max_wait_ms / 1000
         woken: asyncio.Queue[None] = asyncio.Queue()
         self.cluster._watchers.add(woken)

@@ -55,7 +55,7 @@ def slow_records(values, keys, timestamps, header_tuples) -> list[Record]:
 
 
 @given(batches())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_batch_decodes_to_what_was_encoded(batch):
     values, keys, timestamps, header_tuples, codec = batch
     encoded = encode_body(values, keys, timestamps, header_tuples, codec)
@@ -68,7 +68,7 @@ def test_a_batch_decodes_to_what_was_encoded(batch):
 
 
 @given(batches())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_arrow_columns_equal_the_lists(batch):
     values, keys, timestamps, header_tuples, codec = batch
     data = encode_body(values, keys, [abs(t) for t in timestamps], header_tuples, codec).seal()
@@ -88,7 +88,7 @@ def test_an_uncompressed_column_reaches_arrow_without_a_copy():
 
 
 @given(batches(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_damaged_body_raises_only_batch_format_errors(batch, data):
     """A batch with a good CRC around any body: what another program may have written."""
     values, keys, timestamps, header_tuples, codec = batch

@@ -41,6 +41,11 @@ async def read(c: Consumer, count: int, **arguments: object) -> dict[TopicPartit
     return found
 
 
+async def wait_polls(cluster: FakeCluster, count: int) -> None:
+    async with cluster.polled:
+        await cluster.polled.wait_for(lambda: len(cluster.poll_requests) >= count)
+
+
 def values(records: list[Record]) -> list[bytes | None]:
     return [record.value for record in records]
 
@@ -149,7 +154,7 @@ async def test_a_new_record_arrives_without_waiting_for_the_poll_to_end(cluster:
     cluster.create_topic("t")
     async with consumer(cluster, "t", fetch_max_wait_ms=10_000) as c:
         waiting = asyncio.create_task(c.getmany(timeout_ms=5000))
-        await asyncio.sleep(0.05)
+        await wait_polls(cluster, 1)
         fill(cluster, T0, 1)
         async with asyncio.timeout(1):
             assert len((await waiting)[T0]) == 10
@@ -161,10 +166,10 @@ async def test_what_is_fetched_ahead_is_bounded(cluster: FakeCluster):
     for _ in range(300):
         partition.append(encode_body([bytes(10_000)], None, 1).seal(), 1)
     async with consumer(cluster, "t", max_partition_fetch_bytes=100_000) as c:
-        await c.getmany(timeout_ms=1000, max_records=1)
-        await asyncio.sleep(0.1)
-        assert c._fetcher.partitions[T0].buffered_bytes < 250_000
-        assert len((await read(c, 299))[T0]) == 299
+        got = 0
+        while got < 300:
+            got += len((await c.getmany(timeout_ms=1000, max_records=3))[T0])
+            assert c._fetcher.partitions[T0].buffered_bytes < 250_000
 
 
 # -------------------------------------------------------------------------------------------------------------- positions
@@ -325,7 +330,7 @@ async def test_a_new_leader_is_followed_while_polling(cluster: FakeCluster):
     fill(cluster, T0, 1)
     async with consumer(cluster, "t", fetch_max_wait_ms=5000) as c:
         await read(c, 10)
-        await asyncio.sleep(0.05)  # a poll is parked at node 1
+        await wait_polls(cluster, 2)  # the second is parked at node 1
         cluster.move_leader("t", 0, node=2)
         fill(cluster, T0, 1)
         async with asyncio.timeout(2):

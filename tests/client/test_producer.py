@@ -28,6 +28,12 @@ async def wait_requests(cluster: FakeCluster, count: int) -> None:
         await cluster.appended.wait_for(lambda: len(cluster.append_requests) >= count)
 
 
+async def passes(count: int) -> None:
+    """Let everything that is ready run, `count` times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 # ------------------------------------------------------------------------------------------------------ acknowledgements
 
 
@@ -76,7 +82,7 @@ async def test_linger_gathers_until_flush(cluster: FakeCluster):
     async with producer(cluster, linger_ms=60_000) as p:
         for n in range(3):
             delivery = await p.send("t", b"%d" % n)
-            await asyncio.sleep(0.01)
+            await passes(5)
         assert not cluster.append_requests
         await p.flush()
         assert delivery.done()
@@ -123,6 +129,14 @@ async def test_records_without_a_key_visit_all_partitions(cluster: FakeCluster):
         await (await p.send_many("t", [(None, b"x" * 1000)] * 4000))
     assert all(partition.end for partition in cluster.topics["t"].partitions)
     assert sum(partition.end for partition in cluster.topics["t"].partitions) == 4000
+
+
+async def test_slow_records_without_a_key_move_on_with_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    cluster.create_topic("t", partitions=3)
+    monkeypatch.setattr(limits, "STICKY_SECONDS", 0.0)
+    async with producer(cluster) as p:
+        moves = [(await p.send_and_wait("t", b"x")).partition for _ in range(6)]
+    assert set(moves) == {0, 1, 2}
 
 
 async def test_send_many_keeps_order_and_counts_across_many_batches(cluster: FakeCluster):
@@ -295,7 +309,9 @@ async def test_order_and_uniqueness_survive_any_faults(cluster: FakeCluster):
 
     async def disturb() -> None:
         while True:
-            await asyncio.sleep(0.03)
+            for _ in range(5):
+                async with cluster.appended:
+                    await cluster.appended.wait()
             cluster.move_leader("t", source.randrange(3), source.choice([1, 2]), is_announced=source.random() < 0.7)
 
     task = asyncio.create_task(disturb())
@@ -351,10 +367,10 @@ async def test_what_followed_a_given_up_batch_is_written_once(cluster: FakeClust
     """Three batches under way, all applied, no answer: the first expires; the others find out that they were written."""
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: "drop"
-    async with producer(cluster, delivery_timeout_ms=1500, request_timeout_ms=200, max_batch_size=1024) as p:
+    async with producer(cluster, request_timeout_ms=200, max_batch_size=1024) as p:
         first = await p.send("t", b"a" * 1000)
         await wait_requests(cluster, 1)
-        await asyncio.sleep(0.8)
+        first._batch.deadline = 0.0
         second = await p.send("t", b"b" * 1000)
         third = await p.send("t", b"c" * 1000)
         with pytest.raises(errors.DeliveryTimeoutError):
@@ -456,7 +472,7 @@ async def test_a_cancelled_close_closes_at_once_and_says_what_is_unknown(cluster
     await wait_requests(cluster, 1)
     waiting = await p.send("t", b"waiting")
     closing = asyncio.create_task(p.close())
-    await asyncio.sleep(0.01)
+    await passes(5)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -501,7 +517,7 @@ async def test_send_waits_for_buffer_space_and_memory_is_bounded(cluster: FakeCl
         pairs = ((None, bytes(1000)) for _ in range(2000))
         sending = asyncio.create_task(p.send_many("t", pairs))
         await wait_requests(cluster, 1)
-        await asyncio.sleep(0.05)
+        await passes(100)
         assert not sending.done()
         assert 0 < p._budget.used_bytes <= 256 * 1024
         cluster.append_gate.set()

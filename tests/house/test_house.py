@@ -29,8 +29,12 @@ def tracked_files() -> list[Path]:
     )
     if listed.returncode == 0:
         return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
-    skipped = {".venv", "build", "__pycache__"}
-    return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
+    skipped = re.compile(r"\.venv|build|__pycache__|\..*_cache|\.hypothesis|.*\.egg-info")
+    return [
+        path
+        for path in ROOT.rglob("*")
+        if path.is_file() and not any(map(skipped.fullmatch, path.relative_to(ROOT).parts))
+    ]
 
 
 def tracked_texts() -> list[tuple[Path, str]]:

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryHeader, EntryKind, LogPosition, Proposal
@@ -19,6 +20,8 @@ from raftmq.raft.messages import Heartbeat, Message, SnapshotMeta
 from raftmq.raft.ready import Appended, AppendWork, ConfirmedRead, Ready, Refused, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
+
+T = TypeVar("T")
 
 SETTINGS = RaftSettings(election_ticks=10, heartbeat_ticks=1)
 START = int(GENESIS.index)
@@ -358,9 +361,9 @@ class Cluster:
         return self[replica_id].propose_membership(change(*steps, revision=revision), 0)
 
 
-def role_of(core: RaftCore) -> Role:
-    """The role now: a call, as a type checker takes an attribute for unchanged since it was last compared."""
-    return core.role
+def now(value: T) -> T:
+    """The value as it is now: a type checker takes an attribute for unchanged since it was last compared."""
+    return value
 
 
 def take(core: RaftCore, disk: MemoryLog) -> list[Message]:

@@ -21,7 +21,7 @@ from raftmq.raft.messages import (
 from raftmq.raft.ready import AppendWork, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, data, entry, lone, make_core, membership, role_of, take
+from tests.raft.harness import START, Cluster, MemoryLog, data, entry, lone, make_core, membership, now, take
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
@@ -97,9 +97,9 @@ def test_the_own_vote_counts_only_when_it_is_durable() -> None:
     cluster.nodes[1].holds_appends = True
     cluster[1].campaign()
     cluster.pump()
-    assert role_of(cluster[1]) is Role.CANDIDATE
+    assert now(cluster[1].role) is Role.CANDIDATE
     cluster.finish_appends(1)
-    assert role_of(cluster[1]) is Role.LEADER
+    assert now(cluster[1].role) is Role.LEADER
 
 
 def test_a_late_completion_of_an_earlier_vote_does_not_count() -> None:
@@ -113,9 +113,9 @@ def test_a_late_completion_of_an_earlier_vote_does_not_count() -> None:
     assert (core.role, core.term) == (Role.CANDIDATE, 7)
     core.step(VoteResponse(TWO, ONE, Term(7), False, True, GENESIS.index, GENESIS.term))
     core.append_done(first.token)
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     core.append_done(write_of(core).token)
-    assert role_of(core) is Role.LEADER
+    assert now(core.role) is Role.LEADER
 
 
 # ----------------------------------------------------------------------------------------------- gathering, order
@@ -329,10 +329,10 @@ def test_a_write_from_before_a_snapshot_makes_nothing_after_it_durable() -> None
     disk.write(first)
     core.append_done(first.token)
     assert core.log.durable_index == START + 2
-    assert core.log.snapshot is not None
+    assert now(core.log.snapshot) is not None
     disk.write(second)
     core.append_done(second.token)
-    assert (core.log.durable_index, core.log.snapshot) == (START + 3, None)
+    assert (core.log.durable_index, now(core.log.snapshot)) == (START + 3, None)
 
 
 def test_a_snapshot_completion_is_valid_in_any_term() -> None:
@@ -359,9 +359,9 @@ def test_a_second_snapshot_outlives_the_completion_of_the_first() -> None:
     core.step(snapshot(START + 8))
     disk.write(first)
     core.append_done(first.token)
-    assert core.log.snapshot is not None
+    assert now(core.log.snapshot) is not None
     take(core, disk)
-    assert (core.log.snapshot, core.last_index) == (None, START + 8)
+    assert (now(core.log.snapshot), core.last_index) == (None, START + 8)
 
 
 # --------------------------------------------------------------------------------------------------- crashes

@@ -7,7 +7,7 @@ from raftmq.raft.messages import AppendRequest, AppendResponse
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, entry, fill, make_core, membership, role_of, take
+from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, entry, fill, make_core, membership, now, take
 
 
 def test_a_new_leader_appends_a_no_op_of_its_term_at_once() -> None:
@@ -41,7 +41,7 @@ def test_entries_of_earlier_terms_commit_only_with_one_of_the_own_term() -> None
     leader = cluster[1]
     leader.campaign()
     cluster.pump()
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
     for peer in (2, 3):
         leader.step(AppendResponse(ReplicaId(peer), ReplicaId(1), leader.term, LogIndex(START + 1)))
     assert leader.match_index(ReplicaId(2)) == leader.match_index(ReplicaId(3)) == START + 1

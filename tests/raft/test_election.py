@@ -18,7 +18,7 @@ from raftmq.raft.ready import Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, fill, lone, make_core, membership, role_of, take
+from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, fill, lone, make_core, membership, now, take
 
 
 def vote_request(
@@ -63,7 +63,7 @@ def make_candidate() -> tuple[RaftCore, MemoryLog]:
     take(core, disk)
     core.step(vote(2, 6, pre=True))
     core.step(vote(3, 6, pre=True))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     take(core, disk)
     return core, disk
 
@@ -212,9 +212,9 @@ def test_a_candidate_raises_the_term_votes_for_itself_and_asks_everyone() -> Non
 def test_a_majority_makes_a_leader_and_a_minority_does_not() -> None:
     core, _ = make_candidate()
     core.step(vote(2, 6))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     core.step(vote(3, 6))
-    assert role_of(core) is Role.LEADER
+    assert now(core.role) is Role.LEADER
 
 
 def test_the_same_voter_counts_once_and_outsiders_never() -> None:
@@ -222,7 +222,7 @@ def test_the_same_voter_counts_once_and_outsiders_never() -> None:
     for _ in range(3):
         core.step(vote(2, 6))
     core.step(vote(77, 6))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
 
 
 def test_a_majority_of_refusals_ends_the_candidacy_in_the_same_term() -> None:
@@ -236,11 +236,11 @@ def test_votes_of_an_earlier_term_are_not_counted() -> None:
     core, disk = make_candidate()
     core.step(vote(2, 5))
     core.step(vote(3, 5))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     # and a pre-vote's answer is no vote
     core.step(vote(2, 7, pre=True))
     core.step(vote(3, 7, pre=True))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     take(core, disk)
 
 
@@ -258,7 +258,7 @@ def test_a_candidate_whose_votes_split_asks_again_after_its_timeout() -> None:
     core.tick(2 * SETTINGS.election_ticks)
     assert core.campaign_due
     core.campaign()
-    assert role_of(core) is Role.PRE_CANDIDATE
+    assert now(core.role) is Role.PRE_CANDIDATE
     take(core, disk)
     core.step(vote(2, 7, pre=True))
     core.step(vote(3, 7, pre=True))
@@ -268,7 +268,7 @@ def test_a_candidate_whose_votes_split_asks_again_after_its_timeout() -> None:
 def test_a_single_voter_elects_itself_once_its_vote_is_durable() -> None:
     core, disk = lone(1, 1)
     core.campaign()
-    assert role_of(core) is Role.CANDIDATE, "its vote is not on disk yet"
+    assert now(core.role) is Role.CANDIDATE, "its vote is not on disk yet"
     take(core, disk)
     assert (core.role, core.commit_index) == (Role.LEADER, START + 1)
 
@@ -338,7 +338,7 @@ def test_stale_pre_votes_do_not_elect() -> None:
     take(core, disk)
     core.step(vote(2, 9, pre=True))
     core.step(vote(3, 5, pre=True))
-    assert role_of(core) is Role.PRE_CANDIDATE
+    assert now(core.role) is Role.PRE_CANDIDATE
     core.step(vote(2, 6, pre=True))
     assert (core.role, core.term) == (Role.CANDIDATE, 6)
 
@@ -417,7 +417,7 @@ def test_a_leader_with_a_quorum_keeps_leading() -> None:
     cluster.elect(1)
     cluster.isolate(3)
     cluster.tick(10 * SETTINGS.election_ticks, only=[1, 2])
-    assert role_of(cluster[1]) is Role.LEADER
+    assert now(cluster[1].role) is Role.LEADER
 
 
 def test_a_replica_that_campaigns_for_ever_disturbs_nobody() -> None:
@@ -499,35 +499,35 @@ def test_a_confirmation_round_after_a_stall_restores_or_ends_the_leadership() ->
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.tick()
-    assert leader.is_confirmed_leader
+    assert now(leader.is_confirmed_leader)
     cluster.beat(1)  # a round begun before the stall must not count
     leader.require_confirmation()
-    assert not leader.is_confirmed_leader
+    assert not now(leader.is_confirmed_leader)
     cluster.pump()
-    assert not leader.is_confirmed_leader
+    assert not now(leader.is_confirmed_leader)
     cluster.beat(1)
     cluster.pump()
-    assert leader.is_confirmed_leader
+    assert now(leader.is_confirmed_leader)
     cluster.isolate(1)
     leader.require_confirmation()
     cluster.tick(SETTINGS.election_ticks, only=[1])
-    assert role_of(leader) is Role.FOLLOWER
+    assert now(leader.role) is Role.FOLLOWER
 
 
 def test_a_single_voter_confirms_itself() -> None:
     cluster = Cluster(1)
     leader = cluster.elect(1)
     leader.require_confirmation()
-    assert leader.is_confirmed_leader
+    assert now(leader.is_confirmed_leader)
 
 
 def test_a_new_leader_is_confirmed_only_when_its_no_op_is_applied() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.nodes[1].holds_applies = True
     leader = cluster.elect(1)
-    assert not leader.is_confirmed_leader
+    assert not now(leader.is_confirmed_leader)
     cluster.finish_applies(1)
-    assert leader.is_confirmed_leader
+    assert now(leader.is_confirmed_leader)
 
 
 def test_role_changes_are_reported_once() -> None:
@@ -563,7 +563,7 @@ def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
     for _ in range(6):
         leader.tick(SETTINGS.election_ticks - 1)
         assert leader.on_quiet_beat_response(ReplicaId(2), leader.term, 0)
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
     assert not leader.on_quiet_beat_response(ReplicaId(2), Term(leader.term - 1), 0)
     assert not leader.on_quiet_beat_response(ReplicaId(9), leader.term, 0)
     leader.read_index(1)

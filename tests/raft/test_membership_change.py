@@ -6,7 +6,7 @@ from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest, Vot
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, change, lone, membership, role_of, take, voters
+from tests.raft.harness import SETTINGS, START, Cluster, change, lone, membership, now, take, voters
 
 ADD, LEARN, REMOVE = MembershipOp.ADD_VOTER, MembershipOp.ADD_LEARNER, MembershipOp.REMOVE
 
@@ -255,7 +255,7 @@ def test_no_campaign_with_a_committed_and_unapplied_change() -> None:
     follower.tick(100)
     assert not follower.campaign_due
     follower.campaign()
-    assert role_of(follower) is Role.FOLLOWER
+    assert now(follower.role) is Role.FOLLOWER
     cluster.finish_applies(2)
     follower.tick(1)
     assert follower.campaign_due
@@ -270,7 +270,7 @@ def test_a_candidate_that_learns_of_a_committed_change_applies_it_first() -> Non
     candidate = cluster[2]
     assert candidate.commit_index == START + 1
     candidate.campaign()
-    assert role_of(candidate) is Role.PRE_CANDIDATE
+    assert now(candidate.role) is Role.PRE_CANDIDATE
     candidate.step(VoteResponse(ReplicaId(3), ReplicaId(2), Term(6), True, False, LogIndex(START + 2), Term(6)))
     assert (candidate.role, candidate.commit_index) == (Role.FOLLOWER, START + 2)
     cluster.run(2)
@@ -284,10 +284,10 @@ def test_a_removed_leader_leads_until_the_change_is_committed_then_steps_down() 
     cluster.isolate(1)
     cluster.change(1, (REMOVE, 1))
     cluster.pump()
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
     cluster.heal()
     cluster.tick(2)
-    assert role_of(leader) is Role.FOLLOWER
+    assert now(leader.role) is Role.FOLLOWER
     assert cluster[2].membership == cluster[3].membership == membership(2, 3)
     cluster.live(60)
     assert cluster.leaders() in ([2], [3])
@@ -318,7 +318,7 @@ def test_a_leader_is_replaced_through_a_joint_change_and_counts_until_it_is_left
     cluster.change(1, (ADD, 4), (REMOVE, 1))
     cluster.pump()
     cluster.live(60)
-    assert role_of(cluster[1]) is Role.FOLLOWER
+    assert now(cluster[1].role) is Role.FOLLOWER
     leader = cluster[cluster.leaders()[0]]
     assert leader.membership == membership(2, 3, 4)
 
@@ -359,7 +359,7 @@ def test_adding_a_dead_voter_does_not_depose_the_leader() -> None:
     cluster.change(1, (ADD, 2))
     cluster.pump()
     leader.tick(1)
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
 
 
 def test_auto_leave_waits_for_a_transfer_to_end() -> None:

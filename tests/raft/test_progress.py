@@ -7,6 +7,8 @@ from raftmq.raft.invariants import check_progress
 from raftmq.raft.progress import Progress, ProgressState
 from raftmq.raft.settings import RaftSettings
 
+from tests.raft.harness import now
+
 SETTINGS = RaftSettings(inflight_appends_max=3, inflight_bytes_max=100)
 
 
@@ -20,13 +22,13 @@ def replicating(match: int = 5) -> Progress:
 def test_the_window_is_full_by_count_or_by_bytes() -> None:
     window = Inflights(2, 100)
     window.add(5, 10)
-    assert not window.is_full
+    assert not now(window.is_full)
     window.add(6, 10)
-    assert window.is_full
+    assert now(window.is_full)
     window.free_to(5)
     assert (len(window), window.bytes, window.is_full) == (1, 10, False)
     window.add(9, 500)
-    assert window.is_full
+    assert now(window.is_full)
     window.free_to(9)
     assert (len(window), window.bytes) == (0, 0)
 
@@ -51,21 +53,21 @@ def test_the_window_refuses_an_index_that_does_not_grow() -> None:
 def test_a_probe_waits_for_an_answer_after_entries_left() -> None:
     progress = Progress(6, SETTINGS)
     progress.on_sent(0, 0, 5)
-    assert not progress.is_paused
+    assert not now(progress.is_paused)
     progress.on_sent(2, 10, 5)
-    assert progress.is_paused
+    assert now(progress.is_paused)
     assert progress.next_index == 6
 
 
 def test_replicating_runs_ahead_until_the_window_is_full() -> None:
     progress = replicating()
     for _ in range(3):
-        assert not progress.is_paused
+        assert not now(progress.is_paused)
         progress.on_sent(2, 10, 5)
     assert (progress.next_index, progress.is_paused) == (12, True)
     assert progress.on_matched(7)
     progress.inflights.free_to(7)
-    assert not progress.is_paused
+    assert not now(progress.is_paused)
 
 
 def test_an_old_acknowledgement_changes_nothing() -> None:

@@ -22,7 +22,7 @@ from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Appended, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, data, entry, fill, lone, make_core, membership, role_of, take
+from tests.raft.harness import START, Cluster, MemoryLog, data, entry, fill, lone, make_core, membership, now, take
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
@@ -76,7 +76,7 @@ def test_aioraft_one_black_holed_follower_stops_the_beats_of_all() -> None:
         leader.tick()
         assert [target for target, _, _ in leader.take_beats()] == [2, 3]
         leader.step(AppendResponse(TWO, ONE, leader.term, leader.commit_index))
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
 
 
 def test_aioraft_takes_a_timeout_for_a_log_mismatch() -> None:
@@ -333,6 +333,6 @@ def test_pysyncobj_counts_votes_without_identity() -> None:
     for _ in range(5):
         core.step(answer)
     core.step(replace(answer, source=ReplicaId(42)))
-    assert role_of(core) is Role.CANDIDATE
+    assert now(core.role) is Role.CANDIDATE
     core.step(replace(answer, source=THREE))
-    assert role_of(core) is Role.LEADER
+    assert now(core.role) is Role.LEADER

@@ -23,7 +23,7 @@ from tests.raft.harness import (
     lone,
     make_core,
     membership,
-    role_of,
+    now,
     take,
 )
 
@@ -290,10 +290,10 @@ def test_an_unreachable_peer_is_probed_and_pipelined_again_after_its_answer() ->
     cluster.elect(1)
     progress = cluster[1].progress[ReplicaId(2)]
     cluster[1].report_unreachable(ReplicaId(2))
-    assert progress.state is ProgressState.PROBE
+    assert now(progress.state) is ProgressState.PROBE
     cluster.propose(1, b"x")
     cluster.pump()
-    assert progress.state is ProgressState.REPLICATE
+    assert now(progress.state) is ProgressState.REPLICATE
     cluster[1].report_unreachable(ReplicaId(77))
 
 
@@ -326,7 +326,7 @@ def test_entries_not_in_memory_leave_the_peer_alone_until_fetched() -> None:
     cluster.heal()
     cluster.tick(3)
     assert cluster[3].last_index == START + 1
-    assert role_of(cluster[1]) is Role.LEADER
+    assert now(cluster[1].role) is Role.LEADER
     cluster.nodes[1].disk.is_cold = False
     cluster[1].entries_fetched()
     cluster.pump()
@@ -401,11 +401,11 @@ def test_beats_are_due_by_the_timer_and_cleared_when_taken() -> None:
     leader = cluster.elect(1)
     leader.take_beats()
     leader.tick(2)
-    assert not leader.beat_due
+    assert not now(leader.beat_due)
     leader.tick()
-    assert leader.beat_due
+    assert now(leader.beat_due)
     assert [target for target, _, _ in leader.take_beats()] == [2, 3]
-    assert not leader.beat_due
+    assert not now(leader.beat_due)
     assert cluster[2].take_beats() == []
 
 

@@ -22,7 +22,7 @@ from tests.raft.harness import (
     lone,
     make_core,
     membership,
-    role_of,
+    now,
     take,
     voters,
 )
@@ -242,7 +242,7 @@ def test_a_restart_below_the_floor_starts_from_what_it_holds() -> None:
     core = make_core(1, disk)
     assert (core.applied_index, core.commit_index, core.state_floor) == (START + 2, START + 2, START + 9)
     core.campaign()
-    assert role_of(core) is Role.FOLLOWER
+    assert now(core.role) is Role.FOLLOWER
 
 
 # ---------------------------------------------------------------------------------------------------------- sending

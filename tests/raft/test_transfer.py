@@ -5,7 +5,7 @@ from raftmq.raft.messages import AppendRequest, TimeoutNow, VoteRequest
 from raftmq.raft.ready import RefusalReason, Refused, Role
 from raftmq.types import ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, data, lone, membership, role_of, take
+from tests.raft.harness import SETTINGS, START, Cluster, data, lone, membership, now, take
 
 TWO, THREE = ReplicaId(2), ReplicaId(3)
 
@@ -62,7 +62,7 @@ def test_a_transfer_that_fails_ends_after_one_election_timeout() -> None:
     assert isinstance(leader.propose([data()], 0), Refused)
     cluster.tick(1, only=[1, 3])
     assert not isinstance(leader.propose([data()], 0), Refused)
-    assert role_of(leader) is Role.LEADER
+    assert now(leader.role) is Role.LEADER
 
 
 def test_a_second_transfer_replaces_the_first() -> None:

@@ -15,6 +15,7 @@ from raftmq.raft.entry import LogPosition
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
+
 from tests.storage.log_builder import KEY, MAP_BYTES, VOTERS, LogBuilder, born, hard, index, position_after
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, EntryKind, LogPosition
@@ -16,6 +15,7 @@ from raftmq.storage.errors import LogRangeError, MissingReplicaError, ReplicaClo
 from raftmq.storage.log_store import Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
+
 from tests.storage.log_builder import (
     KEY,
     OTHER,
@@ -118,7 +118,7 @@ def test_a_replica_with_entries_cannot_be_created(empty_store: Store) -> None:
 def test_everything_in_an_update_is_there_after_a_restart(store: Store) -> None:
     log = LogBuilder()
     entries = (log.empty(term=6), log.data(3, b"x" * 5000), log.command(), log.data(2, term=8))
-    membership = Membership((ReplicaId(1),), (ReplicaId(2),), (ReplicaId(3), ReplicaId(4)), (ReplicaId(4),), True, 12)  # noqa: FBT003
+    membership = Membership((ReplicaId(1),), (ReplicaId(2),), (ReplicaId(3), ReplicaId(4)), (ReplicaId(4),), True, 12)
     update = Update(hard(8, 2, 7), entries, None, ((b"k", b"v"), (b"gone", None)), index(7), membership)
     store.append_batch([(KEY, update)])
     restored = reopened(store)

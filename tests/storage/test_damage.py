@@ -10,7 +10,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-
 from raftmq.raft.entry import Entry
 from raftmq.storage import log_scan
 from raftmq.storage.checksum import seal
@@ -22,7 +21,18 @@ from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId
-from tests.storage.log_builder import KEY, MAP_BYTES, LogBuilder, append, born, index, lmdb_store, offset, position_after
+
+from tests.storage.log_builder import (
+    KEY,
+    MAP_BYTES,
+    LogBuilder,
+    append,
+    born,
+    index,
+    lmdb_store,
+    offset,
+    position_after,
+)
 
 MIB = 1 << 20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from raftmq.storage.disk_space import GIB, MIB, DiskReserve, default_reserve_bytes
 
 
@@ -43,7 +42,7 @@ def test_the_default_is_taken_from_the_volume(tmp_path: Path) -> None:
 
 def test_the_real_volume_is_probed_by_default(tmp_path: Path) -> None:
     disk = DiskReserve(tmp_path)
-    assert 0 < disk.reserve_bytes
+    assert disk.reserve_bytes > 0
     assert disk.free_bytes() > 0
     assert not disk.has_room(1 << 62)
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from raftmq.raft.core import RestoredState
+
 from tests.storage.killed_writer import payload_of
 from tests.storage.log_builder import KEY, lmdb_store
 

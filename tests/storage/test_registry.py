@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
 from raftmq.errors import InvariantError
 from raftmq.storage.registry import Registry, RegistryError, ReplicaState
 from raftmq.types import GroupId, NodeId, ReplicaId
+
 from tests.storage.log_builder import KEY, OTHER
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage import durable_files
-from raftmq.storage.errors import CommitFailedError, LogRangeError, MissingReplicaError, ReplicaClosedError, StorageFullError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    LogRangeError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    StorageFullError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 from raftmq.types import LogIndex, Offset, Term
+
 from tests.storage.log_builder import (
     KEY,
     OTHER,
@@ -56,7 +63,7 @@ def test_a_killed_creation_leaves_no_replica(tmp_path: Path, monkeypatch: pytest
     with lmdb_store(tmp_path / "node") as store:
 
         def copy_and_die(_source: Path, _target: Path) -> None:
-            os.system(f"cp -r {tmp_path / 'node'} {left}")  # noqa: S605 -- test paths
+            os.system(f"cp -r {tmp_path / 'node'} {left}")
             raise ProcessEndedError
 
         monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", copy_and_die)
@@ -82,7 +89,7 @@ def test_a_killed_installation_leaves_the_old_or_the_new_replica(
         if is_renamed:
             durable_files.replace_file(source, target)
         left.mkdir()
-        os.system(f"cp -r {target.parent} {left}")  # noqa: S605 -- test paths
+        os.system(f"cp -r {target.parent} {left}")
         raise ProcessEndedError
 
     monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", copy_and_die)
@@ -97,6 +104,49 @@ def test_a_killed_installation_leaves_the_old_or_the_new_replica(
             assert (restored.last_index, restored.hard_state.term) == (8, 5)
             assert list(after.state_rows(KEY)) == [(b"old", b"state")]
         assert names(after) == {"7-3.mdb", "7-3.mdb-lock"}
+
+
+def test_live_files_have_lmdb_s_default_durability(store: LmdbLogStore) -> None:
+    """NOMETASYNC may undo the last commit, NOSYNC loses any, WRITEMAP turns a full disk into a signal."""
+    store.install(KEY, hard(9), SNAPSHOT, [])
+    flags = store._replica(KEY).environment.flags()
+    assert (flags["sync"], flags["metasync"], flags["writemap"], flags["map_async"]) == (True, True, False, False)
+
+
+def test_a_new_file_is_synced_before_its_name_and_the_name_after(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def record_fsync(descriptor: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def record_rename(source: Path, target: Path) -> Path:
+        steps.append(f"rename {source.name} {target.name}")
+        return rename(source, target)
+
+    monkeypatch.setattr("os.fsync", record_fsync)
+    monkeypatch.setattr(Path, "replace", record_rename)
+    expected = ["sync 8-4.mdb.new", "rename 8-4.mdb.new 8-4.mdb", "sync groups"]
+    store.create(OTHER, born(), [])
+    assert steps == expected
+    store.open(OTHER)
+    steps.clear()
+    store.install(OTHER, hard(9), SNAPSHOT, [])
+    assert steps == expected
+    steps.clear()
+    store.retire(OTHER)
+    assert steps == ["rename 8-4.mdb 8-4.mdb.0", "sync trash", "sync groups"]
+
+
+def test_a_stream_that_was_lost_holds_nothing_up(store: LmdbLogStore) -> None:
+    stream = store.state_rows(KEY)
+    del stream
+    gc.collect()
+    store.install(KEY, hard(9), SNAPSHOT, [])
+    assert store._replica(KEY).environment.readers().count("\n") <= 2
 
 
 def test_a_snapshot_that_finds_no_room_leaves_the_replica_as_it_was(tmp_path: Path) -> None:

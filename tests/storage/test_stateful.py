@@ -11,7 +11,6 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
@@ -21,6 +20,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
+
 from tests.storage.log_builder import KEY, VOTERS, LogBuilder, Store, born, position_after
 
 MIB = 1 << 20
@@ -166,7 +166,9 @@ class TwinStores(RuleBasedStateMachine):
             term = builder.term + data.draw(st.sampled_from([0, 0, 0, 1, 3]), "term step")
             if data.draw(st.sampled_from([True, True, False]), "is data"):
                 later = data.draw(st.integers(0, 9))
-                entries.append(builder.data(data.draw(st.integers(1, 5)), data.draw(PAYLOADS), later_ms=later, term=term))
+                entries.append(
+                    builder.data(data.draw(st.integers(1, 5)), data.draw(PAYLOADS), later_ms=later, term=term)
+                )
             else:
                 entries.append(builder.empty(term=term))
         return tuple(entries)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
 from raftmq.raft.entry import Entry
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.writer_threads import Completion, InlineWriter, WriterThreads
 from raftmq.types import GroupId, ReplicaId
+
 from tests.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
 
 WAIT_SECONDS = 30.0
@@ -225,9 +225,7 @@ def test_close_finishes_what_is_queued_and_takes_nothing_more(recorder: Recorder
 # ---------------------------------------------------------------------------------------------------- no room
 
 
-def test_a_full_replica_refuses_later_updates_until_the_first_is_retried(
-    recorder: Recorder, reports: Reports
-) -> None:
+def test_a_full_replica_refuses_later_updates_until_the_first_is_retried(recorder: Recorder, reports: Reports) -> None:
     """A later update that got through would leave a gap, or let a vote overtake the entries before it."""
     log = LogBuilder()
     writer = inline(recorder, reports)

@@ -10,7 +10,7 @@
 | `QuorumLog`: what is committed is durable on a quorum | `committed_log.py` | 3.5, 10.2.1 |
 | `CommitOwnTerm`: leaders commit by counting in their own term only | `committed_log.py` | 3.6.2, figure 3.7 |
 | `LeaderCompleteness`: a new leader has everything committed | `leader_completeness.py` | figure 3.2, 3.6 |
-| `CommittedIsDurable`, `AckDurable`: nothing is applied or acknowledged before it is durable | `durability.py` | 3.8 |
+| `CommittedIsDurable`, `AckDurable`, `StableIsDurable`: nothing is applied or acknowledged before it is durable | `durability.py` | 3.8 |
 | `NoHole`, `ReadsDurable`: no entry is deleted before its state is durable, none read that is not | `durability.py`, `disk.py` | 5.1 |
 | `Monotone`: term, commit and applied index never go back | `monotone.py` | 3.3, 3.5 |
 | `PreVoteKeepsTerm`: asking a pre-vote does not raise the term | `monotone.py` | 9.6 |

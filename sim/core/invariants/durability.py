@@ -1,10 +1,11 @@
-"""`CommittedIsDurable`, `AckDurable`, `NoHole`: what is applied or acknowledged is on that replica's disk
+"""`CommittedIsDurable`, `AckDurable`, `StableIsDurable`, `NoHole`: what is believed durable, applied or acknowledged is on that replica's disk
 (thesis 3.8; a leader may commit before its own write is done, 10.2.1, but not apply), and so is the state of
 everything that was deleted from its log (5.1).
 """
 
 from __future__ import annotations
 
+from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry
 from raftmq.raft.messages import AppendResponse
 from sim.core.disk import SimDisk
@@ -42,3 +43,13 @@ def check_no_hole(replica_id: int, disk: SimDisk) -> None:
         "NoHole",
         f"r{replica_id} has state as of {disk.state.machine.index}, its log starts after {disk.log.position.index}",
     )
+
+
+def check_stable_durable(replica_id: int, disk: SimDisk, core: RaftCore) -> None:
+    """What a core believes durable is, with the same term: a late completion must not vouch for what came later."""
+    if core.log.snapshot is not None:
+        return  # its log restarts on a snapshot that is still being written
+    index = core.log.durable_index
+    held, believed = disk.log.term(index), core.log.term_at(index)
+    is_same = index <= disk.log.position.index or held == believed
+    demand(is_same, "StableIsDurable", f"r{replica_id} believes {believed}/{index} durable, its disk has term {held}")

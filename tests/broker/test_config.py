@@ -1,0 +1,149 @@
+"""Configuration: layers, checks, provenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from raftmq.broker.config import CONFIG_KEYS, BrokerConfig, ConfigError, is_loopback, load_config, split_address
+from raftmq.broker.limits import Limits, Timing
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_need_nothing():
+    loaded = load_config()
+    assert loaded.config == BrokerConfig()
+    assert set(loaded.sources.values()) == {"default"}
+    assert loaded.config.limits() == Limits()
+    assert loaded.config.timing() == Timing()
+    assert loaded.config.host_label()
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
+    path = _file(tmp_path, 'rack = "file"\nhost = "file"\nnode_id = 3\n')
+    env = {"RAFTMQ_RACK": "env", "RAFTMQ_HOST": "env", "PATH": "/bin", "RAFTMQ_BOOTSTRAP_SERVERS": "x:1"}
+    loaded = load_config(path, env, {"rack": "flag", "node_id": None})
+    assert (loaded.config.rack, loaded.config.host, loaded.config.node_id) == ("flag", "env", 3)
+    assert loaded.sources["rack"] == "flag --rack"
+    assert loaded.sources["host"] == "environment RAFTMQ_HOST"
+    assert loaded.sources["node_id"] == f"file {path}"
+    assert loaded.sources["listen"] == "default"
+
+
+def test_raftmq_toml_in_the_working_directory_is_read(tmp_path):
+    (tmp_path / "raftmq.toml").write_text('join = ["a:1", "b:2"]\n')
+    loaded = load_config()
+    assert loaded.config.join == ("a:1", "b:2")
+    assert loaded.sources["join"] == "file raftmq.toml"
+
+
+def test_texts_become_what_the_key_is():
+    env = {
+        "RAFTMQ_JOIN": "a:1, b:2,",
+        "RAFTMQ_MAP_BYTES": "2 GiB",
+        "RAFTMQ_DATA_TICK_SECONDS": "0.05",
+        "RAFTMQ_PARTITIONS_MAX": "7",
+        "RAFTMQ_BOOTSTRAP": "no",
+        "RAFTMQ_RACK": "01",
+        "RAFTMQ_DATA_DIR": "/var/lib/raftmq",
+        "RAFTMQ_DISK_RESERVE_BYTES": "0",
+        "RAFTMQ_LOG_LEVEL": "WARNING",
+    }
+    config = load_config(env=env).config
+    assert config.join == ("a:1", "b:2")
+    assert config.map_bytes == 2 * 1024**3
+    assert config.timing().data_tick_seconds == 0.05
+    assert config.limits().partitions_max == 7
+    assert config.bootstrap is False
+    assert config.rack == "01"
+    assert config.data_dir == Path("/var/lib/raftmq")
+    assert config.disk_reserve_bytes == 0
+    assert config.log_level == "warning"
+
+
+def test_an_unknown_key_is_refused_with_those_there_are(tmp_path):
+    for arguments in (
+        (_file(tmp_path, "listne = 'x:1'"), {}, {}),
+        (None, {"RAFTMQ_LISTNE": "x:1"}, {}),
+        (None, {}, {"listne": "x:1"}),
+    ):
+        with pytest.raises(ConfigError, match=r"'listne'.*listen, log_level"):
+            load_config(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listen", "9400"),
+        ("listen", "127.0.0.1:70000"),
+        ("listen", "::1:9400"),
+        ("node_id", "-1"),
+        ("node_id", "one"),
+        ("metadata_voters", "4"),
+        ("writer_threads", "0"),
+        ("bootstrap", "maybe"),
+        ("map_bytes", "1 parsec"),
+        ("map_bytes", "-5"),
+        ("data_tick_seconds", "nan"),
+        ("data_tick_seconds", "0"),
+        ("log_level", "loud"),
+        ("join", "nowhere"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_source(key, value):
+    with pytest.raises(ConfigError, match=rf"environment RAFTMQ_{key.upper()}: {key} = .*must be"):
+        load_config(env={f"RAFTMQ_{key.upper()}": value})
+
+
+@pytest.mark.parametrize("text", ["node_id = true", "rack = 5", "bootstrap = 1.5", "node_id = [", "join = 5"])
+def test_a_file_with_a_wrong_type_or_syntax_is_refused(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"broker\.toml"):
+        load_config(_file(tmp_path, text))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no configuration file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_a_cluster_is_formed_or_joined():
+    with pytest.raises(ConfigError, match="contradict"):
+        load_config(flags={"bootstrap": True, "join": ("a:1",)})
+
+
+@pytest.mark.parametrize("key", ["listen", "peer_listen", "http_listen"])
+def test_ports_stay_on_loopback_unless_told_otherwise_in_so_many_words(key):
+    with pytest.raises(ConfigError, match="allow_insecure_remote"):
+        load_config(flags={key: "0.0.0.0:9400"})
+    config = load_config(flags={key: "0.0.0.0:9400", "allow_insecure_remote": True}).config
+    assert getattr(config, key) == "0.0.0.0:9400"
+
+
+def test_loopback_is_recognized():
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.com", "")))
+
+
+def test_addresses_split():
+    assert split_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert split_address("[::1]:9400") == ("::1", 9400)
+    for bad in ("", "x", ":1", "x:", "x:-1", "x:1x", "[::1]", "::1:1"):
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            split_address(bad)
+
+
+def test_every_key_has_a_default_that_it_accepts_and_a_meaning():
+    for key in CONFIG_KEYS.values():
+        assert key.meaning
+        assert key.parse(key.default) == key.default, key.name
+    assert set(CONFIG_KEYS) == set(BrokerConfig.__dataclass_fields__)

@@ -1,0 +1,119 @@
+"""The HTTP port over loopback, and the names of its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from raftmq.broker.clock import WallClock
+from raftmq.broker.engine import Engine
+from raftmq.broker.grpc_server import GrpcServer
+from raftmq.broker.http_server import HttpServer
+from raftmq.broker.watchdog import Watchdog
+
+from tests.broker.harness import batch, poll_request, running
+
+
+@contextlib.asynccontextmanager
+async def serving():
+    async with running() as node:
+        source = random.Random(1)
+        node.engine = Engine(
+            node.loop, node, node.store, None, WallClock(), source, source.random, node.limits, node.timing
+        )
+        node.engine.groups = node.groups
+        node.watchdog = Watchdog(node.loop, 1.0)
+        node.grpc = GrpcServer(node)
+        server = HttpServer(node)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            yield node, port
+        finally:
+            await server.stop()
+
+
+async def get(port: int, path: str) -> tuple[int, dict[str, str], str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    status, *lines = head.split("\r\n")
+    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+async def test_alive_means_the_loop_answers():
+    async with serving() as (_, port):
+        status, _, body = await get(port, "/healthz")
+        assert status == 200
+        assert json.loads(body)["status"] == "ok"
+
+
+async def test_readiness_says_why_not():
+    async with serving() as (node, port):
+        assert (await get(port, "/readyz"))[0] == 200
+        node.reasons = ["2 replicas not serving yet"]
+        status, _, body = await get(port, "/readyz")
+        assert status == 503
+        assert json.loads(body)["reasons"] == ["2 replicas not serving yet"]
+
+
+async def test_unknown_paths_and_methods_are_refused():
+    async with serving() as (_, port):
+        assert (await get(port, "/"))[0] == 404
+        assert (await get(port, "/metrics/../../etc/passwd"))[0] == 404
+
+
+async def test_metrics_show_the_node_in_base_units():
+    async with serving() as (node, port):
+        topic = await node.topic("flights", partitions=2)
+        node.queue = node.grpc.queue
+        await node.append(topic, batch(3))
+        await node.queue.poll(poll_request(topic, 0), node.call())
+        node.grpc.metrics.observe("Append", "OK", 0.003)
+        status, headers, body = await get(port, "/metrics")
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain")
+        families = {family.name: family for family in text_string_to_metric_families(body)}
+        values = {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in families.values()
+            for sample in family.samples
+        }
+        assert values["raftmq_groups",] == 3
+        assert values["raftmq_groups_led",] == 3
+        assert values["raftmq_ready",] == 1
+        assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
+        assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
+        assert values["raftmq_appended_batches_total",] == 1
+        assert values["raftmq_polled_batches_total",] == 1
+        assert values["raftmq_requests_total", ("code", "OK"), ("method", "Append")] == 1
+        assert values["raftmq_request_seconds_bucket", ("le", "0.005"), ("method", "Append")] == 1
+        for name, family in families.items():
+            if name.startswith("raftmq_"):
+                assert not re.search(r"_(ms|millis|kb|mb|percent)", name), name
+                assert family.documentation, name
+        for name, *labels in values:
+            assert {key for key, _ in labels} <= {
+                "topic", "partition", "method", "code", "le", "generation", "implementation", "major", "minor",
+                "patchlevel", "version",
+            }, name  # fmt: skip
+
+
+async def test_a_port_in_use_is_an_os_error():
+    async with serving() as (node, port):
+        with pytest.raises(OSError, match="in use"):
+            await HttpServer(node).start("127.0.0.1", port)
+
+
+async def test_the_process_keeps_its_signal_handlers():
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    async with serving():
+        assert signal.getsignal(signal.SIGTERM) is before

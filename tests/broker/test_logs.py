@@ -1,0 +1,69 @@
+"""The form of log lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import structlog
+from raftmq.broker.logs import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def _lines(capsys) -> list[dict[str, object]]:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return [json.loads(line) for line in captured.err.splitlines()]
+
+
+def test_an_event_is_one_json_object_on_standard_error(capsys):
+    configure_logs("info", is_console=False)
+    log = structlog.get_logger("x")
+    log.debug("too_much")
+    log.info("leader_elected", group_id=3, term=7)
+    (line,) = _lines(capsys)
+    assert line["event"] == "leader_elected"
+    assert (line["group_id"], line["term"], line["level"]) == (3, 7, "info")
+    assert str(line["timestamp"]).endswith("Z")
+
+
+def test_an_exception_stays_on_its_line(capsys):
+    configure_logs("info", is_console=False)
+    try:
+        int("broken")
+    except ValueError:
+        structlog.get_logger().exception("request_failed")
+    (line,) = _lines(capsys)
+    assert "ValueError: invalid literal" in str(line["exception"])
+
+
+def test_libraries_speak_in_the_same_form_and_only_when_it_matters(capsys):
+    configure_logs("debug", is_console=False)
+    logging.getLogger("some.library").info("chatter")
+    logging.getLogger("some.library").warning("odd: %s", 5)
+    (line,) = _lines(capsys)
+    assert (line["event"], line["library"], line["message"]) == ("library_message", "some.library", "odd: 5")
+
+
+def test_the_level_is_the_least_that_is_logged(capsys):
+    configure_logs("error", is_console=False)
+    structlog.get_logger().warning("healing")
+    structlog.get_logger().error("act")
+    assert [line["event"] for line in _lines(capsys)] == ["act"]
+
+
+def test_a_person_gets_text(capsys):
+    configure_logs("info", is_console=True)
+    structlog.get_logger().info("leader_elected", term=7)
+    text = capsys.readouterr().err
+    assert "leader_elected" in text
+    assert not text.startswith("{")
