@@ -46,6 +46,7 @@ from raftmq.raft.messages import (
 )
 from raftmq.raft.ready import AppendWork, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
+from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.log_store import LogStore, ReplicaKey, Update
 from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
@@ -173,7 +174,13 @@ class Engine:
         self._transport = transport
         self._writers = writers
         self._sender = SnapshotSender(
-            self.loop, transport, self._store, self._readers, self.limits, self._on_snapshot_streamed
+            self.loop,
+            transport,
+            self._store,
+            self._readers,
+            self.limits,
+            self._on_snapshot_streamed,
+            self.break_group,
         )
         self._arm(self._tick_metadata, self.timing.metadata_tick_seconds)
         self._arm(self._tick_data, self.timing.data_tick_seconds)
@@ -293,7 +300,7 @@ class Engine:
             return
         try:
             action(group)
-        except InvariantError as error:
+        except (InvariantError, DamagedReplicaError) as error:
             self.break_group(group, error)
 
     def break_group(self, group: Group[StateMachine], error: Exception) -> None:

@@ -20,6 +20,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore, ReplicaKey
 from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 
@@ -141,6 +142,7 @@ class Group(Generic[MachineT]):
         self._progress: asyncio.Future[None] | None = None
         self._fetched: tuple[Entry, ...] = ()
         self._fetching = False
+        self._fetch_generation = 0
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
@@ -388,10 +390,16 @@ class Group(Generic[MachineT]):
         return None
 
     async def _fetch(self, first: LogIndex, last: LogIndex) -> None:
+        generation = self._fetch_generation
         try:
             found = await self._host.in_thread(self._store.entries, self.key, first, last, CATCH_UP_BYTES)
             assert isinstance(found, tuple)
-            self._fetched = found
+            if generation == self._fetch_generation:
+                self._fetched = found
+        except DamagedReplicaError as error:
+            self._host.break_group(self, error)
+        except (LogRangeError, ReplicaClosedError, StorageUnavailableError):
+            pass  # truncated, closed or short of something meanwhile: the core asks again if it still wants them
         finally:
             self._fetching = False
             if not self.is_closed:
@@ -401,6 +409,7 @@ class Group(Generic[MachineT]):
     def forget_fetched(self) -> None:
         """The log's suffix changed or its prefix went: what was fetched may no longer be in it."""
         self._fetched = ()
+        self._fetch_generation += 1
 
     def header(self, index: LogIndex) -> EntryHeader:
         """`LogView.header`: from memory, else one row read on the loop (rare: after a truncation only)."""

@@ -21,8 +21,10 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
 from raftmq.raft.ready import Role
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
-from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError
+from raftmq.storage.file_check import verify_in_child
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.types import GroupId, NodeId, ReplicaId
 
@@ -35,6 +37,39 @@ FIRST_CAMPAIGN_SECONDS = 0.15
 _FIRST_CAMPAIGNS_MAX = 40
 
 
+def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machine: StateMachine) -> RestoredState:
+    """Open a replica's file and bring its machine to the durable state. Runs on the replica's writer thread.
+
+    A file that was open at two abnormal exits is first read in a child process: a damaged page can end the reader.
+
+    Raises:
+        DamagedReplicaError, MissingReplicaError: quarantine it.
+    """
+    if registry.needs_verification(key):
+        problem = verify_in_child(store.path(key))
+        if problem is not None:
+            raise DamagedReplicaError(key, problem)
+        registry.mark_verified(key)
+    restored = store.open(key)
+    try:
+        machine.restore(store.state_rows(key), restored.state_index)
+    except (ValueError, TypeError, KeyError, LookupError) as error:  # a row that does not decode
+        raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
+    return restored
+
+
+def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState) -> None:
+    """Make a new replica durable: first its file, then its registry row; only then may it speak."""
+    try:
+        store.create(key, state, ())
+    except ReplicaExistsError:
+        # a crash came between file and registry row: the replica never spoke
+        store.retire(key)
+        store.create(key, state, ())
+    registry.add_replica(key)
+    registry.mark_open([key])
+
+
 class LocalReplicas:
     """The partition replicas of one node."""
 
@@ -42,7 +77,7 @@ class LocalReplicas:
         self,
         loop: asyncio.AbstractEventLoop,
         engine: Engine,
-        store: LogStore,
+        store: LmdbLogStore,
         writers: Writers,
         registry: Registry,
         on_serving: Callable[[Group[LogPartition]], None],
@@ -66,6 +101,7 @@ class LocalReplicas:
     async def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
         """One round over everything; safe to repeat."""
         wanted: set[GroupId] = set()
+        missing: list[tuple[PartitionView, ReplicaKey]] = []
         for partition in metadata.partitions_of_node(node_id):
             group_id = GroupId(partition.group_id)
             replica = _replica_on(partition, node_id)
@@ -73,21 +109,25 @@ class LocalReplicas:
                 continue
             wanted.add(group_id)
             if group_id not in self._engine.groups and group_id not in self._busy and group_id not in self.broken:
-                await self._bring_up(partition, replica, metadata)
+                missing.append((partition, ReplicaKey(group_id, ReplicaId(replica.replica_id))))
+        known = [key for _, key in missing if self._registry.has_replica(key)]
+        if known:
+            await self._loop.run_in_executor(None, self._registry.mark_open, known)
+        for partition, key in missing:
+            await self._bring_up(partition, key, metadata)
         for key in self._registry.live_replicas():
             if key.group_id != 0 and key.group_id not in wanted and key.group_id not in self._busy:
                 await self._retire(key)
 
-    async def _bring_up(self, partition: PartitionView, replica: ReplicaView, metadata: Metadata) -> None:
-        group_id = GroupId(partition.group_id)
-        key = ReplicaKey(group_id, ReplicaId(replica.replica_id))
+    async def _bring_up(self, partition: PartitionView, key: ReplicaKey, metadata: Metadata) -> None:
+        group_id = key.group_id
         self._busy.add(group_id)
         try:
             is_new = not self._registry.has_replica(key)
             if is_new:
                 await self._create(key, partition)
             machine = LogPartition()
-            restored = await self.on_writer(key, lambda: self._open(key, machine))
+            restored = await self.on_writer(key, lambda: open_replica(self._store, self._registry, key, machine))
         except (DamagedReplicaError, MissingReplicaError) as error:
             self.broken[group_id] = str(error)
             await self._loop.run_in_executor(None, self._registry.quarantine, key, str(error))
@@ -104,13 +144,7 @@ class LocalReplicas:
     async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
         founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
         state = born(Membership(founders)) if key.replica_id in founders else unborn()
-        await self.on_writer(key, lambda: self._store.create(key, state, ()))
-        await self._loop.run_in_executor(None, self._registry.add_replica, key)
-
-    def _open(self, key: ReplicaKey, machine: LogPartition) -> RestoredState:
-        restored = self._store.open(key)
-        machine.restore(self._store.state_rows(key), restored.state_index)
-        return restored
+        await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
     def _campaign_first(self, group: Group[StateMachine], attempts: int) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""

@@ -23,7 +23,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.local_replicas import LocalReplicas, create_replica, open_replica
 from raftmq.broker.metadata_controller import plan_membership
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
@@ -265,18 +265,12 @@ class Node:
             await asyncio.sleep(_JOIN_RETRY_SECONDS)
 
     async def _create_metadata_replica(self, key: ReplicaKey, state: RestoredState) -> None:
-        await self.replicas.on_writer(key, lambda: self.store.create(key, state, ()))
-        self.registry.add_replica(key)
+        await self.replicas.on_writer(key, lambda: create_replica(self.store, self.registry, key, state))
 
     async def _start_metadata(self, key: ReplicaKey) -> None:
         machine = Metadata()
-
-        def open_replica() -> RestoredState:
-            restored = self.store.open(key)
-            machine.restore(self.store.state_rows(key), restored.state_index)
-            return restored
-
-        restored = await self.replicas.on_writer(key, open_replica)
+        self.registry.mark_open([key])
+        restored = await self.replicas.on_writer(key, lambda: open_replica(self.store, self.registry, key, machine))
 
         def node_of(replica_id: ReplicaId) -> NodeId:
             return NodeId(machine.replica_node(METADATA_GROUP_ID, replica_id) or 0)
@@ -450,13 +444,16 @@ class Node:
                     log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
                 await asyncio.sleep(0)
             await self._trim_metadata()
+            await self.loop.run_in_executor(self._readers, self.store.empty_trash, TRASH_GRACE_SECONDS)
 
     async def _tend(self, partition: PartitionLog) -> None:
         await partition.enforce_retention()
         index = await partition.truncation_index()
         if index is not None:
-            self.engine.flush_state(partition.group)
-            self.engine.truncate(partition.group, index)
+            group = partition.group
+            self.engine.flush_state(group)
+            self.engine.truncate(group, index)
+            await self.replicas.on_writer(group.key, lambda: self.store.compact_if_sparse(group.key))
 
     async def _trim_metadata(self) -> None:
         """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
@@ -502,13 +499,16 @@ class Node:
     # ------------------------------------------------------------------------------------------------ disk
 
     async def _watch_disk(self) -> None:
+        await self.loop.run_in_executor(None, self.disk.create_ballast)
         while True:
             has_room = await self.loop.run_in_executor(None, self.disk.has_room, self.engine.inbound_bytes)
             if has_room and self.engine.write_refusal is not None:
                 log.info("disk_space_recovered", path=str(self.config.data_dir))
                 self.engine.write_refusal = None
+                await self.loop.run_in_executor(None, self.disk.create_ballast)
             elif not has_room and self.engine.write_refusal is None:
                 log.error("disk_reserve_reached", path=str(self.config.data_dir))
+                await self.loop.run_in_executor(None, self.disk.release_ballast)  # for votes, hard state and trims
                 self.engine.write_refusal = RequestError(
                     pb.DISK_FULL,
                     f"node {self.node_id} has less free disk space than its reserve; free some or add disks",
@@ -690,6 +690,10 @@ class Node:
 
 METADATA_TAIL_ENTRIES = 1000
 """Metadata entries kept behind the durable state, so that a node away for a moment needs no snapshot."""
+
+
+TRASH_GRACE_SECONDS = 600.0
+"""How long a retired replica's file is kept: time to notice a mistake."""
 
 
 def fatal_exit() -> None:

@@ -28,6 +28,7 @@ from raftmq.broker.peer_codec import (
 from raftmq.broker.peer_transport import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
+from raftmq.storage.errors import DamagedReplicaError, ReplicaClosedError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
@@ -47,6 +48,7 @@ class SnapshotSender:
         readers: Executor,
         limits: Limits,
         on_streamed: Callable[[Group[StateMachine], ReplicaId, bool], None],
+        on_damage: Callable[[Group[StateMachine], Exception], None],
     ) -> None:
         self._loop = loop
         self._transport = transport
@@ -54,6 +56,7 @@ class SnapshotSender:
         self._readers = readers
         self._limits = limits
         self._on_streamed = on_streamed
+        self._on_damage = on_damage
         self._ids = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,6 +74,10 @@ class SnapshotSender:
         is_sent = False
         try:
             is_sent = await self._stream(group, node_id, message)
+        except DamagedReplicaError as error:
+            self._on_damage(group, error)
+        except (ReplicaClosedError, StorageUnavailableError) as error:
+            log.info("snapshot_not_sent", group_id=group.group_id, reason=str(error))
         finally:
             self._on_streamed(group, message.target, is_sent)
 

@@ -59,7 +59,8 @@ def encode_entry(entry: Entry) -> bytes:
 class RowFields(NamedTuple):
     """A row's header as it is unpacked: what scans and bisections look at (an `EntryHeader` costs five times as much)."""
 
-    index: int
+    entry_index: int
+    """`index` is a tuple's method."""
     term: int
     base_offset: int
     append_time_ms: int
@@ -78,8 +79,8 @@ def decode_fields(buffer: Buffer) -> RowFields:
     if len(buffer) < ROW_OVERHEAD_BYTES:
         raise CodecError(f"entry of {len(buffer)} bytes is shorter than its header")
     fields = RowFields._make(HEADER.unpack_from(buffer))
-    if not is_sound(KEY.pack(fields.index), buffer):
-        raise CodecError(f"entry {fields.index} does not match its checksum")
+    if not is_sound(KEY.pack(fields.entry_index), buffer):
+        raise CodecError(f"entry {fields.entry_index} does not match its checksum")
     if fields.kind not in _KINDS or fields.payload_bytes != len(buffer) - ROW_OVERHEAD_BYTES:
         # the checksum is right and the content impossible: written by a defect or by another version
         raise CodecError(f"impossible entry of {len(buffer)} bytes: {fields}")
@@ -89,8 +90,8 @@ def decode_fields(buffer: Buffer) -> RowFields:
 def decode_row_fields(index: int, value: Buffer) -> RowFields:
     """The fields of the row stored under `index`. Raises `CodecError` also when it is another index's row."""
     fields = decode_fields(value)
-    if fields.index != index:
-        raise CodecError(f"row {index} holds entry {fields.index}")
+    if fields.entry_index != index:
+        raise CodecError(f"row {index} holds entry {fields.entry_index}")
     return fields
 
 

@@ -276,8 +276,8 @@ class LmdbReplica:
                 return None
             row = self._first_row(transaction, meta, lambda row: row.next_offset > offset)
             if not row.base_offset <= offset < row.next_offset:
-                raise CodecError(f"offset {offset} is not in entry {row.index}, where it belongs")
-            return LogIndex(row.index)
+                raise CodecError(f"offset {offset} is not in entry {row.entry_index}, where it belongs")
+            return LogIndex(row.entry_index)
 
     def find_time(self, append_time_ms: int) -> EntryHeader | None:
         """See `LogStore.find_time`."""
@@ -304,7 +304,7 @@ class LmdbReplica:
                 high, found = middle, row
             else:
                 low = middle + 1
-        if found is None or found.index != low:
+        if found is None or found.entry_index != low:
             found = self._row(transaction, low)
         return found
 

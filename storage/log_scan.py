@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TermStarts = tuple[tuple[Term, LogIndex], ...]
 
+_DATA = int(EntryKind.DATA)
+
 TAIL_BYTES = 4 * 1024 * 1024
 """What `Verify.TAIL` reads back from the end: what the last commits before a power cut wrote."""
 
@@ -106,7 +108,7 @@ def _check_run(cursor: Cursor[memoryview], walk: _Walk, meta: ReplicaMeta, start
             or base_offset != walk.next_offset
             or term < walk.term
             or append_time_ms < walk.append_time_ms
-            or (record_count > 0) != (kind == EntryKind.DATA)
+            or (record_count > 0) != (kind == _DATA)
         ):
             raise CodecError(f"entry {index} does not continue the log before it: {fields}")
         if term != last_term:
@@ -158,7 +160,7 @@ def _scan_tail(transaction: Transaction[memoryview], databases: Databases, meta:
         if before is None:
             walk = _Walk(meta.position.index, meta.position.term, meta.position.next_offset)
         else:
-            walk = _Walk(before.index, before.term, before.next_offset, before.append_time_ms)
+            walk = _Walk(before.entry_index, before.term, before.next_offset, before.append_time_ms)
         _check_run(cursor, walk, meta, [])
     return tuple(starts)
 

@@ -70,6 +70,8 @@ class SimReplica:
         self.paused_until = 0
         low, high = world.options.clock_rates
         self.tick_length = max(1, int(TICK * world.random.uniform(low, high)))
+        # Disks differ: one slow replica among fast ones sees its tail replaced while it is still being written.
+        self._append_delay_max = int(world.options.append_delay_max * world.random.choice((0.02, 0.1, 1.0)))
         self.start()
 
     # ------------------------------------------------------------------------------------------------ life and death
@@ -252,9 +254,9 @@ class SimReplica:
         self._submit(AppendJob(work, state))
 
     def _submit(self, job: DiskJob) -> None:
-        events, options = self.world.events, self.world.options
+        events = self.world.events
         self.disk.submit(job)
-        delay_max = min(options.append_delay_max, TICK // 5) if self.world.network.is_healed else options.append_delay_max
+        delay_max = min(self._append_delay_max, TICK // 5) if self.world.network.is_healed else self._append_delay_max
         delay = int(self.world.random.random() * delay_max)
         # In order: no write completes before an earlier one. `_last_write` also carries a stall of the whole disk.
         time = max(events.now + delay, self._last_write)

@@ -56,8 +56,7 @@ def run_and_kill(
     pid = int(process.stdout.readline().removeprefix(b"pid "))
     acks: list[tuple[int, int, int]] = []
     try:
-        for _ in range(random_.randint(1, ACKS_MAX)):
-            acks.append(parsed(process.stdout.readline()))
+        acks += [parsed(process.stdout.readline()) for _ in range(random_.randint(1, ACKS_MAX))]
         wait_for_nothing(random_.random() * MOMENT_SECONDS_MAX)
     finally:
         os.kill(pid, signal.SIGKILL)
