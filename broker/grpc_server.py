@@ -26,7 +26,7 @@ from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
-from raftmq.broker.services.call import ANYONE, DEFAULT_CALL_SECONDS, Call, Principal, Right
+from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal, Right
 from raftmq.broker.services.forwarder import FORWARDED_KEY, Forwarder, GrpcForwarder
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
@@ -166,7 +166,7 @@ class _Adapter:
 
     def call(self, context: Context) -> Call:
         remaining = cast("float | None", context.time_remaining())  # None without a deadline, whatever the stubs say
-        seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, 3600.0)
+        seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
         # the stubs say Metadata, gRPC gives a tuple of pairs, or None
         pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
         is_forwarded = pairs is not None and any(key == FORWARDED_KEY for key, _ in pairs)

@@ -64,9 +64,10 @@ class LmdbLogStore:
         Args:
             directory: The node's data directory.
             map_bytes: Address space per file, and its largest size. Virtual: 64 GiB times 1,000 files fit in 47 bits.
-            verify: What `open` checks. Full by default: a damaged replica must be found before it votes, and a scan
-                runs at memory speed on what the page cache holds and at the disk's on what it does not. "tail" is for
-                nodes whose restart would wait too long for that; every read still checks what it reads.
+            verify: What `open` checks. Full by default: a damaged replica must be found before it votes. Measured:
+                2.5 µs a row and 10 GB/s on top (0.12 GB/s of 300-byte entries, 1.2 GB/s at 4 KiB, 7 GB/s at 64 KiB),
+                so real batches are read at the disk's speed. "tail" (milliseconds, whatever the size) is for nodes
+                whose restart would wait too long for that; every read still checks what it reads.
             compact_bytes_min: Files below this size are never compacted.
         """
         self._groups = Path(directory) / "groups"
@@ -75,8 +76,10 @@ class LmdbLogStore:
         self._verify = Verify(verify)
         self._compact_bytes_min = compact_bytes_min
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
-        self._opening = threading.Lock()
-        """Guards opening and closing: the same file must never be open twice in a process."""
+        self._opening: set[ReplicaKey] = set()
+        """Being opened and checked now, each on its writer's thread."""
+        self._changing = threading.Lock()
+        """Guards who opens what: the same file must never be open twice in a process."""
         make_directory(self._groups)
         make_directory(self._trash)
         for leftover in self._groups.glob(f"*{_NEW}*"):
@@ -112,21 +115,26 @@ class LmdbLogStore:
 
     def open(self, key: ReplicaKey) -> RestoredState:
         """See `LogStore.open`. Also raises `UnsupportedFormatError`."""
-        with self._opening:
-            invariant(key not in self._replicas, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
+        with self._changing:
+            is_free = key not in self._replicas and key not in self._opening
+            invariant(is_free, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
             if not self.exists(key):
                 raise MissingReplicaError(key, "its file is missing")
+            self._opening.add(key)
+        try:
             replica = LmdbReplica(key, self.path(key), self._map_bytes, self._verify)
             self._replicas[key] = replica
+        finally:
+            self._opening.discard(key)
         return replica.restored()
 
     def close(self, key: ReplicaKey) -> None:
         """See `LogStore.close`."""
-        with self._opening:
-            replica = self._replicas.pop(key, None)
-            if replica is not None:
-                with replica.gate.alone():
-                    replica.detach()
+        replica = self._replicas.get(key)
+        if replica is not None:
+            with replica.gate.alone():
+                replica.detach()
+            del self._replicas[key]
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`; no-op when there is no file (it was moved before a crash)."""
@@ -135,11 +143,8 @@ class LmdbLogStore:
         if not path.exists():
             return
         os.utime(path)  # its age in the trash counts from now
-        for number in itertools.count():
-            target = self._trash / f"{path.name}.{number}"
-            if not target.exists():
-                break
-        replace_file(path, target)
+        targets = (self._trash / f"{path.name}.{number}" for number in itertools.count())
+        replace_file(path, next(target for target in targets if not target.exists()))
         lock_path(path).unlink(missing_ok=True)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:

@@ -21,7 +21,10 @@ from raftmq.storage.row_stream import ClosableRows
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
 StateRow = tuple[bytes, bytes | None]
-"""(key, value) of the state machine's table; None deletes the row."""
+"""(key, value) of the state machine's table; None deletes the row. Keys have 1 to `STATE_KEY_BYTES_MAX` bytes."""
+
+STATE_KEY_BYTES_MAX = 511
+"""LMDB's limit. The state machine must keep to it: a longer key is an invariant violation, not a refusal."""
 
 
 class ReplicaKey(NamedTuple):

@@ -14,7 +14,7 @@ from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.log_store import Update
+from raftmq.storage.log_store import STATE_KEY_BYTES_MAX, Update
 from raftmq.storage.replica_codec import ReplicaMeta
 from raftmq.types import LogIndex, Offset
 
@@ -48,6 +48,8 @@ def plan_write(meta: ReplicaMeta, updates: Iterable[Update]) -> PendingWrite:
         if update.state_rows:
             invariant(update.state_index is not None, "state_rows_have_index")
             rows.update(update.state_rows)
+            for key, _ in update.state_rows:
+                invariant(0 < len(key) <= STATE_KEY_BYTES_MAX, "state_key_fits", key=key)
         meta = _advance(meta, update)
     return PendingWrite(meta, LogIndex(delete_from), entries, rows)
 

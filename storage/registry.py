@@ -37,7 +37,7 @@ _KEY = struct.Struct(">QQ")
 class RegistryError(Exception):
     """The registry cannot be used: damaged, of another format, or already in use by another process.
 
-    Without it a node does not know who it is: it must not start.
+    Without it a node does not know who it is: it must not start, or must end (a commit is never retried).
     """
 
 
@@ -84,6 +84,7 @@ class Registry:
         self._path = Path(path)
         make_directory(self._path.parent)
         self._changing = threading.RLock()
+        self._is_closed = False
         self._owner_lock = _lock_for_this_process(self._path.with_name(self._path.name + "-owner"))
         try:
             self._open()
@@ -143,8 +144,14 @@ class Registry:
         self._write(replace(self._node, boot=self._node.boot + 1, is_running=True), changed)
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the file. `is_clean` when every replica was closed in order; otherwise the exit counts as abnormal."""
+        """Close the file. `is_clean` when every replica was closed in order; otherwise the exit counts as abnormal.
+
+        No-op when it is closed.
+        """
         with self._changing:
+            if self._is_closed:
+                return
+            self._is_closed = True
             if is_clean:
                 closed = {
                     key: replace(row, open_in_boot=0, abnormal_exits=0)
@@ -156,13 +163,16 @@ class Registry:
             os.close(self._owner_lock)
 
     def _write(self, node: _Node | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
-        """One transaction; the copies in memory follow when it is durable."""
-        with self._environment.begin(write=True) as transaction:
-            if node is not None:
-                transaction.put(_NODE_KEY, seal(_NODE_KEY, _encode_node(node)), db=self._node_database)
-            for key, row in rows.items():
-                packed = _KEY.pack(*key)
-                transaction.put(packed, seal(packed, _encode_row(row)), db=self._replica_database)
+        """One transaction; the copies in memory follow when it is durable. `RegistryError`: the process must end."""
+        try:
+            with self._environment.begin(write=True) as transaction:
+                if node is not None:
+                    transaction.put(_NODE_KEY, seal(_NODE_KEY, _encode_node(node)), db=self._node_database)
+                for key, row in rows.items():
+                    packed = _KEY.pack(*key)
+                    transaction.put(packed, seal(packed, _encode_row(row)), db=self._replica_database)
+        except lmdb.Error as error:
+            raise RegistryError(f"{self._path} cannot be written: {error}") from error
         if node is not None:
             self._node = node
         self._replicas.update(rows)

@@ -44,6 +44,8 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
+NODE_TEXT_CHARACTERS_MAX = 300
+"""Of an address or label: a host name has at most 253. They are kept by every node for ever."""
 _CONFIRM_SECONDS = 1.0
 """How long a list waits for a quorum to confirm that it is the newest, before it answers what this node knows."""
 
@@ -255,6 +257,11 @@ class AdminService:
             )
         if not request.client_address or not request.peer_address:
             raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
+        texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)
+        if max(map(len, (*texts, request.version))) > NODE_TEXT_CHARACTERS_MAX:
+            raise RequestError(
+                pb.INVALID_ARGUMENT, f"a node's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters"
+            )
         registered = await self._leader.execute(
             RegisterNode(
                 uuid=request.uuid,

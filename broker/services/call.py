@@ -28,6 +28,8 @@ ANYONE = Principal("anyone", frozenset(Right))
 
 DEFAULT_CALL_SECONDS = 30.0
 """For calls without a deadline of their own: nothing waits for ever on behalf of a client that may be gone."""
+CALL_SECONDS_MAX = 120.0
+"""For calls with a deadline far away: nothing a broker does takes longer, and a call that waits holds memory."""
 
 
 @dataclass(frozen=True, slots=True)

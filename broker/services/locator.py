@@ -19,6 +19,18 @@ from raftmq.types import GroupId
 _UNKNOWN_CODES = frozenset({pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION})
 
 
+PARTITIONS_PER_REQUEST_MAX = 2000
+"""Twice what a node hosts by default. A 4 MiB request could name a million, and looking them up would stop the loop."""
+
+
+def check_partitions(count: int) -> None:
+    """Raise INVALID_ARGUMENT unless a request may name so many partitions."""
+    if not 1 <= count <= PARTITIONS_PER_REQUEST_MAX:
+        raise RequestError(
+            pb.INVALID_ARGUMENT, f"a request names between 1 and {PARTITIONS_PER_REQUEST_MAX} partitions, not {count}"
+        )
+
+
 class Locator:
     """Topics and partitions of one node."""
 

@@ -13,7 +13,7 @@ from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
-from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry
 
@@ -93,8 +93,7 @@ class PollService:
         Raises:
             RequestError: INVALID_ARGUMENT; NOT_READY; THROTTLED when too many polls wait already.
         """
-        if not request.partitions:
-            raise RequestError(pb.INVALID_ARGUMENT, "a poll names at least one partition")
+        check_partitions(len(request.partitions))
         now = self._host.loop.time()
         wait_seconds = min(request.max_wait_ms / 1000, _MAX_WAIT_SECONDS)
         until = min(now + wait_seconds, call.deadline - _ANSWER_MARGIN_SECONDS)

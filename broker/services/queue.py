@@ -16,7 +16,7 @@ from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import DEFAULT_CALL_SECONDS, Call
-from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.poll import PollService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.proto import queue_pb2 as pb
@@ -28,6 +28,9 @@ LATEST = -1
 EARLIEST = -2
 STREAM_REQUESTS_IN_FLIGHT_MAX = 256
 """Unanswered requests of one append stream; beyond it the stream is not read, and gRPC's flow control slows the client."""
+
+BATCHES_PER_PARTITION_MAX = 64
+"""Batches of one partition in one request: far above what a producer may have in flight, far below what stops the loop."""
 
 
 class _Begun(NamedTuple):
@@ -151,14 +154,15 @@ class QueueService:
 
     async def _begin(self, request: pb.AppendRequest, deadline: float) -> list[_Begun]:
         """Judge and propose everything. It awaits only for metadata this node does not have yet."""
-        if not request.partitions:
-            raise RequestError(pb.INVALID_ARGUMENT, "an append names at least one partition")
+        check_partitions(len(request.partitions))
         if self._host.loop.time() >= deadline:
             raise expired()
         await self._locator.wait_revision(request.metadata_revision, deadline)
         begun: list[_Begun] = []
         for part in request.partitions:
             try:
+                if len(part.batches) > BATCHES_PER_PARTITION_MAX:
+                    raise _too_many_batches(len(part.batches))
                 partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             except RequestError as error:
                 begun.append(_Begun(None, None, error))
@@ -195,6 +199,7 @@ class QueueService:
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
         """Earliest, latest, or first at a time, per partition."""
+        check_partitions(len(request.partitions))
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         results = await asyncio.gather(*(self._list_offset(part, call.deadline) for part in request.partitions))
         return pb.ListOffsetsResponse(partitions=results)
@@ -227,6 +232,7 @@ class QueueService:
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
         """Trim partitions this node leads."""
+        check_partitions(len(request.partitions))
         deadline = call.deadline
         if request.timeout_ms:
             deadline = min(deadline, self._host.loop.time() + request.timeout_ms / 1000)
@@ -242,3 +248,10 @@ class QueueService:
         except RequestError as error:
             result.error.CopyFrom(error.detail)
         return result
+
+
+def _too_many_batches(count: int) -> RequestError:
+    return RequestError(
+        pb.INVALID_ARGUMENT,
+        f"a request holds at most {BATCHES_PER_PARTITION_MAX} batches of one partition, not {count}",
+    )

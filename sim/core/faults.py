@@ -101,12 +101,13 @@ class Nemesis:
         if not leaders or not others:
             return
         victim, _ = random_.choice(leaders)
-        is_deaf_too = random_.random() < 0.5
-        self._note(f"r{victim.replica_id} is cut off, the others forget it")
-        for other in self._cluster.replicas:
-            self._cluster.network.cut(victim.replica_id, other)
-            if is_deaf_too:
-                self._cluster.network.cut(other, victim.replica_id)
+        duration = int(random_.uniform(1, 12) * TICK)
+        if self._cluster.options.pause and random_.random() < 0.4:
+            self._note(f"r{victim.replica_id} pauses for {duration}, the others forget it")
+            victim.paused_until = self._cluster.events.now + duration
+        else:
+            self._cut_off(victim, is_deaf_too=random_.random() < 0.5)
+            self._cluster.events.after(duration, self._mend)
         for replica in others:
             if replica.core is not None:
                 replica.core.forget_leader()
@@ -114,7 +115,15 @@ class Nemesis:
         if candidate.core is not None:
             candidate.core.campaign()
             candidate.pump()
-        self._cluster.events.after(int(random_.uniform(1, 12) * TICK), self._mend)
+        if self._cluster.options.disk_stall and random_.random() < 0.5:
+            victim.stall_disk(duration + TICK)  # comes back while its tail is still being written
+
+    def _cut_off(self, victim: SimReplica, *, is_deaf_too: bool) -> None:
+        self._note(f"r{victim.replica_id} is cut off, the others forget it")
+        for other in self._cluster.replicas:
+            self._cluster.network.cut(victim.replica_id, other)
+            if is_deaf_too:
+                self._cluster.network.cut(other, victim.replica_id)
 
     def _split(self) -> None:
         ids = list(self._cluster.replicas)

@@ -275,6 +275,7 @@ class _StableByIndex(RaftLog):
 
     def mark_durable(self, index: int, term: int) -> bool:
         """Mark whatever the tail holds there now."""
+        index = min(index, self.offset_in_progress - 1)
         return super().mark_durable(index, self.term_at(index))
 
 

@@ -115,6 +115,7 @@ def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> S
                 usurp=8,
                 crash=random_.choice((0, 2)),
                 pause=random_.choice((0, 4)),
+                disk_stall=random_.choice((0, 2)),
                 membership_every=0.0,
                 wipe=0,
                 fault_ticks=100,

@@ -310,7 +310,8 @@ class SimReplica:
     def read_log(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...] | None:
         """The core reads durable entries; sometimes they must be fetched first."""
         world = self.world
-        if world.options.cold_reads and not self._is_warm and world.random.random() < world.options.cold_reads:
+        is_cold = world.options.cold_reads and not self._is_warm and not world.network.is_healed
+        if is_cold and world.random.random() < world.options.cold_reads:
             if not self._is_fetching:
                 self._is_fetching = True
                 world.events.after(int(world.random.random() * 2 * TICK) + 1, self._on_fetched, self.life)

@@ -212,5 +212,7 @@ async def test_a_node_registers_and_learns_its_peers():
             uuid="uuid-9", node_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
         )
         assert (await _refused(node.admin.register_node(taken, node.call()))).code == pb.NODE_ID_TAKEN
+        long = pb.RegisterNodeRequest(uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1)
+        assert (await _refused(node.admin.register_node(long, node.call()))).code == pb.INVALID_ARGUMENT
         nowhere = pb.RegisterNodeRequest(uuid="uuid-8", feature_level_max=1)
         assert (await _refused(node.admin.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT

@@ -229,6 +229,40 @@ async def test_stop_does_not_wait_for_parked_polls():
         assert not (await call).partitions
 
 
+async def test_stop_ends_open_append_streams_after_their_last_answer():
+    async with serving() as (node, server, channel, _address):
+        topic = await node.topic()
+        stream = pb_grpc.QueueStub(channel).AppendStream()
+        await stream.write(append_request(topic, batch(1), correlation_id=1))
+        assert (await stream.read()).correlation_id == 1
+        await asyncio.wait_for(server.stop(30), 5)
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
+    async with serving() as (node, _server, channel, _address):
+        topic = await node.topic()
+        node.hold_commits = True
+        before = len(asyncio.all_tasks())
+        stream = pb_grpc.QueueStub(channel).AppendStream()
+        await stream.write(append_request(topic, batch(1), correlation_id=1))
+        watch = pb_grpc.TopologyStub(channel).Watch(pb.WatchRequest())
+        assert (await watch.read()).is_full
+        while node.partition(topic).group.core.last_index == node.partition(topic).group.core.commit_index:
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) > before
+        stream.cancel()
+        watch.cancel()
+        node.release_commits()
+
+        async def is_quiet():
+            while len(asyncio.all_tasks()) > before + 1:  # noqa: ASYNC110 -- this one counts too
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(is_quiet(), 5)
+        assert node.topology.watchers == 0
+
+
 async def _poll(channel, topic):
     return await pb_grpc.QueueStub(channel).Poll(poll_request(topic, 0, max_wait_ms=60_000), timeout=60)
 

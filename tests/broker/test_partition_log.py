@@ -10,7 +10,9 @@ import pytest
 from raftmq.broker.limits import Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId, NodeId, Term
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.raft.messages import AppendRequest
+from raftmq.types import GroupId, LogIndex, NodeId, Offset, ReplicaId, Term
 
 from tests.broker.harness import append_request, batch, running
 
@@ -175,6 +177,34 @@ async def test_what_a_lost_leadership_left_is_judged_by_the_applied_state_of_the
         # its entry survived in the log, so the new term commits it: the retry is a duplicate
         assert (await node.append(topic, batch(2, sequence=0))).base_offsets == [0]
         assert node.partition(topic).high_watermark == 2
+
+
+async def test_batches_of_a_lost_term_are_forgotten_by_the_next():
+    """Appended and never committed, then replaced by another leader's log: their sequences are free again."""
+    async with running() as node:
+        topic = await node.topic()
+        group_id = GroupId(topic.partitions[0].group_id)
+        core = node.partition(topic).group.core
+        start, term = core.last_index, core.term
+        node.hold_commits = True
+        lost = [asyncio.create_task(node.append(topic, batch(1, sequence=number))) for number in range(5)]
+        await _turns()
+        assert core.last_index == start + 5
+        node._held.clear()
+        node.hold_commits = False
+        newer = Term(term + 1)
+        entry = Entry(LogIndex(start + 1), newer, EntryKind.EMPTY, Offset(0), 0, node.clock_ms, b"")
+        core.step(
+            AppendRequest(
+                source=ReplicaId(99), target=core.replica_id, term=newer, prev_index=start, prev_term=term,
+                entries=(entry,), commit_index=LogIndex(start + 1),
+            )
+        )  # fmt: skip
+        node.mark_dirty(node.partition(topic).group)
+        assert {(await task).error.code for task in lost} == {pb.LEADERSHIP_LOST}
+        node.campaign(group_id)
+        await _turns()
+        assert (await node.append(topic, batch(2, sequence=0))).base_offsets == [0]
 
 
 async def test_a_timeout_after_proposing_is_an_unknown_outcome():

@@ -174,6 +174,20 @@ async def test_above_the_end_a_leader_that_knows_says_out_of_range_and_others_wa
         assert answer.partitions[0].error.retriable
 
 
+async def test_a_leader_that_cannot_confirm_its_end_does_not_call_an_offset_out_of_range(monkeypatch):
+    """It may have been succeeded by a leader whose log is longer: its reader must not be thrown back."""
+    async with running() as node:
+        topic = await node.topic()
+        group = node.partition(topic).group
+
+        async def deposed():
+            raise RequestError(pb.NOT_LEADER, "a quorum did not confirm")
+
+        monkeypatch.setattr(group, "read_index", deposed)
+        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
+        assert answer.partitions[0].error.code == pb.NOT_LEADER
+
+
 async def test_below_the_start_every_replica_says_where_the_log_starts():
     async with running() as node:
         topic = await node.topic()

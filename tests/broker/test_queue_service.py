@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq.broker.request_error import RequestError
-from raftmq.broker.services.queue import EARLIEST, LATEST
+from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
+from raftmq.broker.services.queue import BATCHES_PER_PARTITION_MAX, EARLIEST, LATEST
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
-from tests.broker.harness import append_request, batch, running
+from tests.broker.harness import append_request, batch, poll_request, running
 
 
 class Requests:
@@ -114,6 +115,42 @@ async def test_unknown_topics_and_partitions_have_their_own_errors_and_spare_the
         results = (await node.queue.append(request, node.call())).partitions
         assert [r.error.code for r in results] == [pb.OK, pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION]
         assert list(results[0].base_offsets) == [0]
+
+
+async def test_a_request_that_names_too_much_is_refused_before_anything_is_looked_up():
+    async with running() as node:
+        topic = await node.topic()
+        crowd = [pb.PartitionAppend(topic_id=1) for _ in range(PARTITIONS_PER_REQUEST_MAX + 1)]
+        for coroutine in (
+            node.queue.append(pb.AppendRequest(partitions=crowd), node.call()),
+            node.queue.append(pb.AppendRequest(), node.call()),
+            node.queue.poll(pb.PollRequest(), node.call()),
+            node.queue.list_offsets(pb.ListOffsetsRequest(), node.call()),
+            node.queue.delete_records(pb.DeleteRecordsRequest(), node.call()),
+        ):
+            with pytest.raises(RequestError) as raised:
+                await coroutine
+            assert raised.value.code == pb.INVALID_ARGUMENT
+        result = await node.append(topic, *[batch(1, producer=0)] * (BATCHES_PER_PARTITION_MAX + 1))
+        assert result.error.code == pb.INVALID_ARGUMENT
+        assert node.partition(topic).high_watermark == 0
+
+
+async def test_extreme_numbers_are_positions_like_any_other():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1))
+        answer = await node.queue.poll(poll_request(topic, (1 << 64) - 1, max_wait_ms=4_000_000_000), node.call())
+        assert answer.partitions[0].error.code == pb.OFFSET_OUT_OF_RANGE
+        assert (await _offset(node, topic, (1 << 63) - 1)).offset == -1
+        request = pb.DeleteRecordsRequest()
+        request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=(1 << 63) - 1)
+        request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=-(1 << 63))
+        request.partitions.add(topic_id=(1 << 64) - 1, partition=(1 << 32) - 1)
+        answer = await node.queue.delete_records(request, node.call())
+        assert [r.error.code for r in answer.partitions] == [
+            pb.OFFSET_OUT_OF_RANGE, pb.OFFSET_OUT_OF_RANGE, pb.UNKNOWN_TOPIC,
+        ]  # fmt: skip
 
 
 async def test_an_unknown_topic_is_denied_only_when_metadata_can_be_confirmed():

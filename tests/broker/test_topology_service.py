@@ -91,6 +91,21 @@ async def test_what_changes_nothing_a_client_sees_is_not_told():
         await watch.aclose()
 
 
+async def test_the_feed_sleeps_while_nothing_changes():
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        await node.topic()
+        await _next(watch)
+
+        async def someone_waits():
+            while node._change is None:  # noqa: ASYNC110 -- one turn of the loop at a time
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(someone_waits(), 2)
+        await watch.aclose()
+
+
 async def test_a_watcher_that_falls_behind_gets_the_full_table(monkeypatch):
     async with running() as node:
         watch = node.topology.watch(pb.WatchRequest(), node.call())

@@ -64,6 +64,19 @@ def test_the_leader_counts_itself_only_for_what_is_on_its_disk() -> None:
     assert leader.commit_index == START + 2
 
 
+def test_each_write_of_the_leader_counts_for_its_own_entries_only() -> None:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.isolate(3)
+    cluster.nodes[1].holds_appends = True
+    for payload in (b"x", b"y"):
+        cluster.propose(1, payload)
+        cluster.pump()
+    assert leader.match_index(ReplicaId(2)) == START + 3
+    cluster.finish_append(1)
+    assert (leader.match_index(ReplicaId(1)), leader.commit_index) == (START + 2, START + 2)
+
+
 def test_followers_may_commit_what_the_leader_has_not_on_disk() -> None:
     """Thesis 10.2.1: the leader writes in parallel with its followers."""
     cluster = Cluster(1, 2, 3)

@@ -337,18 +337,24 @@ def test_a_removed_replica_cannot_disturb_the_others() -> None:
     assert (cluster.leaders(), cluster[1].term) == ([1], 6)
 
 
-def test_a_smaller_quorum_commits_what_waited_for_a_dead_voter() -> None:
+def test_a_smaller_quorum_commits_at_once_what_waited_for_a_removed_voter() -> None:
     cluster = Cluster(1, 2)
     leader = cluster.elect(1)
-    joint = change((REMOVE, 2))
-    leader.propose_membership(joint, 0)
-    cluster.run(1)
+    cluster.nodes[1].holds_applies = True
+    cluster.change(1, (REMOVE, 2))
     cluster.pump()
-    assert leader.membership == membership(1)
-    cluster.nodes[2].is_up = False
+    cluster.isolate(2)
     cluster.propose(1, b"x")
+    leader.read_index(1)
+    cluster.beat(1)
+    cluster.pump()
+    assert leader.commit_index == START + 2
+    cluster.nodes[1].holds_applies = False
+    cluster.finish_applies(1)
+    assert leader.commit_index == START + 3
     cluster.pump()
     assert cluster.nodes[1].values() == [b"x"]
+    assert [read.request_id for read in cluster.nodes[1].reads] == [1]
 
 
 def test_adding_a_dead_voter_does_not_depose_the_leader() -> None:

@@ -259,6 +259,11 @@ def test_a_window_that_was_lost_whole_recovers_by_heartbeats() -> None:
     for _ in range(6):
         cluster.propose(1, b"x")
         cluster.run(1)
+    cluster[1].step(HeartbeatResponse(ReplicaId(2), ReplicaId(1), cluster[1].term, 0))
+    cluster.run(1)
+    probe = cluster.sent[-1]
+    assert isinstance(probe, AppendRequest)
+    assert (probe.prev_index, probe.entries) == (START + 4, ()), "a full window lets nothing but a probe through"
     cluster.is_lost = lambda _m: False
     cluster.tick(3)
     assert cluster[2].last_index == cluster[1].last_index

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
-from raftmq.raft.entry import GENESIS, EntryKind, LogPosition
-from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership, MembershipOp
+from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
+from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership, MembershipOp, encode_change
 from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, Message, SnapshotMeta, VoteResponse
 from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Role
@@ -17,6 +17,7 @@ from tests.raft.harness import (
     START,
     Cluster,
     MemoryLog,
+    change,
     entry,
     fill,
     lone,
@@ -105,8 +106,9 @@ def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_it
     core, disk = filled([6, 6, 6])
     core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START + 3), Term(6), (), LogIndex(START + 3)))
     take(core, disk)
-    core.step(install((START + 2, 6), START + 2))
-    assert acks(take(core, disk)) == [START + 3]
+    for state_index in (START + 2, START + 9):
+        core.step(install((START + 2, 6), state_index))
+        assert acks(take(core, disk)) == [START + 3]
     assert core.first_index == START + 1
 
 
@@ -233,6 +235,25 @@ def test_membership_entries_up_to_the_floor_are_part_of_the_snapshot() -> None:
     assert learner.core.state_floor == START + 2
     assert EntryKind.MEMBERSHIP in {e.kind for e in learner.applied}
     assert learner.core.membership == membership(1, 2, 3, learners=[4])
+
+
+def test_an_old_change_below_the_floor_is_not_made_again() -> None:
+    """The snapshot says that 4 votes; the entry that once made it a learner still arrives, and changes nothing."""
+    core, disk = filled([])
+    config = membership(1, 2, 3, 4)
+    core.step(install((START + 20, 8), START + 22, config, next_offset=0))
+    payload = encode_change(change((MembershipOp.ADD_LEARNER, 4)))
+    old, new = (
+        Entry(LogIndex(index), Term(9), EntryKind.MEMBERSHIP, Offset(0), 0, 0, payload)
+        for index in (START + 21, START + 23)
+    )
+    between = entry(START + 22, 9)
+    core.step(AppendRequest(TWO, ONE, Term(9), LogIndex(START + 20), Term(8), (old, between), LogIndex(START + 22)))
+    take(core, disk)
+    assert (core.applied_index, now(core.membership)) == (START + 22, config)
+    core.step(AppendRequest(TWO, ONE, Term(9), LogIndex(START + 22), Term(9), (new,), LogIndex(START + 23)))
+    take(core, disk)
+    assert now(core.membership) == membership(1, 2, 3, learners=[4])
 
 
 def test_a_restart_below_the_floor_starts_from_what_it_holds() -> None:

@@ -172,6 +172,16 @@ def test_updates_of_one_replica_in_a_batch_apply_in_order(store: Store) -> None:
     assert reopened(store).state_index == 6
 
 
+def test_state_rows_are_added_replaced_and_deleted(store: Store) -> None:
+    first = ((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    store.append_batch([(KEY, Update(state_rows=first, state_index=index(5)))])
+    second = ((b"b", b"2"), (b"a", None), (b"d", b"2"), (b"unknown", None))
+    store.append_batch([(KEY, Update(state_rows=second, state_index=index(5)))])
+    assert list(store.state_rows(KEY)) == [(b"b", b"2"), (b"c", b"1"), (b"d", b"2")]
+    reopened(store)
+    assert list(store.state_rows(KEY)) == [(b"b", b"2"), (b"c", b"1"), (b"d", b"2")]
+
+
 def test_a_batch_reaches_every_replica(store: Store) -> None:
     store.create(OTHER, born(), [])
     store.open(OTHER)
@@ -202,6 +212,12 @@ def test_a_batch_reaches_every_replica(store: Store) -> None:
         pytest.param(lambda log: Update(entries=(log.data(0),)), "only_data_has_records", id="data without records"),
         pytest.param(lambda log: Update(hard_state=hard(4)), "term_monotone", id="term falls"),
         pytest.param(lambda log: Update(state_rows=((b"k", b"v"),)), "state_rows_have_index", id="rows without index"),
+        pytest.param(
+            lambda log: Update(state_rows=((b"k" * 512, b"v"),), state_index=index(5)), "state_key_fits", id="long key"
+        ),
+        pytest.param(
+            lambda log: Update(state_rows=((b"", None),), state_index=index(5)), "state_key_fits", id="empty key"
+        ),
         pytest.param(lambda log: Update(state_index=index(4)), "state_index_monotone", id="state index falls"),
         pytest.param(lambda log: Update(membership=VOTERS), "membership_has_index", id="membership without index"),
         pytest.param(

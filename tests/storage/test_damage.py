@@ -41,8 +41,13 @@ MIB = 1 << 20
 def small_file(tmp_path: Path) -> tuple[Path, tuple[Entry, ...]]:
     """A closed replica with entries in leaf pages and in overflow pages, and state rows."""
     log = LogBuilder()
-    entries = (log.empty(term=6), log.data(3, b"first batch"), log.command(b"c"), log.data(2, os.urandom(6000)))
-    entries += (log.data(1, b"last", term=7),)
+    entries = (
+        log.empty(term=6),
+        log.data(3, b"first batch"),
+        log.command(b"c"),
+        log.data(2, os.urandom(6000)),
+        log.data(1, b"last", term=7),
+    )
     with lmdb_store(tmp_path) as store:
         store.create(KEY, born(), [(b"birth", b"row")])
         store.open(KEY)
@@ -189,7 +194,7 @@ def rewrite(path: Path, change: Callable[[lmdb.Transaction, dict[str, object]], 
 def test_a_lost_row_is_damage(small_file: tuple[Path, tuple[Entry, ...]], verify: Verify, lost: int) -> None:
     directory, _ = small_file
     with lmdb_store(directory, verify=verify) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(lost), db=dbs["log"]))  # type: ignore[arg-type,func-returns-value,return-value]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(lost), db=dbs["log"]))  # type: ignore[arg-type]
         with pytest.raises(DamagedReplicaError):
             store.open(KEY)
 
@@ -252,7 +257,7 @@ def test_a_newer_format_is_not_damage(small_file: tuple[Path, tuple[Entry, ...]]
     directory, _ = small_file
     newer = encode_identity(Identity(FORMAT_VERSION + 1, *KEY))
     with lmdb_store(directory) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))  # type: ignore[arg-type,func-returns-value,return-value]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))  # type: ignore[arg-type]
         with pytest.raises(UnsupportedFormatError):
             store.open(KEY)
 
@@ -268,7 +273,7 @@ def test_a_file_that_is_no_database_is_damage(tmp_path: Path, content: bytes) ->
 def test_a_meta_row_of_the_wrong_shape_is_damage(small_file: tuple[Path, tuple[Entry, ...]]) -> None:
     directory, _ = small_file
     with lmdb_store(directory) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 200), db=dbs["meta"]))  # type: ignore[arg-type,func-returns-value,return-value]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 200), db=dbs["meta"]))  # type: ignore[arg-type]
         with pytest.raises(DamagedReplicaError, match="meta row"):
             store.open(KEY)
 

@@ -30,6 +30,8 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
     acknowledged = (5, 5, 5)
     acks = 0
     try:
