@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    GCCollector,
     Gauge,
+    GCCollector,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from raftmq.broker.services.topology import TopologyService
     from raftmq.broker.watchdog import Watchdog
 
-disable_created_metrics()  # a second sample for each counter that says when it was first counted: nobody asks
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
 
 LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """From one commit on a fast disk to a call's default deadline."""

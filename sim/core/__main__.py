@@ -10,7 +10,6 @@ import sys
 import time
 
 from sim.core.batch import run_batch
-from sim.core.cluster import PRODUCT
 from sim.core.mutants import MUTANTS
 from sim.core.run import Outcome, Verdict, run_seed
 
@@ -25,8 +24,11 @@ def failure_line(outcome: Outcome) -> str:
 
 
 def _replay(seed: int, mutant: str | None, is_quiet: bool) -> Verdict:
-    build = MUTANTS[mutant].build if mutant else PRODUCT
-    outcome = run_seed(seed, build, None if is_quiet else print)
+    trace = None if is_quiet else print
+    if mutant:
+        outcome = run_seed(seed, MUTANTS[mutant].build, trace, MUTANTS[mutant].profile)
+    else:
+        outcome = run_seed(seed, trace=trace)
     if outcome.verdict is Verdict.OK:
         print(
             f"seed {seed} ok: {outcome.event_count} events, {outcome.committed_count} committed, "

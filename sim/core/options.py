@@ -78,11 +78,13 @@ class Profile(Enum):
     """Leaders change all the time, disks are slow: many tails are overwritten, some while they are being written."""
     SNAPSHOTS = "snapshots"
     """Leaders compact right behind themselves, streams are slow."""
+    READS = "reads"
+    """Leaders pause while others are elected, clients read all the time."""
     MEMBERSHIP = "membership"
     """One change of membership after another."""
 
 
-_PROFILES = (Profile.ANY, Profile.ANY, Profile.ANY, Profile.CHURN, Profile.SNAPSHOTS, Profile.MEMBERSHIP)
+_PROFILES = (Profile.ANY, Profile.ANY, Profile.ANY, Profile.ANY, Profile.CHURN, Profile.SNAPSHOTS, Profile.READS, Profile.MEMBERSHIP)
 
 
 def _some(random_: random.Random, share: float, low: float, high: float) -> float:
@@ -119,6 +121,25 @@ def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> S
                 membership_every=0.0,
                 wipe=0,
                 fault_ticks=100,
+            )
+        case Profile.READS:
+            return replace(
+                options,
+                settings=replace(options.settings, election_ticks=4, heartbeat_ticks=1),
+                delay_max=options.delay_min + 90,
+                append_delay_max=20,
+                clock_rates=(0.9, 1.1),
+                cold_reads=0.0,
+                propose_every=0.5,
+                read_every=0.25,
+                fault_every=uniform(2.0, 4.0),
+                usurp=8,
+                pause=8,
+                crash_all=0,
+                membership_every=0.0,
+                compact_every=0.0,
+                wipe=0,
+                fault_ticks=60,
             )
         case Profile.SNAPSHOTS:
             return replace(

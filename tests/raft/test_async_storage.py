@@ -142,6 +142,16 @@ def test_several_appends_are_acknowledged_once() -> None:
     assert [m.index for m in work.responses if isinstance(m, AppendResponse)] == [START + 4]
 
 
+def test_a_late_lower_acknowledgement_does_not_replace_a_higher_one() -> None:
+    core, _ = lone()
+    first = append((START, 5), entry(START + 1, 6), term=6)
+    core.step(first)
+    core.step(append((START + 1, 6), entry(START + 2, 6), entry(START + 3, 6), term=6))
+    core.step(first)
+    work = write_of(core)
+    assert [m.index for m in work.responses if isinstance(m, AppendResponse)] == [START + 3, START + 1]
+
+
 def test_a_refusal_is_never_merged_away() -> None:
     core, _ = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))

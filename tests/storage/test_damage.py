@@ -199,6 +199,18 @@ def test_a_lost_row_is_damage(small_file: tuple[Path, tuple[Entry, ...]], verify
             store.open(KEY)
 
 
+def test_a_row_lost_in_the_middle_is_found_without_reading_it(
+    small_file: tuple[Path, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are counted: the tail check alone would not come that far back."""
+    directory, _ = small_file
+    monkeypatch.setattr(log_scan, "TAIL_BYTES", 1)
+    with lmdb_store(directory, verify=Verify.TAIL) as store:
+        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(8), db=dbs["log"]))  # type: ignore[arg-type]
+        with pytest.raises(DamagedReplicaError, match="4 rows between index 6 and 10"):
+            store.open(KEY)
+
+
 def test_a_row_lost_under_an_open_replica_is_damage_and_a_trimmed_one_is_not(
     small_file: tuple[Path, tuple[Entry, ...]],
 ) -> None:

@@ -297,4 +297,4 @@ class TwinStores(RuleBasedStateMachine):
 
 
 TestTwinStores = TwinStores.TestCase
-TestTwinStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestTwinStores.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
