@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import sub
+from typing import Any
 
 import cramjam
 import pyarrow as pa
@@ -45,7 +46,7 @@ def _repeated_bytes_message() -> type:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Values"))
 
 
-VALUES = _repeated_bytes_message()
+VALUES: Any = _repeated_bytes_message()  # a class made at run time
 
 
 def protobuf_layout() -> Layout:
@@ -70,7 +71,7 @@ def lengths_layout() -> Layout:
     def to_arrow(data: bytes, count: int) -> pa.Array:
         buffer = pa.py_buffer(data)
         lengths = pa.Array.from_buffers(pa.int32(), count, [None, buffer.slice(0, 4 * count)])
-        ends = pc.cumulative_sum(lengths)
+        ends = pc.cumulative_sum(lengths)  # pyright: ignore[reportAttributeAccessIssue] -- made at run time
         offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends.buffers()[1])[: 4 * count])
         return pa.Array.from_buffers(pa.binary(), count, [None, offsets, buffer.slice(4 * count)])
 

@@ -16,8 +16,10 @@ import uvloop
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.types import NodeId
 
 ROUNDS = 5
+PEER = NodeId(2)
 CASES = ((200, 20_000), (512 * 1024, 300))
 """(bytes per frame, frames per round)."""
 
@@ -56,21 +58,21 @@ async def framed_tcp(size: int, frames: int) -> float:
     sender = PeerTransport(loop, one, Limits(), Timing(), lambda: 0.5)
     receiver = PeerTransport(loop, two, Limits(), Timing(), lambda: 0.5)
     port = await receiver.listen("127.0.0.1", 0)
-    sender.set_peers({2: f"127.0.0.1:{port}"})
+    sender.set_peers({PEER: f"127.0.0.1:{port}"})
     await one.up.wait()
-    while not sender.send(2, Channel.APPEND, FrameType.MESSAGE, [b"warm"]):  # noqa: ASYNC110
+    while not sender.send(PEER, Channel.APPEND, FrameType.MESSAGE, [b"warm"]):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     two.received, two.expected = -1, frames
     payload = bytes(size)
     started = time.perf_counter()
     sent = 0
     while sent < frames:
-        if sender.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):
+        if sender.send(PEER, Channel.APPEND, FrameType.MESSAGE, [payload]):
             sent += 1
             if sent % 16:
                 continue
         sender.flush()
-        await sender.drained(2, Channel.APPEND)
+        await sender.drained(PEER, Channel.APPEND)
         await asyncio.sleep(0)
     sender.flush()
     await two.done.wait()
@@ -92,13 +94,13 @@ async def grpc_stream(size: int, frames: int) -> float:
         yield b""
 
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    handler = grpc.stream_stream_rpc_method_handler(sink)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(sink)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Bench", {"Sink": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     payload = bytes(size)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream("/Bench/Sink")()
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/Bench/Sink")()
         started = time.perf_counter()
         for _ in range(frames):
             await call.write(payload)

@@ -18,7 +18,8 @@ def binary_array(column: BinaryColumn) -> pa.BinaryArray:
     if column.lengths is None:
         return pa.nulls(count, pa.binary())
     lengths = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(column.lengths)])
-    ends = pc.cumulative_sum(lengths).buffers()[1]
+    # pyarrow makes its compute functions at run time, so pyright does not see them
+    ends = pc.cumulative_sum(lengths).buffers()[1]  # pyright: ignore[reportAttributeAccessIssue]
     offsets = pa.py_buffer(_ZERO + memoryview(ends)[: 4 * count])
     presence = None if column.presence is None else pa.py_buffer(column.presence)
     return pa.Array.from_buffers(pa.binary(), count, [presence, offsets, pa.py_buffer(column.blob)])
@@ -33,4 +34,4 @@ def timestamp_array(columns: BatchColumns) -> pa.Int64Array:
         return pa.repeat(pa.scalar(base, pa.int64()), count)
     kind = pa.uint32() if deltas.itemsize == 4 else pa.int64()
     array = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(deltas)])
-    return pc.add(array.cast(pa.int64()), pa.scalar(base, pa.int64()))
+    return pc.add(array.cast(pa.int64()), pa.scalar(base, pa.int64()))  # pyright: ignore[reportAttributeAccessIssue]

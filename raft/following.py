@@ -122,8 +122,9 @@ class Following(Replication):
         position = meta.position
         if position.index <= log.commit or not self._may_restore(meta):
             self._acknowledge(message.source, log.commit)
-        elif log.has(position.index, position.term) and meta.state_index <= max(log.commit, self.state_floor):
-            # The log is right and the state is there or included: nothing but the commit index was missing.
+        elif log.has(position.index, position.term):
+            # The log is right: it needs neither the state, which it builds by applying its own entries, nor may it
+            # lose what follows, as it may have acknowledged that and the leader counts it (thesis 5.1).
             log.commit_to(position.index)
             self._acknowledge(message.source, log.commit)
         else:

@@ -223,6 +223,9 @@ class Replication(ReadIndexing):
         elif progress.match_index + 1 >= self.first_index:
             # Whatever brought the peer here (this snapshot, another, old appends): the log reaches it again.
             progress.become_replicate()
+        elif progress.match_index >= progress.pending_snapshot:
+            # It arrived, or appends overtook it, but the log was compacted further meanwhile: it takes another one.
+            progress.become_probe()
         else:
             # Not there yet: keep waiting, with the state's invariant.
             progress.next_index = progress.pending_snapshot + 1
@@ -234,7 +237,7 @@ class Replication(ReadIndexing):
             self._send_timeout_now(message.source)
 
     def _counts(self, member: ReplicaId) -> bool:
-        """Whether the member's match is counted for commitment: learners' never are."""
+        """Whether the member's match can move the commit index: it spares the count for learners."""
         return member in self.membership.voters or member in self.membership.outgoing
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:

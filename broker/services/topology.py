@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
@@ -168,7 +168,7 @@ class TopologyService:
         if not self._stopping.done():
             self._stopping.set_result(None)
 
-    async def watch(self, request: pb.WatchRequest, call: Call) -> AsyncIterator[pb.TopologyUpdate]:
+    async def watch(self, request: pb.WatchRequest, call: Call) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The full table, then changes until the client leaves or the node stops.
 
         Raises:

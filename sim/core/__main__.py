@@ -54,7 +54,9 @@ def _run_many(first: int, count: int, jobs: int) -> Verdict:
         if now - reported >= REPORT_SECONDS or done == count:
             reported = now
             elapsed = now - begun
-            text = f"{done}/{count} seeds, {failed} failed, {done / elapsed:.1f} seeds/s, {events / elapsed:,.0f} events/s"
+            text = (
+                f"{done}/{count} seeds, {failed} failed, {done / elapsed:.1f} seeds/s, {events / elapsed:,.0f} events/s"
+            )
             print(text, file=sys.stderr, flush=True)
     return worst
 

@@ -6,6 +6,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import MembershipChange, MembershipOp
 from raftmq.raft.ready import Appended
 from raftmq.types import ReplicaId
+
 from sim.core.cluster import SimCluster, members_of
 from sim.core.options import TICK
 from sim.core.replica import SimReplica

@@ -9,6 +9,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, Entry
 from raftmq.raft.messages import AppendResponse, Message, VoteRequest, VoteResponse
 from raftmq.raft.ready import AppendWork, Role
+
 from sim.core.disk import LogCopy, SimDisk
 from sim.core.invariants.acknowledged import Acknowledged
 from sim.core.invariants.applied_state import AppliedState

@@ -6,6 +6,7 @@ from collections import deque
 
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.ready import Appended, Role
+
 from sim.core.cluster import SimCluster
 from sim.core.options import TICK
 from sim.core.replica import SimReplica

@@ -11,6 +11,7 @@ from raftmq.raft.membership import Membership
 from raftmq.raft.messages import Message
 from raftmq.raft.ready import Role
 from raftmq.types import ReplicaId
+
 from sim.core.checker import Checker
 from sim.core.disk import SimDisk
 from sim.core.events import EventHeap

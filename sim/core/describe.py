@@ -21,7 +21,12 @@ from raftmq.raft.messages import (
     VoteResponse,
 )
 
-_KINDS = {EntryKind.EMPTY: "empty", EntryKind.DATA: "data", EntryKind.COMMAND: "command", EntryKind.MEMBERSHIP: "member"}
+_KINDS = {
+    EntryKind.EMPTY: "empty",
+    EntryKind.DATA: "data",
+    EntryKind.COMMAND: "command",
+    EntryKind.MEMBERSHIP: "member",
+}
 
 
 def describe_entry(entry: Entry) -> str:

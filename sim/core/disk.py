@@ -15,6 +15,7 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
 from raftmq.raft.ready import AppendWork
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
+
 from sim.core.invariants.violation import demand
 from sim.core.state_machine import MachineState
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raftmq.raft.ready import Role
+
 from sim.core.cluster import SimCluster, members_of
 from sim.core.options import TICK
 from sim.core.replica import SimReplica
@@ -67,7 +68,9 @@ class Nemesis:
         return random_.choice(live) if live else None
 
     def _duration(self) -> int:
-        return int(self._cluster.random.choice((0.5, 1.5, 4.0)) * self._cluster.random.uniform(0.3, 1.0) * self._election)
+        return int(
+            self._cluster.random.choice((0.5, 1.5, 4.0)) * self._cluster.random.uniform(0.3, 1.0) * self._election
+        )
 
     def _crash(self) -> None:
         victim = self._victim()

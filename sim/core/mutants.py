@@ -13,6 +13,7 @@ from typing import ClassVar
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, Proposal
 from raftmq.raft.log import RaftLog
+from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -23,11 +24,11 @@ from raftmq.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raftmq.raft.membership import Membership
 from raftmq.raft.progress import Progress
 from raftmq.raft.quorum import VoteResult, joint_index, joint_vote
 from raftmq.raft.ready import AppendToken, AppendWork, Role
 from raftmq.types import LogIndex, ReplicaId, Term
+
 from sim.core.cluster import Build
 from sim.core.disk import CompactionJob, DerivedState, DiskJob, SimDisk
 from sim.core.options import Profile
@@ -379,7 +380,7 @@ class IgnoresOutgoing(RaftCore):
     def _evaluate_votes(self) -> None:
         membership = self.membership
         if joint_vote(membership.voters, (), self._votes) is VoteResult.WON and membership.outgoing:
-            self._votes.update({voter: True for voter in membership.voter_ids})
+            self._votes.update(dict.fromkeys(membership.voter_ids, True))
         super()._evaluate_votes()
 
 
@@ -495,14 +496,14 @@ MUTANTS: dict[str, Mutant] = {
     "counts-own-before-durable": _core(CountsOwnBeforeDurable, 60),
     "counts-learners": _core(CountsLearners, 60, Profile.MEMBERSHIP),
     "truncates-after-prev": _core(TruncatesAfterPrev, 60),
-    "commits-own-last": _core(CommitsOwnLast, 100, Profile.CHURN),
+    "commits-own-last": _core(CommitsOwnLast, 300, Profile.CHURN),
     "heartbeats-plain-commit": _core(HeartbeatsPlainCommit, 60, Profile.CHURN),
     "append-race": _core(AppendRace, 60, Profile.CHURN),
     "offsets-not-rewound": _core(OffsetsNotRewound, 40),
     "applies-before-durable": _core(AppliesBeforeDurable, 20),
     "lost-window-stalls": _core(LostWindowStalls, 100),
     "snapshot-keeps-suffix": _core(SnapshotKeepsSuffix, 100, Profile.SNAPSHOTS),
-    "snapshot-drops-acknowledged": _core(SnapshotDropsAcknowledged, 250, Profile.SNAPSHOTS),
+    "snapshot-drops-acknowledged": _core(SnapshotDropsAcknowledged, 360, Profile.SNAPSHOTS),
     "ignores-outgoing": _core(IgnoresOutgoing, 60, Profile.MEMBERSHIP),
     "skips-joint": _core(SkipsJoint, 100, Profile.MEMBERSHIP),
     "many-pending-changes": _core(ManyPendingChanges, 150, Profile.MEMBERSHIP),

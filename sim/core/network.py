@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from raftmq.raft.messages import InstallSnapshot, Message
 from raftmq.types import ReplicaId
+
 from sim.core.events import EventHeap
 from sim.core.options import TICK, SwarmOptions
 

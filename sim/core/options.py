@@ -84,7 +84,16 @@ class Profile(Enum):
     """One change of membership after another."""
 
 
-_PROFILES = (Profile.ANY, Profile.ANY, Profile.ANY, Profile.ANY, Profile.CHURN, Profile.SNAPSHOTS, Profile.READS, Profile.MEMBERSHIP)
+_PROFILES = (
+    Profile.ANY,
+    Profile.ANY,
+    Profile.ANY,
+    Profile.ANY,
+    Profile.CHURN,
+    Profile.SNAPSHOTS,
+    Profile.READS,
+    Profile.MEMBERSHIP,
+)
 
 
 def _some(random_: random.Random, share: float, low: float, high: float) -> float:
@@ -203,7 +212,9 @@ def _draw_any(random_: random.Random) -> SwarmOptions:
         uses_quiet_beats=chance() < 0.5,
         propose_every=random_.choice((0.6, 1.2, 3.0)),
         read_every=random_.choice((0.0, random_.uniform(0.3, 1.0), random_.uniform(1.5, 5.0))),
-        fault_every=random_.choice((0.0, random_.uniform(1.5, 5.0), random_.uniform(1.5, 5.0), random_.uniform(5.0, 20.0))),
+        fault_every=random_.choice(
+            (0.0, random_.uniform(1.5, 5.0), random_.uniform(1.5, 5.0), random_.uniform(5.0, 20.0))
+        ),
         compact_every=random_.choice((0.0, 0.0, random_.uniform(0.5, 2.0), random_.uniform(2.0, 15.0))),
         membership_every=random_.uniform(4.0, 20.0) if has_membership else 0.0,
         transfer_every=_some(random_, 0.4, 8.0, 30.0),

@@ -24,6 +24,7 @@ from raftmq.raft.messages import (
 from raftmq.raft.ready import AppendWork, Ready, Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId
+
 from sim.core.checker import Checker
 from sim.core.describe import describe_entries, describe_membership, describe_message, describe_meta
 from sim.core.disk import AppendJob, CompactionJob, DerivedState, DiskJob, SimDisk
@@ -95,10 +96,10 @@ class SimReplica:
         )
         self.core.snapshot_meta = self._offer_snapshot
         if self.world.trace:
-            self._trace(f"starts: {self.disk.hard_state} log {self.disk.log.position.index}..{self.disk.log.last_index}")
-        self.world.events.after(
-            int(self.world.random.random() * self.tick_length) + 1, self._on_tick, self.life
-        )
+            self._trace(
+                f"starts: {self.disk.hard_state} log {self.disk.log.position.index}..{self.disk.log.last_index}"
+            )
+        self.world.events.after(int(self.world.random.random() * self.tick_length) + 1, self._on_tick, self.life)
         self.pump()
 
     def crash(self) -> None:

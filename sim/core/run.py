@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from raftmq.errors import InvariantError
 from raftmq.raft.entry import Entry
+
 from sim.core.administrator import Administrator
 from sim.core.clients import Clients
 from sim.core.cluster import PRODUCT, Build, SimCluster, members_of
@@ -73,7 +74,7 @@ def run_seed(
         verdict, detail = Verdict.SAFETY, str(error)
     except LivenessFailure as failure:
         verdict, detail = Verdict.LIVENESS, str(failure)
-    except Exception as error:  # noqa: BLE001 - a defect may raise anything; the run reports it
+    except Exception as error:
         if trace:
             raise
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"

@@ -14,6 +14,7 @@ from raftmq.raft.membership import Membership
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.writer_threads import WriterThreads
+from raftmq.types import NodeId
 
 TIMING = Timing(
     data_tick_seconds=0.02, metadata_tick_seconds=0.02, leadership_publish_seconds=0.5, controller_seconds=0.05
@@ -55,9 +56,7 @@ class EngineNode:
         self.readers = ThreadPoolExecutor(2)
         self.broken = []
         rng = random.Random(node_id)
-        self.engine = Engine(
-            cluster.loop, self, self.store, self.readers, WallClock(), rng, rng.random, limits, TIMING
-        )
+        self.engine = Engine(cluster.loop, self, self.store, self.readers, WallClock(), rng, rng.random, limits, TIMING)
         self.writers = WriterThreads(
             self.store,
             thread_count=1,
@@ -84,7 +83,7 @@ class EngineNode:
         restored = self.store.open(key)
         machine = LogPartition()
         machine.restore(self.store.state_rows(key), restored.state_index)
-        return self.engine.add_group(key, restored, machine, lambda replica_id: replica_id)
+        return self.engine.add_group(key, restored, machine, NodeId)
 
     def close(self):
         self.engine.close()

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-
 from raftmq.broker.limits import Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import MembershipChange, MembershipOp
+
 from tests.broker.engine_cluster import EngineCluster, data, next_progress
 
 
@@ -110,7 +110,12 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         while joiner.machine.next_offset < 50:
             await next_progress([joiner])
         await leader.propose_membership(
-            MembershipChange(((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, next(r for r in (1, 2, 3) if r != leader.replica_id))))
+            MembershipChange(
+                (
+                    (MembershipOp.ADD_VOTER, 4),
+                    (MembershipOp.REMOVE, next(r for r in (1, 2, 3) if r != leader.replica_id)),
+                )
+            )
         )
         while 4 not in joiner.core.membership.voters or joiner.core.membership.is_joint:
             await next_progress([joiner])

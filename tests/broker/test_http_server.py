@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import re
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +23,7 @@ from tests.broker.harness import batch, poll_request, running
 @contextlib.asynccontextmanager
 async def serving():
     async with running() as node:
+        node = cast("Any", node)  # it gets what an HttpHost has besides
         source = random.Random(1)
         node.engine = Engine(
             node.loop, node, node.store, None, WallClock(), source, source.random, node.limits, node.timing
@@ -98,7 +100,7 @@ async def test_metrics_show_the_node_in_base_units():
             if name.startswith("raftmq_"):
                 assert not re.search(r"_(ms|millis|kb|mb|percent)", name), name
                 assert family.documentation, name
-        for name, *labels in values:
+        for _, *labels in values:
             assert {key for key, _ in labels} <= {
                 "topic", "partition", "method", "code", "le", "generation", "implementation", "major", "minor",
                 "patchlevel", "version",

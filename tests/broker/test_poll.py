@@ -98,8 +98,10 @@ async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callb
                 part.offset = node.partition(topic, part.partition).high_watermark
             poll = asyncio.create_task(node.queue.poll(request, node.call(60)))
             await _parked(node)
-            part = pb.PartitionAppend(topic_id=topic.topic_id, partition=1, batches=[batch(1, sequence=round_number)])
-            await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+            appended = pb.PartitionAppend(
+                topic_id=topic.topic_id, partition=1, batches=[batch(1, sequence=round_number)]
+            )
+            await node.queue.append(pb.AppendRequest(partitions=[appended]), node.call())
             answer = await asyncio.wait_for(poll, 1)
             assert [p.partition for p in answer.partitions] == [1]
         assert not idle.done()

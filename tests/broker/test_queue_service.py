@@ -147,8 +147,8 @@ async def test_extreme_numbers_are_positions_like_any_other():
         request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=(1 << 63) - 1)
         request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=-(1 << 63))
         request.partitions.add(topic_id=(1 << 64) - 1, partition=(1 << 32) - 1)
-        answer = await node.queue.delete_records(request, node.call())
-        assert [r.error.code for r in answer.partitions] == [
+        refused = await node.queue.delete_records(request, node.call())
+        assert [r.error.code for r in refused.partitions] == [
             pb.OFFSET_OUT_OF_RANGE, pb.OFFSET_OUT_OF_RANGE, pb.UNKNOWN_TOPIC,
         ]  # fmt: skip
 

@@ -44,7 +44,7 @@ def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
     )
 
 
-async def abort(context: grpc.aio.ServicerContext, error: pb.ErrorDetail) -> None:
+async def abort(context, error: pb.ErrorDetail) -> None:
     packed = PackedAny()
     packed.Pack(error)
     status = status_pb2.Status(
@@ -491,7 +491,7 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
         )
 
-    async def _known(self, name: str, context) -> FakeTopic:
+    async def _known(self, name: str, context):
         topic = self.cluster.topics.get(name)
         if topic is None:
             await abort(context, detail(pb.UNKNOWN_TOPIC))

@@ -87,7 +87,7 @@ def register(uuid: str, node_id: int = 0, **changes: object) -> mc.RegisterNode:
         "version": "1",
         "feature_level_max": 1,
     }
-    return mc.RegisterNode(uuid=uuid, node_id=node_id, **(fields | changes))  # type: ignore[arg-type]
+    return mc.RegisterNode(uuid=uuid, node_id=node_id, **(fields | changes))
 
 
 def plans(rng: random.Random, count: int) -> tuple[mc.PartitionPlan, ...]:

@@ -112,32 +112,17 @@ def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_it
     assert core.first_index == START + 1
 
 
-def test_a_matching_entry_is_not_enough_when_the_state_is_missing() -> None:
-    """Command rows in (T, A] may be gone at the leader: the state must come from the snapshot."""
-    core, disk = filled([6, 6, 6])
-    core.step(install((START + 2, 6), START + 9))
-    assert acks(take(core, disk)) == [START + 2]
-    assert (core.last_index, core.state_floor) == (START + 2, START + 9)
+def test_a_matching_log_is_kept_and_only_its_commit_index_moves() -> None:
+    """Thesis 5.1: what follows a matching entry is retained. It may be acknowledged, and the leader counts it.
 
-
-def test_a_matching_entry_with_the_state_there_only_moves_the_commit_index() -> None:
-    core, disk = filled([6])
-    core.step(install((START + 3, 7), START + 9, next_offset=0))
-    core.step(
-        AppendRequest(
-            TWO,
-            ONE,
-            Term(9),
-            LogIndex(START + 3),
-            Term(7),
-            (entry(START + 4, 9), entry(START + 5, 9)),
-            LogIndex(START + 3),
-        )
-    )
-    take(core, disk)
-    core.step(install((START + 4, 9), START + 9, next_offset=0))
-    assert acks(take(core, disk)) == [START + 4]
-    assert (core.first_index, core.last_index, core.commit_index) == (START + 4, START + 5, START + 4)
+    Found by simulation: a late snapshot of a state ahead of the log took acknowledged entries with it.
+    """
+    for state_index in (START + 2, START + 9):
+        core, disk = filled([6, 6, 6, 6])
+        core.step(install((START + 2, 6), state_index))
+        assert acks(take(core, disk)) == [START + 2]
+        assert (core.first_index, core.last_index, core.commit_index) == (START + 1, START + 4, START + 2)
+        assert (core.applied_index, core.state_floor) == (START + 2, START)
 
 
 def test_a_snapshot_discards_the_entries_above_it_too() -> None:
@@ -339,6 +324,26 @@ def test_any_answer_that_reconnects_to_the_log_ends_the_snapshot_state() -> None
         START + 10,
         START + 11,
     )
+
+
+def test_a_snapshot_that_compaction_overtook_is_followed_by_another() -> None:
+    """Found by simulation: the acknowledgement lies beyond the snapshot and before the log's new start."""
+    for acknowledged in (START + 8, START + 9):
+        cluster = compacted_cluster()
+        cluster[1].report_unreachable(THREE)
+        cluster.heal()
+        cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+        cluster.tick(2)
+        leader = cluster[1]
+        cluster.propose(1, *[b"y"] * 5)
+        cluster.pump()
+        leader.compacted(cluster.nodes[1].disk.compact(START + 12))
+        cluster.sent.clear()
+        leader.step(AppendResponse(THREE, ONE, leader.term, LogIndex(acknowledged)))
+        cluster.run(1)
+        assert len(cluster.of_type(InstallSnapshot, 1, 3)) == 1
+        progress = leader.progress[THREE]
+        assert (progress.match_index, progress.pending_snapshot) == (acknowledged, START + 12)
 
 
 def test_no_snapshot_goes_to_a_peer_that_was_not_heard_of() -> None:

@@ -96,7 +96,7 @@ def hard(term: int, vote: int = 0, commit: int = 5) -> HardState:
 @contextmanager
 def lmdb_store(directory: Path, **options: object) -> Iterator[LmdbLogStore]:
     """A store whose files are closed at the end, whatever the test left open."""
-    store = LmdbLogStore(directory, map_bytes=options.pop("map_bytes", MAP_BYTES), **options)  # type: ignore[arg-type]
+    store = LmdbLogStore(directory, map_bytes=options.pop("map_bytes", MAP_BYTES), **options)
     try:
         yield store
     finally:

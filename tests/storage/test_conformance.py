@@ -432,6 +432,15 @@ def test_a_snapshot_is_read_as_of_one_moment(store: Store) -> None:
     assert list(stream) == []
 
 
+def test_a_closed_stream_gives_nothing_more(store: Store) -> None:
+    store.append_batch([(KEY, Update(state_rows=((b"a", b"1"), (b"b", b"2")), state_index=index(5)))])
+    stream = store.state_rows(KEY)
+    assert next(stream) == (b"a", b"1")
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+
+
 def test_a_stream_ends_when_its_replica_is_replaced(store: Store) -> None:
     rows = tuple((b"%04d" % number, b"before") for number in range(1000))
     store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5)))])

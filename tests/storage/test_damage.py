@@ -194,7 +194,7 @@ def rewrite(path: Path, change: Callable[[lmdb.Transaction, dict[str, object]], 
 def test_a_lost_row_is_damage(small_file: tuple[Path, tuple[Entry, ...]], verify: Verify, lost: int) -> None:
     directory, _ = small_file
     with lmdb_store(directory, verify=verify) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(lost), db=dbs["log"]))  # type: ignore[arg-type]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(lost), db=dbs["log"]))
         with pytest.raises(DamagedReplicaError):
             store.open(KEY)
 
@@ -206,7 +206,7 @@ def test_a_row_lost_in_the_middle_is_found_without_reading_it(
     directory, _ = small_file
     monkeypatch.setattr(log_scan, "TAIL_BYTES", 1)
     with lmdb_store(directory, verify=Verify.TAIL) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(8), db=dbs["log"]))  # type: ignore[arg-type]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(8), db=dbs["log"]))
         with pytest.raises(DamagedReplicaError, match="4 rows between index 6 and 10"):
             store.open(KEY)
 
@@ -233,7 +233,7 @@ def test_a_row_under_another_index_is_damage(small_file: tuple[Path, tuple[Entry
     directory, entries = small_file
 
     def swap(transaction: lmdb.Transaction, databases: dict[str, object]) -> None:
-        transaction.put(encode_key(7), encode_entry(entries[2]), db=databases["log"])  # type: ignore[arg-type]
+        transaction.put(encode_key(7), encode_entry(entries[2]), db=databases["log"])
 
     with lmdb_store(directory) as store:
         rewrite(store.path(KEY), swap)
@@ -248,7 +248,7 @@ def test_entries_that_do_not_continue_each_other_are_damage(small_file: tuple[Pa
     other = stranger.data(9, b"another count")
 
     def swap(transaction: lmdb.Transaction, databases: dict[str, object]) -> None:
-        transaction.put(encode_key(7), encode_entry(other), db=databases["log"])  # type: ignore[arg-type]
+        transaction.put(encode_key(7), encode_entry(other), db=databases["log"])
 
     with lmdb_store(directory) as store:
         rewrite(store.path(KEY), swap)
@@ -269,7 +269,7 @@ def test_a_newer_format_is_not_damage(small_file: tuple[Path, tuple[Entry, ...]]
     directory, _ = small_file
     newer = encode_identity(Identity(FORMAT_VERSION + 1, *KEY))
     with lmdb_store(directory) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))  # type: ignore[arg-type]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))
         with pytest.raises(UnsupportedFormatError):
             store.open(KEY)
 
@@ -285,7 +285,7 @@ def test_a_file_that_is_no_database_is_damage(tmp_path: Path, content: bytes) ->
 def test_a_meta_row_of_the_wrong_shape_is_damage(small_file: tuple[Path, tuple[Entry, ...]]) -> None:
     directory, _ = small_file
     with lmdb_store(directory) as store:
-        rewrite(store.path(KEY), lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 200), db=dbs["meta"]))  # type: ignore[arg-type]
+        rewrite(store.path(KEY), lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 200), db=dbs["meta"]))
         with pytest.raises(DamagedReplicaError, match="meta row"):
             store.open(KEY)
 

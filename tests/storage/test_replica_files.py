@@ -141,6 +141,27 @@ def test_a_new_file_is_synced_before_its_name_and_the_name_after(
     assert steps == ["rename 8-4.mdb 8-4.mdb.0", "sync trash", "sync groups"]
 
 
+@pytest.mark.parametrize("is_exhausted", [False, True])
+def test_a_stream_that_ended_keeps_no_pages(store: LmdbLogStore, is_exhausted: bool) -> None:
+    """A read transaction left open would keep every page freed from then on."""
+    stream = store.state_rows(KEY)
+    assert next(stream) == (b"old", b"state")
+    if is_exhausted:
+        assert list(stream) == []
+    else:
+        stream.close()
+    size = churned_bytes(store)
+    assert churned_bytes(store) <= size * 1.1
+
+
+def churned_bytes(store: LmdbLogStore) -> int:
+    """The file's size after rewriting the same rows many times."""
+    rows = tuple((b"%d" % number, b"x" * 3000) for number in range(20))
+    for _ in range(20):
+        store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5)))])
+    return store.file_bytes(KEY)
+
+
 def test_a_stream_that_was_lost_holds_nothing_up(store: LmdbLogStore) -> None:
     stream = store.state_rows(KEY)
     del stream

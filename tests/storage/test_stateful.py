@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
@@ -130,11 +130,20 @@ class TwinStores(RuleBasedStateMachine):
         self.memory.append_batch([(KEY, update) for update in batch])
         self.held.append(batch)
 
-    @rule(data=st.data(), count=st.integers(1, 2))
+    @rule(data=st.data(), count=st.integers(2, 4))
     def write_through(self, data: st.DataObject, count: int) -> None:
-        """The common case, so that logs and states grow: written and durable."""
-        self.write(data, count)
+        """The common case, so that logs and states grow: written and durable, one transaction after the other."""
+        for _ in range(count):
+            self.write(data, 1)
         self._sync(len(self.held))
+
+    @rule(data=st.data())
+    def write_and_crash(self, data: st.DataObject) -> None:
+        """Of what was written, a part was durable."""
+        self.write(data, 1)
+        self.write(data, 1)
+        self._sync(len(self.held) - 1)
+        self.crash()
 
     def _draw_update(self, data: st.DataObject) -> Update:
         ahead = self.ahead
@@ -208,14 +217,6 @@ class TwinStores(RuleBasedStateMachine):
         self.ahead = self.durable.copy()
         self._check_open()
 
-    @precondition(lambda self: not self.held)
-    @rule()
-    def reopen(self) -> None:
-        """An orderly close."""
-        for store in self.stores:
-            store.close(KEY)
-        self._check_open()
-
     def _check_open(self) -> None:
         expected = self.durable.restored()
         for store in self.stores:
@@ -239,17 +240,19 @@ class TwinStores(RuleBasedStateMachine):
         self.durable = Model(hard_state, position, state_index, VOTERS, [], dict(rows))
         self.ahead = self.durable.copy()
 
-    @rule(rows_max=st.integers(1, 4))
-    def delete_truncated(self, rows_max: int) -> None:
-        """A slice: both say alike whether more is left."""
-        left = [store.delete_truncated(KEY, rows_max) for store in self.stores]
-        assert left[0] == left[1]
-
-    @rule()
-    def compact(self) -> None:
-        """Rewriting the file changes nothing that can be read (the threshold is forced down for it)."""
-        self.lmdb._compact_bytes_min = 0
-        self.lmdb.compact_if_sparse(KEY)
+    @rule(task=st.sampled_from(["reopen", "compact", "delete_truncated"]), rows_max=st.integers(1, 4))
+    def maintain(self, task: str, rows_max: int) -> None:
+        """What changes nothing that can be read (the threshold of a compaction is forced down for it)."""
+        if task == "delete_truncated":
+            left = [store.delete_truncated(KEY, rows_max) for store in self.stores]
+            assert left[0] == left[1]
+        elif task == "compact":
+            self.lmdb._compact_bytes_min = 0
+            self.lmdb.compact_if_sparse(KEY)
+        elif not self.held:
+            for store in self.stores:
+                store.close(KEY)
+            self._check_open()
 
     # ---------------------------------------------------------------------------------------------- what must hold
 
@@ -297,4 +300,4 @@ class TwinStores(RuleBasedStateMachine):
 
 
 TestTwinStores = TwinStores.TestCase
-TestTwinStores.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestTwinStores.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

@@ -5,6 +5,7 @@ that was refused never is (thesis 6.3; the definite and the unknown outcome of a
 from __future__ import annotations
 
 from raftmq.raft.entry import Entry, EntryKind
+
 from sim.core.invariants.committed_log import CommittedLog
 from sim.core.invariants.violation import demand
 

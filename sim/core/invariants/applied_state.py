@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from raftmq.raft.membership import Membership
+
 from sim.core.invariants.violation import demand
 from sim.core.state_machine import MachineState
 

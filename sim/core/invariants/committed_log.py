@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from raftmq.raft.entry import Entry
 from raftmq.raft.membership import Membership
+
 from sim.core.disk import LogCopy, SimDisk
 from sim.core.invariants.violation import InvariantViolation, demand
 
@@ -57,7 +58,11 @@ class CommittedLog:
             if entry is None:
                 # Long committed entries may be compacted away everywhere.
                 is_held = known is not None and _is_held(index, 0, membership, disks)
-                demand(is_held, "QuorumLog", f"r{leader_id} (term {term}) commits {index}, no quorum of {membership} has it")
+                demand(
+                    is_held,
+                    "QuorumLog",
+                    f"r{leader_id} (term {term}) commits {index}, no quorum of {membership} has it",
+                )
             elif known is not None:
                 is_same = known.entry is entry or known.entry == entry
                 demand(is_same, "LogInv", f"r{leader_id} commits {entry} over {known}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry
 from raftmq.raft.messages import AppendResponse
+
 from sim.core.disk import SimDisk
 from sim.core.invariants.violation import demand
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from raftmq.raft.entry import Entry
+
 from sim.core.disk import LogCopy
 from sim.core.invariants.violation import demand
 

@@ -5,6 +5,7 @@ a crash (thesis 3.3, 3.5, 3.8). `PreVoteKeepsTerm`: asking a pre-vote does not r
 from __future__ import annotations
 
 from raftmq.raft.ready import Role
+
 from sim.core.invariants.violation import demand
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import VoteRequest, VoteResponse
+
 from sim.core.disk import SimDisk
 from sim.core.invariants.violation import demand
 
