@@ -1,1 +1,1 @@
-
+"""Spark source, sink and jobs. None yet: they come after consumer groups."""
