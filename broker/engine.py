@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 _DRAIN_SECONDS = 0.02
 """After a stall the timers wait this long, so that what piled up in the sockets is read first."""
+_SPACE_RETRY_SECONDS = 1.0
+"""A write that found no room is submitted again this often, until there is."""
 _SNAPSHOT_PAUSE_SECONDS = 1.0
 """Between two snapshots of a group to one replica."""
 _TRUNCATE_ROWS = 256
@@ -80,6 +82,10 @@ class Writers(Protocol):
 
     def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
         """Run something else on the replica's writer, in order with its updates."""
+        ...
+
+    def forget(self, key: ReplicaKey) -> None:
+        """Nothing of this replica will be submitted again."""
         ...
 
 
@@ -206,6 +212,7 @@ class Engine:
         """Host a replica whose file is open and whose machine is restored to `restored.state_index`."""
         settings = dataclasses.replace(
             self._settings,
+            announce_commits=key.group_id == METADATA_GROUP_ID,
             election_ticks=self.timing.metadata_election_ticks
             if key.group_id == METADATA_GROUP_ID
             else self.timing.data_election_ticks,
@@ -402,7 +409,11 @@ class Engine:
         self._run_pass_now()
 
     def _writers_later(self, write: _Write) -> None:
-        self.loop.call_later(1.0, self._writers.submit, write.group.key, write.update, write)
+        self.loop.call_later(_SPACE_RETRY_SECONDS, self._submit_again, write)
+
+    def _submit_again(self, write: _Write) -> None:
+        if not write.group.is_closed:
+            self._writers.submit(write.group.key, write.update, write)
 
     def _run_pass_now(self) -> None:
         if self._dirty:

@@ -102,6 +102,7 @@ class LocalReplicas:
         """One round over everything; safe to repeat."""
         wanted: set[GroupId] = set()
         missing: list[tuple[PartitionView, ReplicaKey]] = []
+        quarantined = self._registry.quarantined()
         for partition in metadata.partitions_of_node(node_id):
             group_id = GroupId(partition.group_id)
             replica = _replica_on(partition, node_id)
@@ -109,7 +110,11 @@ class LocalReplicas:
                 continue
             wanted.add(group_id)
             if group_id not in self._engine.groups and group_id not in self._busy and group_id not in self.broken:
-                missing.append((partition, ReplicaKey(group_id, ReplicaId(replica.replica_id))))
+                key = ReplicaKey(group_id, ReplicaId(replica.replica_id))
+                if key in quarantined:
+                    self.broken[group_id] = quarantined[key]
+                else:
+                    missing.append((partition, key))
         known = [key for _, key in missing if self._registry.has_replica(key)]
         if known:
             await self._loop.run_in_executor(None, self._registry.mark_open, known)
@@ -162,6 +167,7 @@ class LocalReplicas:
             self.broken.pop(key.group_id, None)
             self._on_retired(key.group_id)
             await self.on_writer(key, lambda: self._store.retire(key))
+            self._writers.forget(key)
             await self._loop.run_in_executor(None, self._registry.retire_replica, key)
             log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
         finally:

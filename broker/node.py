@@ -233,9 +233,12 @@ class Node:
 
     async def _continue(self) -> None:
         """A restart: identity and replicas are on disk; addresses may have changed."""
-        keys = [key for key in self.registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
+        quarantined = self.registry.quarantined()
+        keys = [
+            key for key in self.registry.live_replicas() if key.group_id == METADATA_GROUP_ID and key not in quarantined
+        ]
         if len(keys) != 1:
-            reasons = "; ".join(self.registry.quarantined().values()) or "its registry names none"
+            reasons = "; ".join(quarantined.values()) or "its registry names none"
             raise RequestError(
                 pb.REPLICA_QUARANTINED,
                 f"the metadata replica in {self.config.data_dir} cannot be used ({reasons}); "

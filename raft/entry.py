@@ -83,4 +83,4 @@ class LogPosition:
 
 
 GENESIS = LogPosition(index=LogIndex(5), term=Term(5), next_offset=Offset(0))
-"""The synthetic snapshot every group starts after (DESIGN: index 5, term 5)."""
+"""The synthetic snapshot every group starts after (index 5, term 5)."""

@@ -118,6 +118,7 @@ class Replication(ReadIndexing):
         if not self._may_commit(index):
             return False
         self.log.commit_to(index)
+        self._is_announcing = self.settings.announce_commits or self.log.has_committed_membership
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= index:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
@@ -137,7 +138,7 @@ class Replication(ReadIndexing):
                 continue
             while progress.next_index <= log.last_index and self._send_append(peer, progress, may_be_empty=False):
                 pass
-            if progress.can_bump_commit(log.commit):
+            if self._is_announcing and progress.can_bump_commit(log.commit):
                 self._send_append(peer, progress, may_be_empty=True)
 
     def _send_append(self, peer: ReplicaId, progress: Progress, *, may_be_empty: bool) -> bool:
@@ -231,7 +232,9 @@ class Replication(ReadIndexing):
             progress.next_index = progress.pending_snapshot + 1
         if is_news and self._counts(message.source):
             self._maybe_commit()
-        if progress.next_index <= self.log.last_index or progress.can_bump_commit(self.log.commit):
+        if progress.next_index <= self.log.last_index or (
+            self._is_announcing and progress.can_bump_commit(self.log.commit)
+        ):
             self._flush_due = True
         if self._transferee == message.source and progress.match_index == self.log.last_index:
             self._send_timeout_now(message.source)

@@ -22,6 +22,10 @@ class RaftSettings:
     """A leader's uncommitted tail; beyond it proposals are refused as retriable. Empty entries always pass."""
     apply_bytes_max: int = 16 * 1024 * 1024
     """Payload of one Ready's `apply`."""
+    announce_commits: bool = True
+    """Tell followers of a commit at once, by an empty append, when nothing else carries it. False: it rides with the next
+    append or heartbeat, which halves the messages of a lone proposal; followers then apply up to a heartbeat later.
+    A committed change of membership is always announced."""
     pending_reads_max: int = 1024
     """Reads that wait for the leader's first commit or for a confirmation round."""
     pre_vote_backoff_max: int = 4

@@ -70,6 +70,7 @@ class CoreState:
         "_flush_due",
         "_handed",
         "_heartbeat_elapsed",
+        "_is_announcing",
         "_messages",
         "_noop_index",
         "_random",
@@ -180,6 +181,8 @@ class CoreState:
         """Every member as the leader sees it, itself included; empty unless leader."""
         self._flush_due = False
         """Entries or a commit index may wait to be sent; done once per `ready`, so that one message carries all."""
+        self._is_announcing = True
+        """Whether a commit index that nothing carries is sent by itself."""
         self._noop_index: int = 0
         """This leadership's first entry: nothing is judged before it is applied."""
         self._transferee: ReplicaId = NO_REPLICA

@@ -1,9 +1,9 @@
 """The checksum that ends every value in every database: CRC32C over the key and the value, 4 bytes little-endian.
 
 The key is included so that a whole value found under another key (a misdirected page) is damage too.
-Measured with crc32c 2.9 on two x86-64 cores: 0.34 µs for 4 KiB, 3.2 µs for 64 KiB (12-20 GB/s); zlib's CRC-32 takes
-1.3 µs and 20 µs. google-crc32c wraps the same instruction and accepts `bytes` only, which would cost a copy for each
-row checked in place.
+Measured (crc32c 2.9, google-crc32c 1.x in C, x86-64): 0.35 and 0.33 µs for 4 KiB, 3.0 and 2.8 µs for 64 KiB, 20 GB/s
+both. They are equally fast; google-crc32c refuses memoryviews, which would cost a copy for each row checked in place.
+zlib's CRC-32 takes 1.3 and 20 µs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
-from google.rpc import status_pb2  # type: ignore[import-untyped]
+from google.rpc import status_pb2
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 

@@ -110,7 +110,7 @@ def test_nothing_committed_is_ever_truncated() -> None:
 
 
 def test_a_gap_in_offsets_is_a_violation() -> None:
-    """DESIGN promise 3: offsets are dense; a mismatch is divergence, not something to repair."""
+    """Offsets are dense and permanent: a mismatch is divergence, not something to repair."""
     log, _ = filled([6])
     with pytest.raises(InvariantError, match="base_offset_continuity"):
         log.append([entry(START + 2, 6, b"p", base_offset=7, count=1)])

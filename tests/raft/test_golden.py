@@ -1,0 +1,56 @@
+"""The golden scripts print what is written in them; `--rewrite` writes what they print (read it before you keep it)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.raft.golden import Block, parse_script, render_script, run_script, script_paths
+
+
+@pytest.mark.parametrize("path", script_paths(), ids=lambda path: path.stem)
+def test_a_script_prints_what_is_written_in_it(path: Path, rewrites: bool) -> None:
+    text = path.read_text()
+    blocks = parse_script(text)
+
+    outputs = run_script(blocks)
+
+    if rewrites:
+        path.write_text(render_script(blocks, outputs))
+        return
+    for block, output in zip(blocks, outputs, strict=True):
+        assert output == block.expected or not block.commands, f"{path.name}: {block.commands}"
+    assert render_script(blocks, outputs) == text, f"{path.name} is not in its normal form"
+    assert not any(line.startswith("error") for output in outputs for line in output)
+
+
+def test_every_required_scenario_has_a_script() -> None:
+    required = {
+        "async_append_aba_race",
+        "campaign",
+        "check_quorum_stickiness",
+        "disrupting_removed_replica",
+        "joint_auto_leave",
+        "lagging_commit",
+        "leader_removed",
+        "learner_must_vote",
+        "pre_vote",
+        "probe_and_replicate",
+        "replace_two_for_two",
+        "replicate_window_lost",
+        "single_node",
+        "slow_follower_after_compaction",
+        "snapshot_success_by_append_response",
+        "transfer_to_lagging_follower",
+    }
+
+    assert required <= {path.stem for path in script_paths()}
+
+
+def test_a_wrong_output_is_seen() -> None:
+    """The net itself: a script whose expectation is wrong does not pass."""
+    blocks = [Block([], ["new-cluster 1", "campaign 1", "ready 1"], ["nonsense"])]
+
+    assert run_script(blocks)[0] != blocks[0].expected
+    assert parse_script(render_script(blocks, [["nonsense"]])) == blocks
