@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from google.rpc import status_pb2  # type: ignore[import-untyped]
+from google.rpc import status_pb2
 from raftmq.errors import (
     ERROR_CLASSES,
     ErrorCode,

@@ -42,9 +42,8 @@ def _replay(seed: int, mutant: str | None, is_quiet: bool) -> Verdict:
 def _run_many(first: int, count: int, jobs: int) -> Verdict:
     begun = reported = time.perf_counter()
     worst = Verdict.OK
-    failed = events = done = 0
-    for outcome in run_batch(first, count, jobs):
-        done += 1
+    failed = events = 0
+    for done, outcome in enumerate(run_batch(first, count, jobs), start=1):
         events += outcome.event_count
         if outcome.verdict is not Verdict.OK:
             failed += 1

@@ -48,8 +48,16 @@ class Observation:
 class Watched(Protocol):
     """What the checker sees of a replica."""
 
-    replica_id: int
-    disk: SimDisk
+    @property
+    def replica_id(self) -> int:
+        """Which one it is."""
+        ...
+
+    @property
+    def disk(self) -> SimDisk:
+        """What it has durable."""
+        ...
+
     observation: Observation
 
 

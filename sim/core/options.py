@@ -37,6 +37,8 @@ class SwarmOptions:
     reports_unreachable: bool
     # disk
     append_delay_max: int
+    told_delay_max: int
+    """How much later than its responses leave a core is told that a write is done; 0: at once."""
     appends_in_flight_max: int
     apply_delay_max: int
     """0: entries are applied at once."""
@@ -117,6 +119,7 @@ def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> S
                 settings=replace(options.settings, election_ticks=4, heartbeat_ticks=1, append_bytes_max=1),
                 delay_max=options.delay_min + 30,
                 append_delay_max=random_.choice((20, 1000)),
+                told_delay_max=random_.choice((0, 400)),
                 appends_in_flight_max=8,
                 apply_delay_max=0,
                 clock_rates=(0.9, 1.1),
@@ -153,9 +156,19 @@ def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> S
         case Profile.SNAPSHOTS:
             return replace(
                 options,
+                settings=replace(
+                    options.settings, append_bytes_max=20, inflight_appends_max=8, inflight_bytes_max=100_000
+                ),
+                is_ordered=False,
+                delay_max=options.delay_min + random_.choice((30, 250)),
+                loss=uniform(0.02, 0.1),
+                propose_every=0.5,
                 compact_every=uniform(0.3, 1.0),
                 snapshot_delay_max=random_.choice((300, 2 * options.settings.election_ticks * TICK)),
-                late=uniform(0.005, 0.05),
+                late=uniform(0.02, 0.2),
+                membership_every=0.0,
+                fault_ticks=100,
+                wipe=0,
                 duplication=uniform(0.01, 0.2),
                 usurp=4,
                 fault_every=uniform(2.0, 6.0),
@@ -185,6 +198,7 @@ def _draw_any(random_: random.Random) -> SwarmOptions:
         uncommitted_bytes_max=random_.choice((200, 1_000, 100_000)),
         apply_bytes_max=random_.choice((30, 100_000)),
         pending_reads_max=random_.choice((2, 64)),
+        announce_commits=random_.choice((False, True)),
     )
     delay_min = random_.choice((1, 5, 20))
     has_membership = chance() < 0.5
@@ -205,6 +219,7 @@ def _draw_any(random_: random.Random) -> SwarmOptions:
         snapshot_delay_max=random_.choice((50, 300, 2 * election_ticks * TICK)),
         reports_unreachable=chance() < 0.5,
         append_delay_max=random_.choice((0, 20, 200, 1000)),
+        told_delay_max=random_.choice((0, 0, 150)),
         appends_in_flight_max=random_.choice((1, 2, 8)),
         apply_delay_max=random_.choice((0, 0, 40)),
         cold_reads=_some(random_, 0.3, 0.05, 0.5),

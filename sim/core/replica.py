@@ -88,6 +88,9 @@ class SimReplica:
         self._snapshots: dict[int, MachineState] = {}
         """State by index, of snapshots this replica offered."""
         self._last_write = 0
+        self._untold: deque[AppendWork] = deque()
+        """Durable, their responses sent, and the core does not know yet."""
+        self._last_told = 0
         self._is_warm = False
         self._is_fetching = False
         self.observation = self.world.checker.observe(self.replica_id, self.disk)
@@ -198,7 +201,7 @@ class SimReplica:
                 return
             if core.beat_due:
                 self._send_beats(core)
-            with_append = len(self.disk.pending) < options.appends_in_flight_max
+            with_append = len(self.disk.pending) + len(self._untold) < options.appends_in_flight_max
             if not core.has_ready(with_append):
                 self.world.checker.after_event(self, core)
                 return
@@ -278,12 +281,19 @@ class SimReplica:
         job = self.disk.complete()
         self.world.checker.on_durable(self)
         if isinstance(job, CompactionJob):
-            self.on_compacted(core, job.position)
+            self._compacted(core, job.position)
         else:
-            self.on_append_durable(core, job.work)
+            self._release(core, job.work)
+            delay = int(self.world.random.random() * self.world.options.told_delay_max)
+            if delay or self._untold:
+                self._untold.append(job.work)
+                self._last_told = max(self.world.events.now + delay, self._last_told)
+                self.world.events.after(self._last_told - self.world.events.now, self._on_told, self.life)
+            else:
+                self._tell(core, job.work)
         self.pump()
 
-    def on_compacted(self, core: RaftCore, position: LogPosition) -> None:
+    def _compacted(self, core: RaftCore, position: LogPosition) -> None:
         """The durable log was compacted."""
         if self.disk.log.position == position:
             core.compacted(position)
@@ -293,8 +303,8 @@ class SimReplica:
             if self.world.trace:
                 self._trace(f"compacted up to {position.index}")
 
-    def on_append_durable(self, core: RaftCore, work: AppendWork) -> None:
-        """A write is durable: release what waited for it."""
+    def _release(self, core: RaftCore, work: AppendWork) -> None:
+        """A write is durable: send what waited for it."""
         if work.snapshot is not None:
             self._snapshots_in_flight -= 1
             self.machine = self.disk.state.machine
@@ -305,6 +315,14 @@ class SimReplica:
                 core.step(message)
             else:
                 self._send(message)
+
+    def _on_told(self, life: int) -> None:
+        core = self.core
+        if life == self.life and core is not None:
+            self._tell(core, self._untold.popleft())
+            self.pump()
+
+    def _tell(self, core: RaftCore, work: AppendWork) -> None:
         core.append_done(work.token)
         self.world.checker.on_append_done(self, core)
 

@@ -23,6 +23,10 @@ LIVENESS_ELECTIONS = 40
 """Election timeouts (of the slowest clock) within which a healed cluster must have made progress. Failed pre-votes back
 off to four times the timeout, a joint change takes two commits, and a follower may need a snapshot and its whole log.
 """
+ENTRY_TICKS = 2
+"""Nominal ticks granted for each entry that a follower may have to be sent, in the worst case one at a time."""
+ENTRIES_EXTRA = 50
+"""Entries not known committed when the cluster is healed."""
 
 
 class Verdict(IntEnum):
@@ -110,6 +114,8 @@ def _heal(cluster: SimCluster, clients: Clients) -> None:
     """Run until a new operation is committed and applied by every member, and a read is confirmed."""
     slowest = max(replica.tick_length for replica in cluster.replicas.values())
     limit = cluster.events.now + LIVENESS_ELECTIONS * cluster.options.settings.election_ticks * slowest
+    # With the smallest windows a follower gets one entry per round trip, and may need the whole log.
+    limit += (cluster.checker.committed.last_index + ENTRIES_EXTRA) * ENTRY_TICKS * TICK
     proposed: Entry | None = None
     reads_before: int | None = None
     while cluster.events.now < limit:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from raftmq.raft.entry import Entry
 
 
-class MachineState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MachineState:
     """Everything derived from the log up to `index`; immutable, so a snapshot of it is itself."""
 
     index: int

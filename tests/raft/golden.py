@@ -161,7 +161,7 @@ class Script:
 
     def do_new_cluster(self, arguments: list[str], options: dict[str, str]) -> Iterator[str]:
         changed = {SETTINGS[name]: int(value) for name, value in options.items() if name in SETTINGS}
-        self.settings = replace(self.settings, **changed)  # type: ignore[arg-type]
+        self.settings = replace(self.settings, **changed)
         membership = Membership(parse_ids(arguments[0]), parse_ids(options.get("learners", "")))
         for replica_id in (*membership.voters, *membership.learners):
             self.nodes[replica_id] = Node(replica_id, SimDisk(membership), self.settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from raftmq.raft.core import RaftCore
 
 from tests.raft.golden import Block, parse_script, render_script, run_script, script_paths
 
@@ -46,6 +47,17 @@ def test_every_required_scenario_has_a_script() -> None:
     }
 
     assert required <= {path.stem for path in script_paths()}
+
+
+def test_the_aba_script_catches_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that believes completions of an earlier term applies an entry that nobody committed."""
+    blocks = parse_script((Path(__file__).parent / "scripts" / "async_append_aba_race.txt").read_text())
+    monkeypatch.setattr(RaftCore, "_is_append_current", lambda _core, _token: True)
+
+    outputs = run_script(blocks)
+
+    assert any("apply [7/7 empty]" in line for output in outputs for line in output)
+    assert [block.expected for block in blocks] != outputs
 
 
 def test_a_wrong_output_is_seen() -> None:

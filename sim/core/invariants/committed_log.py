@@ -54,22 +54,16 @@ class CommittedLog:
         """A leader's commit index rose. True when the committed log grew."""
         for index in range(old_commit + 1, new_commit + 1):
             known = self.at(index)
+            if known is not None and _is_held(index, known.entry.term, membership, disks):
+                continue
             entry = _quorum_entry(index, membership, disks)
+            demand(known is None or entry is None, "LogInv", f"r{leader_id} commits {entry} over {known}")
             if entry is None:
-                # Long committed entries may be compacted away everywhere.
-                is_held = known is not None and _is_held(index, 0, membership, disks)
-                demand(
-                    is_held,
-                    "QuorumLog",
-                    f"r{leader_id} (term {term}) commits {index}, no quorum of {membership} has it",
-                )
-            elif known is not None:
-                is_same = known.entry is entry or known.entry == entry
-                demand(is_same, "LogInv", f"r{leader_id} commits {entry} over {known}")
-            else:
-                self._entries.append(CommittedEntry(entry, term))
-                is_own = index < new_commit or entry.term == term
-                demand(is_own, "CommitOwnTerm", f"r{leader_id} commits {entry.term}/{index} in term {term}")
+                detail = f"r{leader_id} (term {term}) commits {index}, no quorum of {membership} has it"
+                raise InvariantViolation("QuorumLog", detail)
+            self._entries.append(CommittedEntry(entry, term))
+            is_own = index < new_commit or entry.term == term
+            demand(is_own, "CommitOwnTerm", f"r{leader_id} commits {entry.term}/{index} in term {term}")
         return new_commit == self.last_index
 
     def check(self, replica_id: int, log: LogCopy, first: int, last: int) -> None:
@@ -90,7 +84,10 @@ def _quorum_entry(index: int, membership: Membership, disks: Mapping[int, SimDis
 
 
 def _is_held(index: int, term: int, membership: Membership, disks: Mapping[int, SimDisk]) -> bool:
-    """Whether a majority of each half has (index, term) durable, or a log that starts behind it."""
+    """Whether a majority of each half has (index, term) durable, or a log that starts behind it.
+
+    Nobody deletes what is not committed, so a log that starts behind `index` once held what is committed there.
+    """
     for half in (membership.voters, membership.outgoing):
         count = 0
         for voter in half:

@@ -26,7 +26,7 @@ class LogMatching:
         assert term_before is not None
         before = log.entry(first.index - 1)
         offset = before.next_offset if before is not None else log.position.next_offset
-        index = first.index
+        index = int(first.index)
         for entry in entries:
             demand(entry.index == index, "LogMatching", f"{at}: index {entry.index} where {index} is due")
             demand(entry.term >= term_before, "LogMatching", f"{at}: term falls from {term_before} to {entry.term}")
