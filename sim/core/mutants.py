@@ -65,8 +65,10 @@ class AckBeforeDurable(SimReplica):
 class IndexAheadOfState(SimReplica):
     """Persists an applied index ahead of the state it names: an entry is skipped after a crash (etcd 3.5.0)."""
 
-    def _derived(self, core: RaftCore) -> DerivedState:
+    def _derived(self, core: RaftCore) -> DerivedState | None:
         state = super()._derived(core)
+        if state is None:
+            return None
         ahead = min(core.commit_index, self.disk.log.last_index)
         return replace(state, machine=replace(state.machine, index=max(ahead, state.machine.index)))
 

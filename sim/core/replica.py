@@ -185,10 +185,11 @@ class SimReplica:
         """Delete the log up to `keep` entries behind what is applied."""
         index = min(self.machine.index, self.disk.log.last_index) - keep
         core = self.core
-        if core is None or self._snapshots_in_flight or index <= self.disk.log.position.index:
+        if core is None or index <= self.disk.log.position.index or index > core.applied_index:
             return
-        if index <= core.applied_index:
-            self._submit(CompactionJob(self.disk.log.position_at(index), self._derived(core)))
+        state = self._derived(core)
+        if state is not None:
+            self._submit(CompactionJob(self.disk.log.position_at(index), state))
 
     # --------------------------------------------------------------------------------------------------------- output
 
@@ -243,7 +244,14 @@ class SimReplica:
 
     # ----------------------------------------------------------------------------------------------------------- disk
 
-    def _derived(self, core: RaftCore) -> DerivedState:
+    def _derived(self, core: RaftCore) -> DerivedState | None:
+        """State and membership of one index, for a write; None while there is no such pair.
+
+        Scenario: the core accepts a snapshot as of 31 while 28 is being applied and the disk is busy. Until the snapshot
+        is handed out and durable the core's membership is that of 31 and the machine's state older: never write both.
+        """
+        if self._snapshots_in_flight or self.machine.index != max(core.applied_index, core.state_floor):
+            return None
         return DerivedState(self.machine, core.membership)
 
     def _write(self, core: RaftCore, work: AppendWork) -> None:
@@ -254,8 +262,7 @@ class SimReplica:
             self._applying.clear()
         if self.world.trace:
             self._trace_write(work)
-        state = None if self._snapshots_in_flight else self._derived(core)
-        self._submit(AppendJob(work, state))
+        self._submit(AppendJob(work, self._derived(core)))
 
     def _submit(self, job: DiskJob) -> None:
         events = self.world.events
@@ -381,11 +388,12 @@ class SimReplica:
         core.apply_done(entries[-1].index)
         if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.world.trace:
             self._trace(f"membership at {entries[-1].index}: {describe_membership(core.membership)}")
-        self.world.checker.on_applied(self, state, core)
+        if self._derived(core) is not None:
+            self.world.checker.on_applied(self, state, core)
 
     def _offer_snapshot(self) -> SnapshotMeta | None:
         core = self.core
-        if core is None or core.applied_index < self.machine.index or self._snapshots_in_flight:
+        if core is None or self._derived(core) is None or core.applied_index < self.machine.index:
             return None
         self._snapshots[self.machine.index] = self.machine
         return SnapshotMeta(self.disk.log.position, LogIndex(self.machine.index), core.membership)
