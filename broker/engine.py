@@ -30,7 +30,6 @@ from raftmq.broker.peer_transport import Channel, Transport
 from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.snapshot_streams import SnapshotReceiver, SnapshotSender
-from raftmq.errors import InvariantError
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, LogPosition
@@ -46,7 +45,13 @@ from raftmq.raft.messages import (
 )
 from raftmq.raft.ready import AppendWork, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    LogRangeError,
+    ReplicaStorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from raftmq.storage.log_store import LogStore, ReplicaKey, Update
 from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
@@ -162,7 +167,8 @@ class Engine:
         self._uncommitted_bytes = 0
         self._inbound_bytes: dict[GroupId, int] = {}
         self._inbound_total = 0
-        self._campaigning: set[GroupId] = set()
+        self._campaigning: dict[GroupId, float] = {}
+        """When each campaign that holds a place at the gate began."""
         self._timers: list[asyncio.TimerHandle] = []
         self._changed_leaders: dict[GroupId, tuple[Term, NodeId]] = {}
         self._sender: SnapshotSender
@@ -219,7 +225,9 @@ class Engine:
         )
         view = _GroupView(self._store, key)
         core = RaftCore(key.replica_id, restored, view, self._random, settings)
-        group = Group(key, core, machine, self._store, self, self.recent_budget, node_of_replica)
+        group = Group(
+            key, core, machine, self._store, self, self.recent_budget, node_of_replica, self._random.randrange(1 << 62)
+        )
         view.group = group
         group.durable_state_index = restored.state_index
         group.durable_membership = restored.membership
@@ -234,7 +242,7 @@ class Engine:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.close()
-            self._campaigning.discard(group_id)
+            self._campaigning.pop(group_id, None)
             self._inbound_total -= self._inbound_bytes.pop(group_id, 0)
         return group
 
@@ -307,11 +315,16 @@ class Engine:
             return
         try:
             action(group)
-        except (InvariantError, DamagedReplicaError) as error:
+        except StorageUnavailableError as error:
+            # nothing was changed: as if the message had been lost
+            log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
+        except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
             self.break_group(group, error)
 
     def break_group(self, group: Group[StateMachine], error: Exception) -> None:
         """The replica is damaged or broke a rule: silent from now on."""
+        if group.is_closed:
+            return
         log.error(
             "replica_stopped",
             group_id=group.group_id,
@@ -327,6 +340,8 @@ class Engine:
         while not group.is_installing:
             with_append = not group.append_in_flight
             if not core.has_ready(with_append):
+                if with_append and group.group_id in self._inbound_bytes:
+                    self._inbound_total -= self._inbound_bytes.pop(group.group_id)  # the core threw it away
                 break
             ready = core.ready(with_append)
             # whatever arrived before this point is in this append or was dropped as stale
@@ -371,6 +386,9 @@ class Engine:
     def _update(self, group: Group[StateMachine], work: AppendWork | None) -> Update:
         """The one transaction: the log, the hard state, and the derived state applied since the last one."""
         machine, core = group.machine, group.core
+        entries = work.entries if work is not None else ()
+        # what is committed may still wait for a later write: the disk must never name an entry that it does not hold
+        end = entries[-1].index if entries else core.log.durable_index
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
         membership = None
@@ -380,8 +398,8 @@ class Engine:
             if core.membership != group.durable_membership:
                 membership = core.membership
         return Update(
-            hard_state=HardState(core.term, core.vote, core.commit_index),
-            entries=work.entries if work is not None else (),
+            hard_state=HardState(core.term, core.vote, LogIndex(min(core.commit_index, end))),
+            entries=entries,
             truncation=group.pending_truncation,
             state_rows=rows,
             state_index=state_index,
@@ -412,7 +430,9 @@ class Engine:
         self.loop.call_later(_SPACE_RETRY_SECONDS, self._submit_again, write)
 
     def _submit_again(self, write: _Write) -> None:
-        if not write.group.is_closed:
+        if write.group.is_closed:
+            self._inbound_total -= write.inbound_bytes
+        else:
             self._writers.submit(write.group.key, write.update, write)
 
     def _run_pass_now(self) -> None:
@@ -451,13 +471,17 @@ class Engine:
         if self._sender.is_full(group.group_id):
             return None
         if group.durable_membership != group.core.membership:
-            # a snapshot must name its receiver as a member: make the change that added it durable first
-            self.flush_state(group)
+            # a snapshot must name its receiver as a member: make the change that added it durable first. Not now: the
+            # core is being asked for its work, and a write begun in between would be a second one in flight
+            self.loop.call_soon(self.flush_state, group)
             return None
         position: LogPosition | None = group.log_start
         state_index = group.durable_state_index
         if group.group_id == METADATA_GROUP_ID:
-            position = group.position_of(state_index)
+            try:
+                position = group.position_of(state_index)
+            except (LogRangeError, StorageUnavailableError):
+                position = None
         if position is None:
             return None
         return SnapshotMeta(position, state_index, group.durable_membership)
@@ -479,7 +503,7 @@ class Engine:
     def _on_snapshot_streamed(self, group: Group[StateMachine], target: ReplicaId, is_sent: bool) -> None:
         group.snapshots_in_progress -= 1
         if not group.is_closed:
-            group.core.report_snapshot(target, is_sent)
+            self._guarded(group, lambda group: group.core.report_snapshot(target, is_sent))
             self.mark_dirty(group)
 
     def _install(self, group: Group[StateMachine], work: AppendWork) -> None:
@@ -489,7 +513,9 @@ class Engine:
         rows = message.data
         assert isinstance(rows, list)
         core = group.core
-        hard_state = HardState(core.term, core.vote, core.commit_index)
+        position = message.meta.position
+        # appends may have come behind the snapshot and moved the commit index: their entries are not in this write
+        hard_state = HardState(core.term, core.vote, LogIndex(min(core.commit_index, position.index)))
         group.is_installing = True
         group.append_in_flight = True
         group.append_started_at = self.loop.time()
@@ -497,7 +523,7 @@ class Engine:
         group.forget_fetched()
         log.info(
             "snapshot_install_started", group_id=group.group_id, replica_id=group.replica_id,
-            index=message.meta.position.index, rows=len(rows),
+            index=position.index, rows=len(rows),
         )  # fmt: skip
         future = self._writers.run(group.key, lambda: self._store.install(group.key, hard_state, message.meta, rows))
         future.add_done_callback(
@@ -513,11 +539,26 @@ class Engine:
         done: Future[None],
     ) -> None:
         error = done.exception()
-        if error is not None:
+        if group.is_closed and not isinstance(error, CommitFailedError):
+            return
+        if isinstance(error, StorageFullError):
+            # the replica is as it was: like any write it waits for space
+            log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
+            self.loop.call_later(_SPACE_RETRY_SECONDS, self._install_again, group, work)
+        elif isinstance(error, ReplicaStorageError) and not isinstance(error, CommitFailedError):
+            self.break_group(group, error)
+        elif error is not None:
             self.on_writer_error(error)
-            return
-        if group.is_closed:
-            return
+        else:
+            self._guarded(group, lambda group: self._on_snapshot_durable(group, work, meta, rows))
+
+    def _install_again(self, group: Group[StateMachine], work: AppendWork) -> None:
+        if not group.is_closed:
+            self._install(group, work)
+
+    def _on_snapshot_durable(
+        self, group: Group[StateMachine], work: AppendWork, meta: SnapshotMeta, rows: list[tuple[bytes, bytes]]
+    ) -> None:
         group.machine.restore(rows, meta.state_index)
         group.durable_state_index = meta.state_index
         group.durable_membership = meta.membership
@@ -542,7 +583,7 @@ class Engine:
         a snapshot being streamed.
         """
         index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
-        if group.pending_truncation is not None or group.snapshots_in_progress or group.is_installing:
+        if group.pending_truncation is not None or group.snapshots_in_progress or not self._may_write_derived(group):
             return
         position = group.position_of(index)
         if position is None or position.index <= group.log_start.index:
@@ -553,8 +594,12 @@ class Engine:
 
     def flush_state(self, group: Group[StateMachine]) -> None:
         """Make the derived state durable on its own, when no append does it (before a trim on an idle group)."""
-        if not group.append_in_flight and not group.is_installing and not group.is_closed:
+        if not group.append_in_flight and self._may_write_derived(group):
             self._write_derived(group)
+
+    def _may_write_derived(self, group: Group[StateMachine]) -> bool:
+        """False once the core stands on a snapshot that the machine and the disk do not have yet."""
+        return not group.is_closed and not group.is_installing and group.core.log.snapshot is None
 
     def _write_derived(self, group: Group[StateMachine]) -> None:
         update = self._update(group, None)
@@ -571,16 +616,28 @@ class Engine:
         self._delete_rows(group)
 
     def _delete_rows(self, group: Group[StateMachine]) -> None:
+        if group.is_closed:
+            return
         future = self._writers.run(group.key, lambda: self._store.delete_truncated(group.key, _TRUNCATE_ROWS))
 
         def again(done: Future[bool]) -> None:
-            error = done.exception()
-            if error is not None:
-                self.loop.call_soon_threadsafe(self.on_writer_error, error)
-            elif done.result() and not group.is_closed and not self._is_closed:
-                self.loop.call_soon_threadsafe(self._delete_rows, group)
+            if not self._is_closed:
+                self.loop.call_soon_threadsafe(self._on_rows_deleted, group, done)
 
         future.add_done_callback(again)
+
+    def _on_rows_deleted(self, group: Group[StateMachine], done: Future[bool]) -> None:
+        error = done.exception()
+        if error is None:
+            if done.result():
+                self._delete_rows(group)
+        elif isinstance(error, CommitFailedError) or not isinstance(error, ReplicaStorageError):
+            self.on_writer_error(error)
+        elif group.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
+            # the rows are behind the truncation point, so harmless: the next truncation takes them along
+            log.info("truncated_rows_left", group_id=group.group_id, reason=str(error))
+        else:
+            self.break_group(group, error)
 
     # ------------------------------------------------------------------------------------------------------ sending
 
@@ -694,20 +751,27 @@ class Engine:
         position = len(self._timers)
         next_at = self.loop.time() + period
 
+        is_draining = False
+
         def fire() -> None:
-            nonlocal next_at
+            nonlocal next_at, is_draining
             if self._is_closed:
                 return
             now = self.loop.time()
             lateness = now - next_at
             next_at = max(next_at + period, now)
-            if lateness > self.timing.stall_seconds:
+            is_stalled = lateness > self.timing.stall_seconds
+            # once only: a loop that is late every time must tick all the same
+            is_draining = is_stalled and not is_draining
+            if is_draining:
+                next_at = now + _DRAIN_SECONDS
+            # before the tick: whatever it raises, the timer goes on
+            self._timers[position] = self.loop.call_at(next_at, fire)
+            if is_stalled:
                 self.stalls_total += 1
                 self._on_stall(lateness)
-                next_at = now + _DRAIN_SECONDS
-            else:
+            if not is_draining:
                 tick()
-            self._timers[position] = self.loop.call_at(next_at, fire)
 
         self._timers.append(self.loop.call_at(next_at, fire))
 
@@ -758,19 +822,26 @@ class Engine:
         """The gate: a bounded number of campaigns at once, none while the disk hangs."""
         if self._disk_hangs(group):
             return
-        if group.group_id != METADATA_GROUP_ID:
-            if len(self._campaigning) >= self.limits.campaigns_max:
-                self._campaigning = {
-                    group_id
-                    for group_id in self._campaigning
-                    if (other := self.groups.get(group_id)) is not None
-                    and other.core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE)
-                }
-                if len(self._campaigning) >= self.limits.campaigns_max:
-                    return
-            self._campaigning.add(group.group_id)
+        if group.group_id != METADATA_GROUP_ID and not self._enter_gate(group.group_id):
+            return
         group.core.campaign()
         self.mark_dirty(group)
+
+    def _enter_gate(self, group_id: GroupId) -> bool:
+        """Take a place, or keep the one held. A place is given for one election timeout: a group without a quorum is a
+        candidate for ever, and must not keep the others from campaigning, nor itself from trying again.
+        """
+        campaigning = self._campaigning
+        now = self.loop.time()
+        if group_id not in campaigning and len(campaigning) >= self.limits.campaigns_max:
+            began_after = now - self._election_seconds(group_id)
+            while campaigning and next(iter(campaigning.values())) <= began_after:
+                del campaigning[next(iter(campaigning))]
+            if len(campaigning) >= self.limits.campaigns_max:
+                return False
+        campaigning.pop(group_id, None)  # the dict is in the order of the times
+        campaigning[group_id] = now
+        return True
 
     def _disk_hangs(self, group: Group[StateMachine]) -> bool:
         return group.append_in_flight and (
@@ -793,7 +864,7 @@ class Engine:
 
     def _on_role_change(self, group: Group[StateMachine], change: RoleChange) -> None:
         if change.role not in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            self._campaigning.discard(group.group_id)
+            self._campaigning.pop(group.group_id, None)
         if change.role is Role.CANDIDATE:
             self.elections_total += 1
         if change.role is not Role.LEADER:
@@ -869,6 +940,10 @@ class Engine:
             self._transport.send(node_id, Channel.CONTROL, FrameType.LEADERSHIP, encode_leadership(rows))
             self._transport.flush()
 
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """The connection to a peer is gone: what it was sending is given up."""
+        self._receiver.forget_peer(node_id)
+
     def on_peer_refused(self, node_id: NodeId) -> None:
         """The peer's process is gone: followers of its groups need not wait for their election timeout."""
         for group in list(self.groups.values()):
@@ -880,8 +955,12 @@ class Engine:
                 self.loop.call_later(low + (high - low) * self._uniform(), self._campaign_if_leaderless, group)
 
     def _campaign_if_leaderless(self, group: Group[StateMachine]) -> None:
-        if not group.is_closed and not group.core.leader_id and group.core.role is Role.FOLLOWER:
+        core = group.core
+        if not group.is_closed and not core.leader_id and core.role is Role.FOLLOWER:
             self._guarded(group, self._maybe_campaign)
+            if len(self._campaigning) >= self.limits.campaigns_max and group.group_id not in self._campaigning:
+                # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
+                self.loop.call_later(self.timing.refused_campaign_min_seconds, self._campaign_if_leaderless, group)
 
 
 class _GroupView(LogView):

@@ -104,7 +104,9 @@ class Group(Generic[MachineT]):
         host: GroupHost,
         recent_budget: RecentEntriesBudget,
         node_of_replica: Callable[[ReplicaId], NodeId],
+        first_read_id: int = 1,
     ) -> None:
+        """`first_read_id` should be random: a leader may answer, late, a read that was asked before a restart."""
         self.key = key
         self.group_id = key.group_id
         self.replica_id = key.replica_id
@@ -137,7 +139,7 @@ class Group(Generic[MachineT]):
         self._waiters: deque[_Waiter] = deque()
         self._reads: dict[int, tuple[float, asyncio.Future[LogIndex]]] = {}
         self._confirmed: deque[tuple[LogIndex, asyncio.Future[LogIndex]]] = deque()
-        self._next_read_id = 1
+        self._next_read_id = first_read_id
         self._shared_read: asyncio.Future[LogIndex] | None = None
         self._progress: asyncio.Future[None] | None = None
         self._fetched: tuple[Entry, ...] = ()

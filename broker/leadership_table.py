@@ -55,6 +55,10 @@ class LeadershipTable:
         """Groups believed to be led by a node."""
         return [group_id for group_id, row in self._rows.items() if row.node_id == node_id]
 
+    def groups(self) -> list[GroupId]:
+        """Every group that was ever claimed and is not forgotten."""
+        return list(self._rows)
+
     def forget(self, group_id: GroupId) -> None:
         """The group is gone."""
         self._rows.pop(group_id, None)

@@ -14,6 +14,7 @@ import structlog
 from raftmq.broker.engine import Engine, Writers
 from raftmq.broker.founding import born, unborn
 from raftmq.broker.group import Group
+from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
@@ -21,12 +22,12 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
 from raftmq.raft.ready import Role
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
 from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
-from raftmq.types import GroupId, NodeId, ReplicaId
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,9 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
         machine.restore(store.state_rows(key), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row that does not decode
         raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
+    except StorageUnavailableError:
+        store.close(key)  # it will be tried again, and no file may be open twice
+        raise
     return restored
 
 
@@ -90,7 +94,6 @@ class LocalReplicas:
         self._registry = registry
         self._on_serving = on_serving
         self._on_retired = on_retired
-        self._busy: set[GroupId] = set()
         self.broken: dict[GroupId, str] = {}
         """Replicas that this node has and does not serve, with the reason."""
 
@@ -99,20 +102,23 @@ class LocalReplicas:
         return await asyncio.wrap_future(self._writers.run(key, function), loop=self._loop)
 
     async def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
-        """One round over everything; safe to repeat."""
-        wanted: set[GroupId] = set()
+        """One round over everything; safe to repeat. Retires first: that gives room, and the place of a group's old
+        replica to its new one.
+        """
+        me = metadata.node(node_id)
+        if me is None or me.uuid != self._registry.uuid:
+            return  # what metadata says of this node id is meant for another disk
+        wanted = self._wanted(metadata, node_id)
+        for key in self._registry.live_replicas():
+            is_retired = key not in wanted and metadata.is_replica_retired(*key)
+            if is_retired and key.group_id != METADATA_GROUP_ID:
+                await self._retire(key)
         missing: list[tuple[PartitionView, ReplicaKey]] = []
         quarantined = self._registry.quarantined()
-        for partition in metadata.partitions_of_node(node_id):
-            group_id = GroupId(partition.group_id)
-            replica = _replica_on(partition, node_id)
-            if replica is None:
-                continue
-            wanted.add(group_id)
-            if group_id not in self._engine.groups and group_id not in self._busy and group_id not in self.broken:
-                key = ReplicaKey(group_id, ReplicaId(replica.replica_id))
+        for key, partition in self._wanted(metadata, node_id).items():
+            if key.group_id not in self._engine.groups and key.group_id not in self.broken:
                 if key in quarantined:
-                    self.broken[group_id] = quarantined[key]
+                    self.broken[key.group_id] = quarantined[key]
                 else:
                     missing.append((partition, key))
         known = [key for _, key in missing if self._registry.has_replica(key)]
@@ -120,28 +126,30 @@ class LocalReplicas:
             await self._loop.run_in_executor(None, self._registry.mark_open, known)
         for partition, key in missing:
             await self._bring_up(partition, key, metadata)
-        for key in self._registry.live_replicas():
-            if key.group_id != 0 and key.group_id not in wanted and key.group_id not in self._busy:
-                await self._retire(key)
+
+    @staticmethod
+    def _wanted(metadata: Metadata, node_id: NodeId) -> dict[ReplicaKey, PartitionView]:
+        wanted: dict[ReplicaKey, PartitionView] = {}
+        for partition in metadata.partitions_of_node(node_id):
+            replica = _replica_on(partition, node_id)
+            if replica is not None:
+                wanted[ReplicaKey(GroupId(partition.group_id), ReplicaId(replica.replica_id))] = partition
+        return wanted
 
     async def _bring_up(self, partition: PartitionView, key: ReplicaKey, metadata: Metadata) -> None:
         group_id = key.group_id
-        self._busy.add(group_id)
         try:
             is_new = not self._registry.has_replica(key)
             if is_new:
                 await self._create(key, partition)
             machine = LogPartition()
             restored = await self.on_writer(key, lambda: open_replica(self._store, self._registry, key, machine))
-        except (DamagedReplicaError, MissingReplicaError) as error:
+            group = self._engine.add_group(key, restored, machine, _node_lookup(metadata, group_id))
+        except (DamagedReplicaError, MissingReplicaError, InvariantError) as error:
             self.broken[group_id] = str(error)
             await self._loop.run_in_executor(None, self._registry.quarantine, key, str(error))
             log.error("replica_quarantined", group_id=group_id, replica_id=key.replica_id, reason=str(error))
             return
-        finally:
-            self._busy.discard(group_id)
-        node_of = _node_lookup(metadata, group_id)
-        group = self._engine.add_group(key, restored, machine, node_of)
         self._on_serving(group)  # type: ignore[arg-type]  # its machine is the LogPartition made above
         if is_new and partition.creation_replicas[0].replica_id == key.replica_id:
             self._campaign_first(group, _FIRST_CAMPAIGNS_MAX)
@@ -160,18 +168,16 @@ class LocalReplicas:
             self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self._campaign_first, group, attempts - 1)
 
     async def _retire(self, key: ReplicaKey) -> None:
-        self._busy.add(key.group_id)
-        try:
+        hosted = self._engine.groups.get(key.group_id)
+        if hosted is None or hosted.key == key:
             self._engine.remove_group(key.group_id)
             self._engine.leadership.forget(key.group_id)
             self.broken.pop(key.group_id, None)
             self._on_retired(key.group_id)
-            await self.on_writer(key, lambda: self._store.retire(key))
-            self._writers.forget(key)
-            await self._loop.run_in_executor(None, self._registry.retire_replica, key)
-            log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
-        finally:
-            self._busy.discard(key.group_id)
+        await self.on_writer(key, lambda: self._store.retire(key))
+        self._writers.forget(key)
+        await self._loop.run_in_executor(None, self._registry.retire_replica, key)
+        log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
 
 
 def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:

@@ -30,6 +30,7 @@ from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.watchdog import Watchdog
+from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, MetadataCommand, RegisterNode, Rejected, encode_command
@@ -41,7 +42,13 @@ from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.membership import Membership
 from raftmq.raft.ready import Role
 from raftmq.storage.disk_space import DiskReserve
-from raftmq.storage.errors import StorageFullError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    ReplicaStorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
@@ -202,11 +209,17 @@ class Node:
         self.engine.mark_dirty(group)
         while not group.is_leader:
             await group.wait_progress()
-        await self._propose_metadata(InitializeCluster(cluster_id, FEATURE_LEVEL, self.registry.uuid))
+        await self._initialize_cluster()
         result = await self._propose_metadata(self._registration())
         if isinstance(result, Rejected):
             raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
         log.info("cluster_formed", cluster_id=cluster_id, node_id=self.node_id)
+
+    async def _initialize_cluster(self) -> None:
+        command = InitializeCluster(self.registry.cluster_id, FEATURE_LEVEL, self.registry.uuid)
+        result = await self._propose_metadata(command)
+        if isinstance(result, Rejected):
+            raise RequestError(pb.INTERNAL, f"the cluster could not be formed: {result.message}")
 
     async def _join(self) -> None:
         """Register with a seed, then start a metadata replica that waits for its first snapshot."""
@@ -257,15 +270,23 @@ class Node:
                 self.client_address, self.peer_address, self.http_address, self.version,
             ):  # fmt: skip
                 return
-            group = self._require_metadata()
-            if group.is_leader:
-                await self._propose_metadata(self._registration())
-            else:
-                nodes = group.machine.nodes()
-                seeds = [n.client_address for n in nodes if n.node_id != self.node_id] or list(self.config.join)
-                if seeds:
-                    await self._register_once(tuple(seeds))
+            try:
+                await self._announce_once()
+            except RequestError as error:  # leadership moved, or whoever was asked could not say yes: try again
+                log.info("announcement_postponed", reason=str(error))
             await asyncio.sleep(_JOIN_RETRY_SECONDS)
+
+    async def _announce_once(self) -> None:
+        group = self._require_metadata()
+        if group.is_leader:
+            if not group.machine.cluster_id and group.replica_id == _FIRST_REPLICA:
+                await self._initialize_cluster()  # a crash came between the replica's creation and this
+            await self._propose_metadata(self._registration())
+            return
+        known = [n.client_address for n in group.machine.nodes() if n.node_id != self.node_id and n.state != "removed"]
+        seeds = dict.fromkeys((*known, *self.config.join))  # those known may all have moved
+        if seeds:
+            await self._register_once(tuple(seeds))
 
     async def _create_metadata_replica(self, key: ReplicaKey, state: RestoredState) -> None:
         await self.replicas.on_writer(key, lambda: create_replica(self.store, self.registry, key, state))
@@ -359,6 +380,7 @@ class Node:
                 await group.read_index()
                 break
             except RequestError:
+                self._refresh_peers()  # replayed or received meanwhile: the leader may have moved
                 await asyncio.sleep(self.timing.metadata_tick_seconds)
         self._is_caught_up = True
 
@@ -379,7 +401,7 @@ class Node:
             self._refresh_peers()
             try:
                 await self.replicas.reconcile(self._require_metadata().machine, self.node_id)
-            except StorageFullError as error:
+            except (StorageFullError, StorageUnavailableError) as error:
                 log.error("replica_waits_for_space", reason=str(error))
                 self.loop.call_later(_DISK_CHECK_SECONDS, self._metadata_changed.set)
             self._bump_topology()
@@ -443,20 +465,34 @@ class Node:
             for partition in list(self.partitions.values()):
                 try:
                     await self._tend(partition)
-                except RequestError as error:
+                except DamagedReplicaError as error:
+                    self._on_damage(partition.group, error)
+                except CommitFailedError:
+                    raise
+                except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed meanwhile
                     log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
                 await asyncio.sleep(0)
+            self._forget_deleted_groups()
             await self._trim_metadata()
             await self.loop.run_in_executor(self._readers, self.store.empty_trash, TRASH_GRACE_SECONDS)
 
     async def _tend(self, partition: PartitionLog) -> None:
         await partition.enforce_retention()
         index = await partition.truncation_index()
-        if index is not None:
-            group = partition.group
+        group = partition.group
+        if index is not None and not group.is_closed:
             self.engine.flush_state(group)
             self.engine.truncate(group, index)
             await self.replicas.on_writer(group.key, lambda: self.store.compact_if_sparse(group.key))
+
+    def _forget_deleted_groups(self) -> None:
+        """A node that held no replica of a deleted partition is not told: it would remember the leader for ever."""
+        machine = self._require_metadata().machine
+        for group_id in self.engine.leadership.groups():
+            # an id not given out yet is a group that this node has not heard of: its leader was quicker
+            is_given_out = machine.is_replica_retired(group_id, _FIRST_REPLICA)
+            if group_id != METADATA_GROUP_ID and is_given_out and machine.partition(group_id) is None:
+                self.engine.leadership.forget(group_id)
 
     async def _trim_metadata(self) -> None:
         """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
@@ -617,10 +653,15 @@ class Node:
         """See `EngineOwner`."""
         self._partitions.pop(group.group_id, None)
         self.replicas.broken[group.group_id] = str(error)
+        # a defect of this program says nothing about the data: such a replica is silent until the next start only
+        is_suspect = isinstance(error, DamagedReplicaError | InvariantError)
         if group.group_id == METADATA_GROUP_ID:
-            self.registry.quarantine(group.key, str(error))
+            if is_suspect:
+                self.registry.quarantine(group.key, str(error))
             self.on_fatal(error)
-        self._readers.submit(self.registry.quarantine, group.key, str(error))
+        if is_suspect:
+            self._readers.submit(self.registry.quarantine, group.key, str(error))
+        self._bump_topology()
 
     def _on_damage(self, group: Group[LogPartition], error: Exception) -> None:
         self.engine.break_group(group, error)
@@ -664,6 +705,8 @@ class Node:
         known = group.machine.node(NodeId(hello.node_id)) if group is not None else None
         if known is not None and known.uuid != hello.uuid:
             return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
+        if known is not None and known.state == "removed":
+            return f"node {hello.node_id} was removed from the cluster"
         return None
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
@@ -678,6 +721,7 @@ class Node:
     def on_peer_down(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""
         log.info("peer_disconnected", peer_id=node_id)
+        self.engine.on_peer_down(node_id)
 
     def on_peer_refused(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""

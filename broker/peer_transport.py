@@ -258,11 +258,18 @@ class _Link:
             self.protocol.close()
             self.protocol = None
 
+    @property
+    def open_transport(self) -> asyncio.Transport | None:
+        """The connection, unless it is down or going down: uvloop raises when such a one is written to."""
+        transport = self.protocol.transport if self.protocol is not None else None
+        return None if transport is None or transport.is_closing() else transport
+
     def send(self, parts: Parts) -> bool:
-        if self.protocol is None or self.protocol.transport is None:
+        transport = self.open_transport
+        if transport is None:
             return False
         size = sum(map(len, parts))
-        unsent = self.protocol.transport.get_write_buffer_size() + self.pending_bytes
+        unsent = transport.get_write_buffer_size() + self.pending_bytes
         if unsent + size > self._owner.limits.peer_outbox_bytes_max:
             return False
         if not self.pending:
@@ -273,8 +280,9 @@ class _Link:
 
     def flush(self) -> None:
         parts, self.pending, self.pending_bytes = self.pending, [], 0
-        if self.protocol is not None and self.protocol.transport is not None:
-            self.protocol.transport.writelines(parts)
+        transport = self.open_transport
+        if transport is not None:
+            transport.writelines(parts)
 
     async def _run(self) -> None:
         delay = self._owner.timing.reconnect_min_seconds
@@ -396,7 +404,7 @@ class PeerTransport:
     def is_connected(self, node_id: NodeId) -> bool:
         """See `Transport`."""
         link = self._links.get((node_id, Channel.CONTROL))
-        return link is not None and link.protocol is not None
+        return link is not None and link.open_transport is not None
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
         """See `Transport`."""

@@ -28,8 +28,9 @@ from raftmq.broker.peer_codec import (
 from raftmq.broker.peer_transport import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
-from raftmq.storage.errors import DamagedReplicaError, ReplicaClosedError, StorageUnavailableError
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore
+from raftmq.storage.row_stream import ClosableRows
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -76,20 +77,34 @@ class SnapshotSender:
             is_sent = await self._stream(group, node_id, message)
         except DamagedReplicaError as error:
             self._on_damage(group, error)
-        except (ReplicaClosedError, StorageUnavailableError) as error:
+        except (LogRangeError, ReplicaClosedError, StorageUnavailableError) as error:
             log.info("snapshot_not_sent", group_id=group.group_id, reason=str(error))
         finally:
             self._on_streamed(group, message.target, is_sent)
 
     async def _stream(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
         state_index, membership, rows = await self._loop.run_in_executor(self._readers, self._store.snapshot, group.key)
-        position = group.log_start
+        try:
+            return await self._stream_rows(
+                group, node_id, message, SnapshotMeta(group.log_start, state_index, membership), rows
+            )
+        finally:
+            rows.close()  # an open read transaction keeps every page that is freed after it
+
+    async def _stream_rows(
+        self,
+        group: Group[StateMachine],
+        node_id: NodeId,
+        message: InstallSnapshot,
+        meta: SnapshotMeta,
+        rows: ClosableRows,
+    ) -> bool:
+        state_index = meta.state_index
         if group.group_id == METADATA_GROUP_ID:
             position_at_state = group.position_of(state_index)
             if position_at_state is None:
                 return False
-            position = position_at_state
-        meta = SnapshotMeta(position, state_index, membership)
+            meta = dataclasses.replace(meta, position=position_at_state)
         stream_id = next(self._ids)
         begin = dataclasses.replace(message, meta=meta, data=None)
         if not await self._send(
@@ -105,7 +120,7 @@ class SnapshotSender:
             if not await self._send(node_id, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False
         log.info(
-            "snapshot_sent", group_id=group.group_id, peer_id=node_id, index=position.index,
+            "snapshot_sent", group_id=group.group_id, peer_id=node_id, index=meta.position.index,
             state_index=state_index, rows=total,
         )  # fmt: skip
         return await self._send(node_id, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, total))

@@ -153,3 +153,19 @@ async def test_a_full_outbox_drops_instead_of_waiting():
         for _ in range(sent):
             await two.frames.get()
         assert one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000])
+
+
+async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
+    """uvloop's transports raise when written to between their end and `connection_lost`: a pass that met one lost the
+    rest of its groups, which then stood still for ever."""
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        one.set_peers({2: address})
+        assert await events.events.get() == ("up", 2)
+        link = one._links[2, Channel.CONTROL]
+        assert one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"queued before the end"])
+        link.protocol.transport.abort()
+
+        assert not one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"after it"])
+        assert not one.is_connected(2)
+        one.flush()
+        assert await events.events.get() == ("down", 2)
