@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import fcntl
 import gc
 import importlib.metadata
@@ -26,6 +27,12 @@ log = structlog.get_logger(__name__)
 SWITCH_INTERVAL_SECONDS = 0.0005
 """A writer thread re-takes the GIL at each LMDB call and waits up to this long for it (measured: 96 commits/s on a busy
 loop with Python's default of 5 ms, 1,533/s with 0.5 ms)."""
+_M_MMAP_THRESHOLD = -3
+_MMAP_THRESHOLD_BYTES = 1536 * 1024
+"""LMDB allocates a list of 2 MiB per open file and touches almost none of it. glibc maps such blocks, lazily, until the
+first one is freed; then it moves its threshold up, takes them from the heap, and each partition costs 2 MiB of memory
+(measured: 200 MiB for 100 partitions, 5 MiB with a fixed threshold). Above our largest batches, so that those stay on the
+heap."""
 EXIT_OK = 0
 EXIT_CONFIG = 2
 EXIT_REFUSED = 4
@@ -41,6 +48,7 @@ def run_broker(config: BrokerConfig) -> int:
         print(f"raftmq: cannot use data directory {config.data_dir}: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CONFIG
     _raise_file_limit()
+    _map_large_blocks()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -104,6 +112,12 @@ def _lock(data_dir: Path) -> IO[str]:
     handle.write(str(os.getpid()))
     handle.flush()
     return handle
+
+
+def _map_large_blocks() -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other C libraries do not have the problem
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
 def _raise_file_limit() -> None:
