@@ -33,12 +33,13 @@ def is_alive(pid: int) -> bool:
     return not (stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] == "Z")
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether other processes get there; looking now and then, not in a loop that takes the core they need."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        os.sched_yield()
+        time.sleep(0.02)
     return True
 
 
