@@ -67,6 +67,19 @@ async def run(reporter: Reporter, count: int) -> int:
     return 0 if verification.is_clean and verification.verified == len(flights) else 1
 
 
+async def run_until_interrupted(reporter: Reporter, count: int) -> int:
+    """`run`, where nothing that fails while Ctrl-C takes everything down hides that it was Ctrl-C."""
+    try:
+        return await run(reporter, count)
+    except Exception as error:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            raise
+        for cause in causes(error):
+            print(f"while stopping: {type(cause).__name__}: {cause}", file=sys.stderr)
+        raise asyncio.CancelledError from error
+
+
 def report_lines(
     load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float
 ) -> list[str]:
@@ -113,7 +126,7 @@ def main() -> int:
     if not FLIGHTS_MIN <= count <= FLIGHT_COUNT:
         parser.error(f"--flights must be {FLIGHTS_MIN} to {FLIGHT_COUNT}")
     try:
-        return asyncio.run(run(Reporter(), count))
+        return asyncio.run(run_until_interrupted(Reporter(), count))
     except KeyboardInterrupt:
         print("interrupted; every broker is stopped and every file removed", file=sys.stderr)
         return 130

@@ -38,8 +38,9 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
                 break
         running.send_signal(signal.SIGINT)
         _, complained = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == 130, complained
     assert "Traceback" not in complained
+    assert complained.endswith("interrupted; every broker is stopped and every file removed\n")
     assert list(tmp_path.iterdir()) == []
 
 
