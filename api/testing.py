@@ -348,6 +348,8 @@ class LocalCluster:
     def restart(self, node_id: int, *, wait: bool = True) -> None:
         """Start the broker again on its data and its addresses, killing it first if it still runs.
 
+        If its data directory was removed meanwhile, it joins the others again, as a broker that lost its disk.
+
         Args:
             node_id: Which broker.
             wait: Return when it serves. With several brokers down, start all but the last with ``wait=False``: a broker serves only
@@ -356,7 +358,11 @@ class LocalCluster:
         broker = self._broker(node_id)
         if broker.is_running:
             self.kill(node_id)
-        self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
+        if broker.data_dir.exists():
+            self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
+        else:
+            others = [other.client_address for other in self._brokers.values() if other is not broker]
+            self._launch(broker, "--join", ",".join(others))
         if wait:
             broker.wait_ready(self._timeout_seconds)
 

@@ -207,6 +207,11 @@ class BrokerConfig:
     node_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
     bootstrap: bool = _key(False, _flag, "form a new cluster of this one node")
     join: tuple[str, ...] = _key((), _addresses, "client addresses of a cluster to join")
+    replace_lost: bool = _key(
+        False,
+        _flag,
+        "the disk of the node with this node_id is lost: take its place even where partitions lose a majority",
+    )
     disk_reserve_bytes: int | None = _key(
         None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
     )

@@ -32,7 +32,7 @@ from raftmq.broker.request_error import RequestError
 from raftmq.broker.snapshot_streams import SnapshotReceiver, SnapshotSender
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RaftCore, RestoredState
-from raftmq.raft.entry import Entry, EntryHeader, LogPosition
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.messages import (
@@ -705,7 +705,8 @@ class Engine:
 
     def _admit_inbound(self, group: Group[StateMachine], message: AppendRequest) -> bool:
         size = sum(len(entry.payload) for entry in message.entries)
-        if self.write_refusal is not None or self._inbound_total + size > self.limits.inbound_append_bytes_max:
+        is_refused = self.write_refusal is not None and any(entry.kind is EntryKind.DATA for entry in message.entries)
+        if is_refused or self._inbound_total + size > self.limits.inbound_append_bytes_max:
             self.dropped_messages_total += 1
             return False
         self._inbound_bytes[group.group_id] = self._inbound_bytes.get(group.group_id, 0) + size

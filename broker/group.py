@@ -187,7 +187,8 @@ class Group(Generic[MachineT]):
         if not self.is_leader:
             raise self.not_leader()
         refusal = self._host.refusal_of_writes()
-        if refusal is not None:
+        # commands are small, and some of them (trims, deletions) are what makes room again
+        if refusal is not None and any(proposal.kind is EntryKind.DATA for proposal in proposals):
             raise refusal
         size = sum(len(proposal.payload) for proposal in proposals)
         if not self._host.reserve_uncommitted(size):

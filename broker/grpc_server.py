@@ -30,6 +30,7 @@ from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, DEFAULT_CALL_S
 from raftmq.broker.services.forwarder import FORWARDED_KEY, Forwarder, GrpcForwarder
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.statuses import STATUS_DETAILS_KEY, status_details, status_message, status_of
@@ -65,6 +66,8 @@ RIGHTS: Mapping[str, Right] = {
     "/raftmq.v1.Admin/AddPartitions": Right.ADMIN,
     "/raftmq.v1.Admin/DescribeCluster": Right.DESCRIBE,
     "/raftmq.v1.Admin/RegisterNode": Right.ADMIN,
+    "/raftmq.v1.Admin/ReportDamage": Right.ADMIN,
+    "/raftmq.v1.Admin/ReportReplicas": Right.ADMIN,
 }
 """What each method needs. Methods that are not here (reflection, health) need nothing."""
 
@@ -262,8 +265,9 @@ class _TopologyServicer(pb_grpc.TopologyServicer):
 
 
 class _AdminServicer(pb_grpc.AdminServicer):
-    def __init__(self, service: AdminService, adapter: _Adapter) -> None:
+    def __init__(self, service: AdminService, nodes: NodesService, adapter: _Adapter) -> None:
         self._service = service
+        self._nodes = nodes
         self._adapter = adapter
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
@@ -288,7 +292,13 @@ class _AdminServicer(pb_grpc.AdminServicer):
         return await self._adapter.unary("DescribeCluster", self._service.describe_cluster, request, context)
 
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
-        return await self._adapter.unary("RegisterNode", self._service.register_node, request, context)
+        return await self._adapter.unary("RegisterNode", self._nodes.register_node, request, context)
+
+    async def ReportDamage(self, request: pb.ReportDamageRequest, context: Context) -> pb.ReportDamageResponse:
+        return await self._adapter.unary("ReportDamage", self._nodes.report_damage, request, context)
+
+    async def ReportReplicas(self, request: pb.ReportReplicasRequest, context: Context) -> pb.ReportReplicasResponse:
+        return await self._adapter.unary("ReportReplicas", self._nodes.report_replicas, request, context)
 
 
 class GrpcServer:
@@ -304,11 +314,12 @@ class GrpcServer:
     ) -> None:
         self._host = host
         self.metrics = metrics or RequestMetrics()
-        self._forwarder = forwarder or GrpcForwarder()
+        self.forwarder = forwarder or GrpcForwarder()
         locator = Locator(host, host.partitions)
-        leader = MetadataLeader(host, self._forwarder)
+        leader = MetadataLeader(host, self.forwarder)
         self.queue = QueueService(host, host.partitions, ProducerIds(host, leader))
         self.admin = AdminService(host, locator, leader)
+        self.nodes = NodesService(host, leader)
         self.topology = TopologyService(host)
         self.metrics.queue = self.queue
         self.metrics.topology = self.topology
@@ -340,7 +351,7 @@ class GrpcServer:
         adapter = _Adapter(self._host.loop, self.metrics)
         pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)  # type: ignore[no-untyped-call]  # generated
-        pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, adapter), server)  # type: ignore[no-untyped-call]  # generated
+        pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, self.nodes, adapter), server)  # type: ignore[no-untyped-call]  # generated
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
@@ -363,7 +374,7 @@ class GrpcServer:
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
-        await self._forwarder.close()
+        await self.forwarder.close()
 
     def _options(self) -> Sequence[tuple[str, int]]:
         limits = self._host.limits

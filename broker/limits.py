@@ -37,6 +37,8 @@ class Limits:
     """Unary calls and streams at once; each may hold one message of 4 MiB before a handler sees it, so it is bounded."""
     partitions_max: int = 1000
     """Partition replicas in one process, enforced when a topic is created."""
+    catching_up_max: int = 8
+    """Groups led by this node that bring up new replicas at once: repair must leave room for the work."""
     batches_in_flight_max: int = 5
     """Batches of one producer in flight per partition (as Kafka's idempotent producer)."""
 
@@ -59,6 +61,8 @@ class Timing:
     retention_check_seconds: float = 5.0
     controller_seconds: float = 0.5
     """How often the controller and the reconcilers look (they also run on each change)."""
+    catch_up_seconds: float = 600.0
+    """For so long a learner that catches up holds back the deletion of old records; then it gets another snapshot."""
     connect_timeout_seconds: float = 1.0
     reconnect_min_seconds: float = 0.05
     reconnect_max_seconds: float = 1.0

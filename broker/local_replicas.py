@@ -111,7 +111,7 @@ class LocalReplicas:
         wanted = self._wanted(metadata, node_id)
         for key in self._registry.live_replicas():
             is_retired = key not in wanted and metadata.is_replica_retired(*key)
-            if is_retired and key.group_id != METADATA_GROUP_ID:
+            if is_retired and key != self._engine.groups[METADATA_GROUP_ID].key:
                 await self._retire(key)
         missing: list[tuple[PartitionView, ReplicaKey]] = []
         quarantined = self._registry.quarantined()
@@ -151,7 +151,8 @@ class LocalReplicas:
             log.error("replica_quarantined", group_id=group_id, replica_id=key.replica_id, reason=str(error))
             return
         self._on_serving(group)  # type: ignore[arg-type]  # its machine is the LogPartition made above
-        if is_new and partition.creation_replicas[0].replica_id == key.replica_id:
+        is_alone = group.core.membership.voters == (key.replica_id,)
+        if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
             self._campaign_first(group, _FIRST_CAMPAIGNS_MAX)
 
     async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:

@@ -29,9 +29,11 @@ from raftmq.types import METADATA_GROUP_ID
 
 if TYPE_CHECKING:
     from raftmq.broker.engine import Engine
+    from raftmq.broker.reconciler import Reconciler
     from raftmq.broker.services.queue import QueueService
     from raftmq.broker.services.topology import TopologyService
     from raftmq.broker.watchdog import Watchdog
+    from raftmq.storage.log_store import ReplicaKey
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
 
@@ -90,6 +92,11 @@ class MetricsHost(ServiceHost, Protocol):
 
     engine: Engine
     watchdog: Watchdog
+    reconciler: Reconciler
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
 
 
 @dataclass(slots=True)
@@ -161,6 +168,12 @@ def read_numbers(host: MetricsHost, requests: RequestMetrics) -> EngineNumbers:
     if metadata is not None:
         gauges["raftmq_metadata_applied_index"] = ("Metadata revision of this node", metadata.core.applied_index)
         gauges["raftmq_metadata_term"] = ("Term of the metadata group", metadata.term)
+        gauges["raftmq_quarantined_replicas"] = ("Damaged replicas here, not replaced yet", len(host.quarantined()))
+        if host.cluster_id:
+            gauges["raftmq_under_replicated_partitions"] = (
+                "Partitions led here that a wanted replica does not vote in, or whose node is not connected",
+                host.reconciler.under_replicated(),
+            )
     return EngineNumbers(gauges, counters, _read_partitions(host))
 
 

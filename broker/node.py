@@ -24,11 +24,12 @@ from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.local_replicas import LocalReplicas, create_replica, open_replica
-from raftmq.broker.metadata_controller import plan_membership
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.services.call import Call
 from raftmq.broker.watchdog import Watchdog
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
@@ -45,6 +46,7 @@ from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import (
     CommitFailedError,
     DamagedReplicaError,
+    MissingReplicaError,
     ReplicaStorageError,
     StorageFullError,
     StorageUnavailableError,
@@ -53,7 +55,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.storage.writer_threads import Completion, WriterThreads
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
 
 log = structlog.get_logger(__name__)
 
@@ -63,9 +65,8 @@ _READER_THREADS = 4
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
 _JOIN_RETRY_SECONDS = 0.5
-_MEMBERSHIP_SECONDS = 2.0
-"""How long the controller waits for its change before it looks again."""
 _DISK_CHECK_SECONDS = 1.0
+_REPORT_TIMEOUT_SECONDS = 10.0
 
 
 class Node:
@@ -77,6 +78,8 @@ class Node:
         self.limits: Limits = config.limits()
         self.timing: Timing = config.timing()
         self.loop = asyncio.get_running_loop()
+        self.disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
+        self.disk.prepare_opening()
         self.registry = Registry(config.data_dir / "node.mdb")
         self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
@@ -107,8 +110,8 @@ class Node:
         self._partitions: dict[GroupId, PartitionLog] = {}
         self.partitions: Mapping[GroupId, PartitionLog] = self._partitions
         self.watchdog = Watchdog(self.loop, self.timing.stall_seconds)
-        self.disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
         self.grpc = GrpcServer(self)
+        self.reconciler = Reconciler(self, config.metadata_voters)
         self.http = HttpServer(self)
         self.client_address = ""
         self.peer_address = ""
@@ -146,7 +149,7 @@ class Node:
         await self._catch_up()
         self._metadata_changed.set()
         self._spawn(self._follow_metadata())
-        self._spawn(self._control_metadata())
+        self._spawn(self.reconciler.run())
         self._spawn(self._tend_partitions())
         while self.not_ready_reasons():
             await self.next_topology_change()
@@ -231,10 +234,15 @@ class Node:
         if not self.registry.uuid:
             self.registry.set_identity(uuid=uuid_module.uuid4().hex, node_id=self.config.node_id)
         answer = await self._register_with_seeds(self.config.join)
+        self.registry.set_identity(uuid=self.registry.uuid, node_id=answer.node_id)
+        await self._start_as_learner(answer)
+        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
+
+    async def _start_as_learner(self, answer: pb.RegisterNodeResponse) -> None:
+        """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self.registry.has_replica(key):
             await self._create_metadata_replica(key, unborn())
-        self.registry.set_identity(uuid=self.registry.uuid, node_id=answer.node_id)
         self.registry.set_cluster(answer.cluster_id)
         self._node_id = NodeId(answer.node_id)
         self._learn_addresses({NodeId(n.node_id): n.peer_address for n in answer.nodes})
@@ -242,25 +250,39 @@ class Node:
         self._require_metadata().learned_nodes.update(
             {ReplicaId(r.replica_id): NodeId(r.node_id) for r in answer.metadata_replicas}
         )
-        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
 
     async def _continue(self) -> None:
         """A restart: identity and replicas are on disk; addresses may have changed."""
-        quarantined = self.registry.quarantined()
-        keys = [
-            key for key in self.registry.live_replicas() if key.group_id == METADATA_GROUP_ID and key not in quarantined
-        ]
-        if len(keys) != 1:
-            reasons = "; ".join(quarantined.values()) or "its registry names none"
-            raise RequestError(
-                pb.REPLICA_QUARANTINED,
-                f"the metadata replica in {self.config.data_dir} cannot be used ({reasons}); "
-                "move the directory away and join the cluster again with an empty one",
-            )
         self._node_id = NodeId(self.registry.node_id)
         self._learn_addresses(self.registry.peer_addresses())
-        await self._start_metadata(keys[0])
+        live = [key for key in self.registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
+        quarantined = self.registry.quarantined()
+        sound = [key for key in live if key not in quarantined]
+        if sound:
+            try:
+                await self._start_metadata(sound[-1])
+            except (DamagedReplicaError, MissingReplicaError, InvariantError) as error:
+                await self._replace_metadata_replica(sound[-1], str(error))
+        else:
+            await self._replace_metadata_replica(live[-1], quarantined[live[-1]])
         self._spawn(self._announce())
+
+    async def _replace_metadata_replica(self, damaged: ReplicaKey, reason: str) -> None:
+        """The metadata replica is of no use: its peers give this node another one, which catches up from them."""
+        self.registry.quarantine(damaged, reason)
+        log.error("replica_quarantined", group_id=damaged.group_id, replica_id=damaged.replica_id, reason=reason)
+        seeds = tuple(dict.fromkeys((*self.registry.seeds, *self.config.join)))
+        if not seeds:
+            raise RequestError(
+                pb.REPLICA_QUARANTINED,
+                f"the metadata replica in {self.config.data_dir} cannot be used ({reason}) and no other broker is known "
+                "that could replace it: name one with --join, or restore the directory",
+            )
+        answer = await self._register_with_seeds(seeds, damaged_metadata_replica=damaged.replica_id)
+        await self._start_as_learner(answer)
+        # the cluster has given it up: nobody will ever ask for it again
+        await self.replicas.on_writer(damaged, lambda: self.store.retire(damaged))
+        self.registry.retire_replica(damaged)
 
     async def _announce(self) -> None:
         """Tell the cluster this boot's addresses; through the peers known from the last boot, or the seeds."""
@@ -299,21 +321,26 @@ class Node:
         def node_of(replica_id: ReplicaId) -> NodeId:
             return NodeId(machine.replica_node(METADATA_GROUP_ID, replica_id) or 0)
 
-        self.engine.start(self._node_id, self.transport, self.writers)
+        if self.engine.node_id == NO_NODE:
+            self.engine.start(self._node_id, self.transport, self.writers)
         group = self.engine.add_group(key, restored, machine, node_of)
         self._metadata_group = cast("Group[Metadata]", group)
         group.on_applied = self._on_metadata_applied
         group.on_restored = self._on_metadata_restored
         self._refresh_peers()
 
-    async def _register_with_seeds(self, seeds: tuple[str, ...]) -> pb.RegisterNodeResponse:
+    async def _register_with_seeds(
+        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
+    ) -> pb.RegisterNodeResponse:
         while True:
-            answer = await self._register_once(seeds)
+            answer = await self._register_once(seeds, damaged_metadata_replica)
             if answer is not None:
                 return answer
             await asyncio.sleep(_JOIN_RETRY_SECONDS)
 
-    async def _register_once(self, seeds: tuple[str, ...]) -> pb.RegisterNodeResponse | None:
+    async def _register_once(
+        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
+    ) -> pb.RegisterNodeResponse | None:
         me = self._registration()
         request = pb.RegisterNodeRequest(
             uuid=me.uuid,
@@ -326,6 +353,8 @@ class Node:
             version=me.version,
             feature_level_max=me.feature_level_max,
             cluster_id=self.registry.cluster_id,
+            damaged_metadata_replica_id=damaged_metadata_replica,
+            replaces_lost=self.config.replace_lost,
         )
         for seed in seeds:
             async with grpc.aio.insecure_channel(seed) as channel:
@@ -413,6 +442,8 @@ class Node:
         nodes = [n for n in group.machine.nodes() if n.state in ("active", "draining")]
         if nodes:
             self._learn_addresses({NodeId(n.node_id): n.peer_address for n in nodes})
+            seeds = [n.client_address for n in nodes if n.node_id != self._node_id]
+            self._readers.submit(self.registry.set_seeds, seeds)
 
     def _learn_addresses(self, addresses: dict[NodeId, str]) -> None:
         addresses = {node_id: address for node_id, address in addresses.items() if node_id != self._node_id}
@@ -422,31 +453,6 @@ class Node:
         self.engine.peers = tuple(addresses)
         self.transport.set_peers(addresses)
         self._readers.submit(self.registry.set_peer_addresses, dict(addresses))
-
-    async def _control_metadata(self) -> None:
-        """The controller: while this node leads the metadata group, mend the group's membership."""
-        while True:
-            await asyncio.sleep(self.timing.controller_seconds)
-            group = self._require_metadata()
-            if not group.is_leader:
-                continue
-            core = group.core
-            change = plan_membership(
-                core.membership,
-                group.machine.nodes(),
-                core.match_indexes(),
-                core.commit_index,
-                self.config.metadata_voters,
-                self.is_connected,
-                group.machine.revision,
-            )
-            if change is None:
-                continue
-            try:
-                await asyncio.wait_for(asyncio.shield(group.propose_membership(change)), _MEMBERSHIP_SECONDS)
-                log.info("metadata_membership_changed", steps=str(change.steps))
-            except (RequestError, TimeoutError) as error:
-                log.info("metadata_membership_postponed", reason=str(error))
 
     # ------------------------------------------------------------------------------------------------ partitions
 
@@ -480,6 +486,9 @@ class Node:
         await partition.enforce_retention()
         index = await partition.truncation_index()
         group = partition.group
+        spared = self.reconciler.spared_index(group)
+        if index is not None and spared is not None:
+            index = min(index, spared)
         if index is not None and not group.is_closed:
             self.engine.flush_state(group)
             self.engine.truncate(group, index)
@@ -503,7 +512,8 @@ class Node:
         index = group.durable_state_index - METADATA_TAIL_ENTRIES
         if core.role is Role.LEADER:
             matches = [match for match in core.match_indexes().values() if match]
-            index = min([index, *matches]) if matches else index
+            # a member that is away for very long gets a snapshot: it must not make the log grow for ever
+            index = max(min([index, *matches]), index - METADATA_LOG_ENTRIES_MAX)
         if index > group.log_start.index + METADATA_TAIL_ENTRIES:
             self.engine.truncate(cast("Group[StateMachine]", group), type(core.commit_index)(index))
 
@@ -542,9 +552,9 @@ class Node:
         while True:
             has_room = await self.loop.run_in_executor(None, self.disk.has_room, self.engine.inbound_bytes)
             if has_room and self.engine.write_refusal is not None:
+                await self.loop.run_in_executor(None, self.disk.create_ballast)
                 log.info("disk_space_recovered", path=str(self.config.data_dir))
                 self.engine.write_refusal = None
-                await self.loop.run_in_executor(None, self.disk.create_ballast)
             elif not has_room and self.engine.write_refusal is None:
                 log.error("disk_reserve_reached", path=str(self.config.data_dir))
                 await self.loop.run_in_executor(None, self.disk.release_ballast)  # for votes, hard state and trims
@@ -561,6 +571,28 @@ class Node:
     def node_id(self) -> NodeId:
         """See `ServiceHost`."""
         return self._node_id
+
+    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+        """See `ReconcilerHost`."""
+        path = "/raftmq.v1.Admin/ReportDamage"
+        await self.grpc.forwarder.forward(address, path, request, pb.ReportDamageResponse, _REPORT_TIMEOUT_SECONDS)
+
+    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
+        """See `ReconcilerHost`."""
+        await self.grpc.nodes.report_replicas(request, Call(self.loop.time() + _REPORT_TIMEOUT_SECONDS))
+
+    def note_damage(self, key: ReplicaKey) -> None:
+        """See `ServiceHost`."""
+        self.reconciler.note_damage(key)
+
+    @property
+    def node_uuid(self) -> str:
+        """See `ReconcilerHost`."""
+        return self.registry.uuid
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """See `ReconcilerHost`."""
+        return self.registry.quarantined() if self.replicas.broken else {}
 
     @property
     def cluster_id(self) -> str:
@@ -737,6 +769,9 @@ class Node:
 
 METADATA_TAIL_ENTRIES = 1000
 """Metadata entries kept behind the durable state, so that a node away for a moment needs no snapshot."""
+
+METADATA_LOG_ENTRIES_MAX = 50_000
+"""Metadata entries kept for a member that is away."""
 
 
 TRASH_GRACE_SECONDS = 600.0

@@ -9,6 +9,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import GroupId, NodeId, Term
 
 
@@ -56,6 +57,10 @@ class ServiceHost(Protocol):
 
     def is_connected(self, node_id: NodeId) -> bool:
         """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def note_damage(self, key: ReplicaKey) -> None:
+        """A replica of a group that this node may lead was reported damaged by its own node."""
         ...
 
     def partition_groups(self) -> list[Group[LogPartition]]:

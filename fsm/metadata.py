@@ -28,13 +28,20 @@ from raftmq.fsm.metadata_commands import (
     Rejected,
     RemoveNode,
     RemoveReplica,
+    ReplaceReplica,
     SetMetadataMembership,
     SetReplicas,
     decode_command,
 )
-from raftmq.fsm.metadata_nodes import initialize_cluster, register_node, remove_node, set_metadata_membership
+from raftmq.fsm.metadata_nodes import (
+    initialize_cluster,
+    register_node,
+    remove_node,
+    replace_metadata_replica,
+    set_metadata_membership,
+)
 from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
-from raftmq.fsm.metadata_replicas import remove_replica, set_replicas
+from raftmq.fsm.metadata_replicas import remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import add_partitions, alter_topic_config, create_topic, delete_topic
 from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
@@ -228,6 +235,10 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return init_named_producer(tables, command, append_time_ms)
         case RemoveReplica():
             return remove_replica(tables, command)
+        case ReplaceReplica() if command.group_id == METADATA_GROUP:
+            return replace_metadata_replica(tables, command)
+        case ReplaceReplica():
+            return replace_replica(tables, command)
         case SetReplicas():
             return set_replicas(tables, command)
         case InitializeCluster():

@@ -131,6 +131,17 @@ class RemoveReplica(Command, frozen=True, tag="replica-"):
     replica_id: int
 
 
+class ReplaceReplica(Command, frozen=True, tag="replica!"):
+    """A replica is damaged and says so: it is retired as lost, and its node gets a new one in its place.
+
+    Group 0: the same for a node's metadata replica; a desired voter is replaced in place. Result `Done`, also when the
+    replica is not desired any more, or `Rejected`. Whether a healthy majority remains is the proposer's to judge.
+    """
+
+    group_id: int
+    replica_id: int
+
+
 class SetReplicas(Command, frozen=True, tag="replicas="):
     """Desired replicas of a partition, as node ids; nodes that have none yet get new replica ids.
 
@@ -154,6 +165,7 @@ MetadataCommand = (
     | AllocateProducerIds
     | InitNamedProducer
     | RemoveReplica
+    | ReplaceReplica
     | SetReplicas
 )
 

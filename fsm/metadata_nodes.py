@@ -16,6 +16,7 @@ from raftmq.fsm.metadata_commands import (
     RegisterNode,
     Rejected,
     RemoveNode,
+    ReplaceReplica,
     SetMetadataMembership,
 )
 from raftmq.fsm.metadata_replicas import retire_lost_replicas
@@ -83,6 +84,18 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
     return Done(tables.cluster.revision)
 
 
+def replace_metadata_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
+    """A node's metadata replica is damaged: it is retired as lost and the node gets a new one. Again: `Done`."""
+    node_id = tables.replica_node(0, command.replica_id)
+    node = tables.node(node_id) if node_id is not None else None
+    if node is None:
+        return Done(tables.cluster.revision)
+    metadata_replica_id = _next_replica_id(tables)
+    _retire_metadata_replica(tables, node, _voters_with(tables, node.metadata_replica_id, metadata_replica_id))
+    tables.put_node(msgspec.structs.replace(node, metadata_replica_id=metadata_replica_id, revision=tables.index))
+    return Done(tables.cluster.revision)
+
+
 def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembership) -> Done | Rejected:
     """Set the desired voters of group 0."""
     cluster = tables.cluster
@@ -133,10 +146,7 @@ def _replace_lost(tables: MetadataTables, command: RegisterNode, lost: NodeView)
     """
     tables.retire_uuid(lost.uuid, RetiredUuid(lost.node_id, "lost", tables.index))
     metadata_replica_id = _next_replica_id(tables)
-    voters = tables.cluster.metadata_voters
-    if lost.metadata_replica_id in voters:
-        voters = tuple(sorted({*voters, metadata_replica_id} - {lost.metadata_replica_id}))
-    _retire_metadata_replica(tables, lost, voters)
+    _retire_metadata_replica(tables, lost, _voters_with(tables, lost.metadata_replica_id, metadata_replica_id))
     registered = _admit(tables, command, lost.node_id, metadata_replica_id)
     retire_lost_replicas(tables, lost.node_id, is_replaced=True)
     return registered
@@ -163,6 +173,14 @@ def _node(command: RegisterNode, node_id: int, metadata_replica_id: int, state: 
         state=state,
         revision=revision,
     )
+
+
+def _voters_with(tables: MetadataTables, old_replica_id: int, new_replica_id: int) -> tuple[int, ...]:
+    """The desired voters after a metadata replica was replaced by another."""
+    voters = tables.cluster.metadata_voters
+    if old_replica_id not in voters:
+        return voters
+    return tuple(sorted({*voters, new_replica_id} - {old_replica_id}))
 
 
 def _retire_metadata_replica(tables: MetadataTables, node: NodeView, voters: tuple[int, ...]) -> None:

@@ -5,14 +5,14 @@ Pure functions over `MetadataTables`. Desired state only: the leader of each par
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 from raftmq.fsm import codes
-from raftmq.fsm.metadata_commands import Done, Rejected, RemoveReplica, SetReplicas
+from raftmq.fsm.metadata_commands import Done, Rejected, RemoveReplica, ReplaceReplica, SetReplicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
-from raftmq.fsm.metadata_views import ReplicaView
+from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 
 REPLICAS_PER_PARTITION_MAX: Final = 9
 """More voters only make commits slower."""
@@ -86,38 +86,47 @@ def remove_replica(tables: MetadataTables, command: RemoveReplica) -> Done | Rej
     return Done(tables.cluster.revision)
 
 
-def retire_lost_replicas(tables: MetadataTables, node_id: int, *, is_replaced: bool) -> None:
-    """The node's disk is gone: every replica on it is retired as lost and, if the node lives on, replaced under a new id.
+def replace_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
+    """Retire a damaged replica as lost; its node gets a new one in its place. Again: `Done`."""
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+    if any(replica.replica_id == command.replica_id for replica in (*partition.replicas, *partition.retiring)):
+        _retire_as_lost(tables, partition, lambda replica: replica.replica_id == command.replica_id, is_replaced=True)
+    return Done(tables.cluster.revision)
 
-    A replica keeps its place in the order of desired replicas, so the preferred leader stays where it was.
-    """
-    next_replica_id = tables.cluster.next_replica_id
+
+def retire_lost_replicas(tables: MetadataTables, node_id: int, *, is_replaced: bool) -> None:
+    """The node's disk is gone: every replica on it is retired as lost and, if the node lives on, replaced under a new id."""
     for group_id in tables.groups_of_node(node_id):
         partition = tables.partition(group_id)
-        if partition is None:  # the index is derived from the partitions: never
+        if partition is not None:  # the index is derived from the partitions: always
+            _retire_as_lost(tables, partition, lambda replica: replica.node_id == node_id, is_replaced=is_replaced)
+
+
+def _retire_as_lost(
+    tables: MetadataTables, partition: PartitionView, is_lost: Callable[[ReplicaView], bool], *, is_replaced: bool
+) -> None:
+    """A replaced replica keeps its place in the order of desired replicas, so the preferred leader stays where it was."""
+    next_replica_id = tables.cluster.next_replica_id
+    replicas: list[ReplicaView] = []
+    retiring = [_lost(replica) if is_lost(replica) else replica for replica in partition.retiring]
+    for replica in partition.replicas:
+        if not is_lost(replica):
+            replicas.append(replica)
             continue
-        replicas: list[ReplicaView] = []
-        retiring = [_lost_if_on(replica, node_id) for replica in partition.retiring]
-        for replica in partition.replicas:
-            if replica.node_id != node_id:
-                replicas.append(replica)
-                continue
-            retiring.append(_lost_if_on(replica, node_id))
-            if is_replaced:
-                replicas.append(ReplicaView(next_replica_id, node_id))
-                next_replica_id += 1
-        tables.put_partition(
-            msgspec.structs.replace(
-                partition, replicas=tuple(replicas), retiring=tuple(retiring), revision=tables.index
-            )
-        )
+        retiring.append(_lost(replica))
+        if is_replaced:
+            replicas.append(ReplicaView(next_replica_id, replica.node_id))
+            next_replica_id += 1
     if next_replica_id != tables.cluster.next_replica_id:
         tables.update_cluster(next_replica_id=next_replica_id)
+    changed = msgspec.structs.replace(partition, replicas=tuple(replicas), retiring=tuple(retiring))
+    if changed != partition:
+        tables.put_partition(msgspec.structs.replace(changed, revision=tables.index))
 
 
-def _lost_if_on(replica: ReplicaView, node_id: int) -> ReplicaView:
-    if replica.node_id != node_id:
-        return replica
+def _lost(replica: ReplicaView) -> ReplicaView:
     return ReplicaView(replica.replica_id, replica.node_id, is_lost=True)
 
 

@@ -57,8 +57,17 @@ class DiskReserve:
         return self._probe_free()
 
     def has_room(self, bytes_in_flight: int) -> bool:
-        """Whether appends may go on, with so many bytes taken and not yet written."""
-        return self.free_bytes() - bytes_in_flight >= self.reserve_bytes
+        """Whether appends may go on, with so many bytes taken and not yet written.
+
+        Space that a released ballast left is not room: it must come back first, so a full disk does not look free again.
+        """
+        owed_bytes = 0 if self.has_ballast else self._ballast_bytes
+        return self.free_bytes() - bytes_in_flight - owed_bytes >= self.reserve_bytes
+
+    def prepare_opening(self) -> None:
+        """Before any file is opened: on a full volume even that may have to write, so the ballast goes."""
+        if self.free_bytes() < self.reserve_bytes:
+            self.release_ballast()
 
     @property
     def has_ballast(self) -> bool:

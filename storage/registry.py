@@ -73,6 +73,7 @@ class _Node:
     is_running: bool = False
     """True from `Registry()` to a clean `close`: found True at start, the last exit was abnormal."""
     peers: tuple[tuple[int, str], ...] = ()
+    seeds: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -225,6 +226,18 @@ class Registry:
             if peers != self._node.peers:
                 self._write(replace(self._node, peers=peers), {})
 
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Client addresses of the other nodes, as last known: where to ask when the metadata replica is of no use."""
+        return self._node.seeds
+
+    def set_seeds(self, addresses: Iterable[str]) -> None:
+        """Remember client addresses of the other nodes. No write when nothing changed."""
+        seeds = tuple(sorted(set(addresses)))
+        with self._changing:
+            if seeds != self._node.seeds:
+                self._write(replace(self._node, seeds=seeds), {})
+
     # ------------------------------------------------------------------------------------------------------ replicas
 
     def replica(self, key: ReplicaKey) -> ReplicaRow | None:
@@ -307,6 +320,7 @@ def _encode_node(node: _Node) -> bytes:
             "boot": node.boot,
             "is_running": node.is_running,
             "peers": node.peers,
+            "seeds": node.seeds,
         }
     ).encode()
 
@@ -316,6 +330,7 @@ def _decode_node(body: bytes) -> _Node:
     if fields["format_version"] != FORMAT_VERSION:
         raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
     fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
+    fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
     return _Node(**fields)
 
 

@@ -592,7 +592,7 @@ class ClusterNode(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id")
+    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -603,6 +603,8 @@ class RegisterNodeRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_LOST_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     node_id: int
     client_address: str
@@ -613,7 +615,9 @@ class RegisterNodeRequest(_message.Message):
     version: str
     feature_level_max: int
     cluster_id: str
-    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    damaged_metadata_replica_id: int
+    replaces_lost: bool
+    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ...) -> None: ...
 
 class RegisterNodeResponse(_message.Message):
     __slots__ = ("cluster_id", "node_id", "metadata_replica_id", "metadata_revision", "nodes", "metadata_replicas")
@@ -638,3 +642,45 @@ class MetadataReplica(_message.Message):
     replica_id: int
     node_id: int
     def __init__(self, replica_id: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...
+
+class ReportDamageRequest(_message.Message):
+    __slots__ = ("node_id", "uuid", "replicas")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    uuid: str
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, node_id: _Optional[int] = ..., uuid: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class ReportDamageResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportReplicasRequest(_message.Message):
+    __slots__ = ("node_id", "uuid", "damaged", "left")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    uuid: str
+    damaged: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    left: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, node_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class ReplicaReport(_message.Message):
+    __slots__ = ("group_id", "replica_id", "reason")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group_id: int
+    replica_id: int
+    reason: str
+    def __init__(self, group_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportReplicasResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...

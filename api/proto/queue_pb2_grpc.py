@@ -451,6 +451,16 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.FromString,
                 _registered_method=True)
+        self.ReportDamage = channel.unary_unary(
+                '/raftmq.v1.Admin/ReportDamage',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.FromString,
+                _registered_method=True)
+        self.ReportReplicas = channel.unary_unary(
+                '/raftmq.v1.Admin/ReportReplicas',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -507,6 +517,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportDamage(self, request, context):
+        """Broker to the leader of a partition: a replica of it is damaged. The leader sees whether a majority can spare it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportReplicas(self, request, context):
+        """Leader of partitions to metadata leader: what became of their replicas. Both are repeated until metadata shows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -549,6 +573,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RegisterNode,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.SerializeToString,
+            ),
+            'ReportDamage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportDamage,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.SerializeToString,
+            ),
+            'ReportReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportReplicas,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -769,6 +803,60 @@ class Admin(object):
             '/raftmq.v1.Admin/RegisterNode',
             raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportDamage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/ReportDamage',
+            raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/ReportReplicas',
+            raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

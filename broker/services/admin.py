@@ -1,4 +1,4 @@
-"""The Admin service: topics, the cluster, and nodes that register.
+"""The Admin service: topics, and the cluster as it is (`nodes` has what brokers tell each other).
 
 Changes run on the metadata leader: another node passes the request on, one hop. Everything that can be refused is refused
 before proposing; what may have changed meanwhile is judged again when the command is applied.
@@ -24,9 +24,7 @@ from raftmq.fsm.metadata_commands import (
     CreateTopic,
     DeleteTopic,
     Done,
-    NodeRegistered,
     PartitionPlan,
-    RegisterNode,
     TopicCreated,
 )
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
@@ -44,8 +42,6 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
-NODE_TEXT_CHARACTERS_MAX = 300
-"""Of an address or label: a host name has at most 253. They are kept by every node for ever."""
 _CONFIRM_SECONDS = 1.0
 """How long a list waits for a quorum to confirm that it is the newest, before it answers what this node knows."""
 
@@ -214,7 +210,7 @@ class AdminService:
         except RequestError:
             return
 
-    # ------------------------------------------------------------------------------------------------ cluster and nodes
+    # ------------------------------------------------------------------------------------------------ cluster
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
         """The cluster as this node sees it."""
@@ -242,52 +238,6 @@ class AdminService:
             topic_count=metadata.topic_count,
             partition_count=len(group_ids),
             partitions_without_leader=leaders[NodeId(0)],
-        )
-
-    async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
-        """Admit a node, or take the addresses it has now."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/RegisterNode", request, pb.RegisterNodeResponse, call, self._register_node
-        )
-
-    async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
-        if request.cluster_id and request.cluster_id != self._host.cluster_id:
-            raise RequestError(
-                pb.WRONG_CLUSTER, f"this is cluster {self._host.cluster_id}, the node belongs to {request.cluster_id}"
-            )
-        if not request.client_address or not request.peer_address:
-            raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
-        texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)
-        if max(map(len, (*texts, request.version))) > NODE_TEXT_CHARACTERS_MAX:
-            raise RequestError(
-                pb.INVALID_ARGUMENT, f"a node's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters"
-            )
-        registered = await self._leader.execute(
-            RegisterNode(
-                uuid=request.uuid,
-                node_id=request.node_id,
-                client_address=request.client_address,
-                peer_address=request.peer_address,
-                http_address=request.http_address,
-                host=request.host,
-                rack=request.rack,
-                version=request.version,
-                feature_level_max=request.feature_level_max,
-            ),
-            NodeRegistered,
-            call.deadline,
-        )
-        metadata = self._metadata
-        return pb.RegisterNodeResponse(
-            cluster_id=self._host.cluster_id,
-            node_id=registered.node_id,
-            metadata_replica_id=registered.metadata_replica_id,
-            metadata_revision=registered.revision,
-            nodes=[node_message(node) for node in metadata.nodes()],
-            metadata_replicas=[
-                pb.MetadataReplica(replica_id=replica.replica_id, node_id=replica.node_id)
-                for replica in metadata.metadata_replicas
-            ],
         )
 
     # ------------------------------------------------------------------------------------------------ helpers

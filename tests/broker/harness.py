@@ -25,6 +25,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
@@ -109,6 +110,9 @@ class Harness:
         self.producer_ids = ProducerIds(self, leader)
         self.queue = QueueService(self, self.partitions, self.producer_ids)
         self.admin = AdminService(self, locator, leader)
+        self.nodes = NodesService(self, leader)
+        self.damage_noted: list[ReplicaKey] = []
+        self.connected: set[int] = set()
         self.topology = TopologyService(self)
 
     # ---------------------------------------------------------------------------------------------------- life
@@ -279,8 +283,11 @@ class Harness:
     def not_ready_reasons(self) -> list[str]:
         return self.reasons
 
+    def note_damage(self, key: ReplicaKey) -> None:
+        self.damage_noted.append(key)
+
     def is_connected(self, node_id: NodeId) -> bool:
-        return node_id == NODE_ID
+        return node_id == NODE_ID or node_id in self.connected
 
     def partition_groups(self) -> list[Group[LogPartition]]:
         return [partition.group for partition in self.partitions.values()]

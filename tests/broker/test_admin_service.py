@@ -190,29 +190,3 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
         assert (first.is_metadata_voter, first.is_connected) == (True, True)
         assert (second.is_metadata_voter, second.is_connected) == (False, False)
         assert second.node.address == "node-2:9400"
-
-
-async def test_a_node_registers_and_learns_its_peers():
-    async with running() as node:
-        request = pb.RegisterNodeRequest(
-            uuid="uuid-2", client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1
-        )
-        answer = await node.admin.register_node(request, node.call())
-        assert answer.cluster_id == CLUSTER_ID
-        assert answer.node_id not in (0, 1)
-        assert {n.node_id for n in answer.nodes} == {1, answer.node_id}
-        assert {(r.replica_id, r.node_id) for r in answer.metadata_replicas} >= {
-            (answer.metadata_replica_id, answer.node_id)
-        }
-        again = await node.admin.register_node(request, node.call())
-        assert (again.node_id, again.metadata_replica_id) == (answer.node_id, answer.metadata_replica_id)
-        request.cluster_id = "another"
-        assert (await _refused(node.admin.register_node(request, node.call()))).code == pb.WRONG_CLUSTER
-        taken = pb.RegisterNodeRequest(
-            uuid="uuid-9", node_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
-        )
-        assert (await _refused(node.admin.register_node(taken, node.call()))).code == pb.NODE_ID_TAKEN
-        long = pb.RegisterNodeRequest(uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1)
-        assert (await _refused(node.admin.register_node(long, node.call()))).code == pb.INVALID_ARGUMENT
-        nowhere = pb.RegisterNodeRequest(uuid="uuid-8", feature_level_max=1)
-        assert (await _refused(node.admin.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT

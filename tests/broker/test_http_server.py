@@ -15,6 +15,7 @@ from raftmq.broker.clock import WallClock
 from raftmq.broker.engine import Engine
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
+from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.watchdog import Watchdog
 
 from tests.broker.harness import batch, poll_request, running
@@ -30,6 +31,8 @@ async def serving():
         )
         node.engine.groups = node.groups
         node.watchdog = Watchdog(node.loop, 1.0)
+        node.reconciler = Reconciler(node, 3)
+        node.quarantined = dict
         node.grpc = GrpcServer(node)
         server = HttpServer(node)
         port = await server.start("127.0.0.1", 0)

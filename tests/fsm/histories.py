@@ -123,6 +123,7 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.AllocateProducerIds(rng.randint(-1, 1000)),
         lambda: mc.InitNamedProducer(f"p{rng.randint(1, 4)}", rng.choice([None, None, rng.randint(-1, 5), 2**64 - 1])),
         lambda: mc.RemoveReplica(rng.randint(0, 8), rng.randint(1, 40)),
+        lambda: mc.ReplaceReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]

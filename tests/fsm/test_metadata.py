@@ -183,6 +183,50 @@ def test_a_retiring_replica_on_a_lost_disk_is_lost_too(cluster: Cluster) -> None
     assert [replica.is_lost for replica in partition.retiring] == [True]
 
 
+def test_a_damaged_replica_is_replaced_on_its_node(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2, 3))
+    old = cluster.partition()
+    damaged = old.replicas[0]
+    command = mc.ReplaceReplica(1, damaged.replica_id)
+    assert isinstance(cluster.run(command), mc.Done)
+    new = cluster.partition()
+    assert [replica.node_id for replica in new.replicas] == [1, 2, 3], "its place, so the preferred leader, stays"
+    assert new.replicas[0].replica_id > max(replica.replica_id for replica in old.replicas)
+    assert new.replicas[1:] == old.replicas[1:]
+    assert new.retiring == (ReplicaView(damaged.replica_id, 1, is_lost=True),)
+    assert cluster.state.is_replica_retired(1, damaged.replica_id), "its file may go at once"
+    assert isinstance(cluster.run(command), mc.Done)
+    assert cluster.partition() == new, "reported twice, replaced once"
+    assert isinstance(cluster.run(mc.RemoveReplica(1, damaged.replica_id)), mc.Done)
+    assert isinstance(cluster.run(command), mc.Done)
+    assert cluster.partition().replicas == new.replicas
+    assert cluster.code(mc.ReplaceReplica(99, 1)) == codes.UNKNOWN_PARTITION
+
+
+def test_a_damaged_replica_that_is_retiring_is_lost_and_not_replaced(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2))
+    retiring = cluster.partition().replicas[1]
+    cluster.run(mc.SetReplicas(1, (1, 3), cluster.state.revision))
+    replicas = cluster.partition().replicas
+    cluster.run(mc.ReplaceReplica(1, retiring.replica_id))
+    assert cluster.partition().replicas == replicas
+    assert cluster.partition().retiring == (ReplicaView(retiring.replica_id, 2, is_lost=True),)
+
+
+def test_a_damaged_metadata_replica_is_replaced_and_its_voter_too(cluster: Cluster) -> None:
+    cluster.run(mc.SetMetadataMembership((1, 2, 3), cluster.state.revision))
+    assert isinstance(cluster.run(mc.ReplaceReplica(0, 2)), mc.Done)
+    node = cluster.state.node(2)
+    assert node is not None
+    assert node.metadata_replica_id > 3
+    assert node.uuid == "u2", "the node stays who it is"
+    assert cluster.state.metadata_voters == (1, 3, node.metadata_replica_id)
+    assert cluster.state.metadata_retiring == (ReplicaView(2, 2, is_lost=True),)
+    assert cluster.state.metadata_membership_revision == cluster.state.revision
+    assert isinstance(cluster.run(mc.ReplaceReplica(0, 2)), mc.Done)
+    assert cluster.state.node(2) == node, "reported twice, replaced once"
+
+
 def test_a_removed_uuid_is_refused_for_ever(cluster: Cluster) -> None:
     assert isinstance(cluster.run(mc.RemoveNode(3)), mc.Done)
     assert cluster.code(register("u3")) == codes.NODE_REMOVED

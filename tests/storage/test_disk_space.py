@@ -29,6 +29,7 @@ def reserve(directory: Path, free: list[int], *, reserve_bytes: int | None = 100
 
 def test_bytes_in_flight_count_against_the_room(tmp_path: Path) -> None:
     disk = reserve(tmp_path, [150 * MIB])
+    assert disk.create_ballast()
     assert disk.has_room(50 * MIB)
     assert not disk.has_room(50 * MIB + 1)
 
@@ -36,8 +37,33 @@ def test_bytes_in_flight_count_against_the_room(tmp_path: Path) -> None:
 def test_the_default_is_taken_from_the_volume(tmp_path: Path) -> None:
     disk = reserve(tmp_path, [2 * GIB], reserve_bytes=None)
     assert disk.reserve_bytes == 2 * GIB
+    assert not disk.has_room(0), "the ballast has no place beside it"
+
+
+def test_the_space_of_a_released_ballast_is_not_room(tmp_path: Path) -> None:
+    """A full disk must not look free again because what was kept for emergencies was used."""
+    free = [200 * MIB]
+    disk = reserve(tmp_path, free)
+    assert disk.create_ballast()
+    free[0] = 99 * MIB
+    assert not disk.has_room(0)
+    assert disk.release_ballast()
+    free[0] += MIB
+    assert not disk.has_room(0)
+    free[0] = 101 * MIB
     assert disk.has_room(0)
-    assert not disk.has_room(1)
+    assert disk.create_ballast()
+
+
+def test_the_ballast_goes_before_anything_is_opened_on_a_full_volume(tmp_path: Path) -> None:
+    free = [GIB]
+    disk = reserve(tmp_path, free)
+    assert disk.create_ballast()
+    disk.prepare_opening()
+    assert disk.has_ballast
+    free[0] = MIB
+    disk.prepare_opening()
+    assert not disk.has_ballast
 
 
 def test_the_real_volume_is_probed_by_default(tmp_path: Path) -> None:

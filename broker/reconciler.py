@@ -1,0 +1,346 @@
+"""Brings the groups that this node leads to the membership that metadata wants, and reports what became of replicas.
+
+Looks again every `Timing.controller_seconds` and keeps nothing that matters: each step follows from the group's membership
+and the metadata, so a crash of anybody is continued by whoever leads next. Repair is the same machinery: metadata replaces
+a damaged or lost replica by a new one, which becomes a learner, catches up, votes, and then the old one goes.
+
+Source: Ongaro's thesis 4.2.1: a newcomer votes once it has, in one round, everything that was committed before the round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+from raftmq.broker.group import Group
+from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.membership_plan import Target, choose_metadata_voters, is_reached, partition_target, plan_change
+from raftmq.broker.request_error import RequestError
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.raft.membership import MembershipOp
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
+
+log = structlog.get_logger(__name__)
+
+MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
+
+REPORT_SECONDS = 5.0
+"""The same report is repeated this often until metadata shows it: whoever it was sent to may have lost it, or may have to
+wait until a healthy majority is back."""
+_REPORTED_MAX = 500
+"""Damaged replicas, and replicas that left, in one report."""
+
+
+class ReconcilerHost(Protocol):
+    """The node as its reconciler sees it."""
+
+    limits: Limits
+    timing: Timing
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's id."""
+        ...
+
+    @property
+    def node_uuid(self) -> str:
+        """This node's identity."""
+        ...
+
+    @property
+    def metadata(self) -> Group[Metadata]:
+        """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def partition_groups(self) -> list[Group[LogPartition]]:
+        """Every serving partition replica here."""
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
+        ...
+
+    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+        """Tell the leader of damaged replicas' groups. Raises RequestError."""
+        ...
+
+    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
+        """Tell the metadata leader. Raises RequestError."""
+        ...
+
+
+@dataclass
+class _CatchUp:
+    """What is remembered of a group that is on its way: only to judge when its learners have caught up."""
+
+    began_at: float
+    noted_at: float
+    noted_commit_index: LogIndex
+
+
+class _Repeats:
+    """Says when a report is due: when it changed, and then every `REPORT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._content: frozenset[object] = frozenset()
+        self._at = float("-inf")
+
+    def is_due(self, content: Iterable[object], now: float) -> bool:
+        """Whether to send it now (then it counts as sent)."""
+        frozen = frozenset(content)
+        if not frozen or (frozen == self._content and now - self._at < REPORT_SECONDS):
+            return False
+        self._content, self._at = frozen, now
+        return True
+
+
+class Reconciler:
+    """See the module. One per node."""
+
+    def __init__(self, host: ReconcilerHost, metadata_voters_max: int) -> None:
+        self._host = host
+        self._metadata_voters_max = metadata_voters_max
+        self._on_the_way: dict[GroupId, _CatchUp] = {}
+        self._reported_damage: dict[ReplicaKey, float] = {}
+        """Damaged replicas elsewhere, and when their nodes last said so."""
+        self._damage_report = _Repeats()
+        self._leader_report = _Repeats()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(self._host.timing.controller_seconds)
+            try:
+                await self.round()
+            except RequestError as error:  # leadership moved, or metadata is not ready: the next round sees it as it is
+                log.debug("reconciliation_postponed", reason=str(error))
+
+    async def round(self) -> None:
+        """One look at everything this node leads."""
+        metadata = self._host.metadata
+        if metadata.is_leader:
+            await self._tend_metadata(metadata)
+        left = self._tend_partitions(metadata.machine)
+        spared = await self._spare_damaged(metadata.machine)
+        await self._tell_metadata_leader(spared, left)
+        await self._tell_leaders_of_damage(metadata.machine)
+
+    def note_damage(self, key: ReplicaKey) -> None:
+        """A node says that its replica of a group led here is damaged."""
+        if len(self._reported_damage) < _REPORTED_MAX:
+            self._reported_damage[key] = self._host.loop.time()
+
+    def spared_index(self, group: Group[StateMachine]) -> LogIndex | None:
+        """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
+
+        None: there is none, or the oldest has used up its time and must make do with another snapshot.
+        """
+        way = self._on_the_way.get(group.group_id)
+        learners = group.core.membership.learners
+        if way is None or not learners or self._host.loop.time() - way.began_at > self._host.timing.catch_up_seconds:
+            return None
+        matches = group.core.match_indexes()
+        return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
+
+    def under_replicated(self) -> int:
+        """Partitions led here that a wanted replica does not vote in, or whose node is not connected."""
+        metadata = self._host.metadata.machine
+        count = 0
+        for group in self._host.partition_groups():
+            partition = metadata.partition(group.group_id) if group.is_leader else None
+            if partition is not None:
+                voters = group.core.membership.voters
+                count += not all(
+                    replica.replica_id in voters and self._host.is_connected(NodeId(replica.node_id))
+                    for replica in partition.replicas
+                )
+        return count
+
+    # ------------------------------------------------------------------------------------------------ metadata group
+
+    async def _tend_metadata(self, group: Group[Metadata]) -> None:
+        machine = group.machine
+        voters = choose_metadata_voters(
+            machine.nodes(),
+            machine.metadata_voters,
+            group.core.membership.voters,
+            group.replica_id,
+            self._metadata_voters_max,
+            self._host.is_connected,
+        )
+        if voters and voters != machine.metadata_voters:
+            await self._execute(group, SetMetadataMembership(voters, machine.revision))
+            log.info("metadata_voters_chosen", replicas=voters)
+        wanted = frozenset(ReplicaId(voter) for voter in machine.metadata_voters)
+        everyone = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_replicas)
+        retiring = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_retiring)
+        self._advance(
+            group, Target(wanted, everyone - wanted, retiring, machine.metadata_membership_revision), may_add=True
+        )
+        members = group.core.membership.member_ids
+        for replica_id in sorted(retiring.difference(members)):
+            await self._execute(group, RemoveReplica(METADATA_GROUP_ID, replica_id))
+
+    @staticmethod
+    async def _execute(group: Group[Metadata], command: MetadataCommand) -> None:
+        await group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])[1]
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    def _tend_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Advance every led partition that is not as wanted; returns retiring replicas that have left their groups."""
+        left: list[ReplicaKey] = []
+        led = [group for group in self._host.partition_groups() if group.is_leader]
+        catching_up = sum(1 for group in led if group.core.membership.learners)
+        for group in led:
+            partition = metadata.partition(group.group_id)
+            if partition is None:
+                continue
+            had_learners = bool(group.core.membership.learners)
+            may_add = had_learners or catching_up < self._host.limits.catching_up_max
+            if self._advance(group, partition_target(partition), may_add=may_add) and not had_learners:
+                catching_up += 1
+            left += self._left(group, partition)
+        self._on_the_way = {
+            group_id: way
+            for group_id, way in self._on_the_way.items()
+            if group_id == METADATA_GROUP_ID or any(group.group_id == group_id for group in led)
+        }
+        return left
+
+    @staticmethod
+    def _left(group: Group[LogPartition], partition: PartitionView) -> list[ReplicaKey]:
+        """What is applied is committed: a configuration without the replica will never need it again."""
+        if not partition.retiring or group.core.membership.is_joint:
+            return []
+        members = group.core.membership.member_ids
+        gone = (replica.replica_id for replica in partition.retiring if replica.replica_id not in members)
+        return [ReplicaKey(group.group_id, ReplicaId(replica_id)) for replica_id in gone]
+
+    # ------------------------------------------------------------------------------------------------ any group
+
+    def _advance(self, group: Group[MachineT], target: Target, *, may_add: bool) -> bool:
+        """Propose the group's next change, if there is one; True when it adds learners."""
+        core = group.core
+        if is_reached(core.membership, target):
+            self._on_the_way.pop(group.group_id, None)
+            return False
+        change = plan_change(core.membership, target, self._caught_up(group))
+        if change is None:
+            return False
+        is_adding = (MembershipOp.ADD_LEARNER, change.steps[0][1]) == change.steps[0]
+        if is_adding and not may_add:
+            return False
+        try:
+            group.propose_membership(change).add_done_callback(_ignore_outcome)
+        except RequestError:  # one is under way, or this leader has just begun: the next round
+            return False
+        steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
+        log.info("membership_change_proposed", group_id=group.group_id, steps=steps)
+        return is_adding
+
+    def _caught_up(self, group: Group[MachineT]) -> set[ReplicaId]:
+        """Members that have everything that was committed when the last round looked.
+
+        One that was sent a snapshot since does not count: its state may be ahead of its log.
+        """
+        core, now = group.core, self._host.loop.time()
+        way = self._on_the_way.get(group.group_id)
+        if way is None:
+            self._on_the_way[group.group_id] = _CatchUp(now, now, core.commit_index)
+            return set()
+        caught_up = {
+            replica_id
+            for replica_id, match_index in core.match_indexes().items()
+            if match_index >= way.noted_commit_index
+            and group.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
+        }
+        way.noted_at, way.noted_commit_index = now, core.commit_index
+        return caught_up
+
+    # ------------------------------------------------------------------------------------------------ damage
+
+    async def _spare_damaged(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Reported replicas of groups led here which a majority can spare: their group confirms, without them, that it has one.
+
+        Without a healthy majority nothing happens by itself: what is damaged may hold the only copy of something.
+        """
+        horizon = self._host.loop.time() - 2 * REPORT_SECONDS
+        self._reported_damage = {
+            key: at
+            for key, at in self._reported_damage.items()
+            if at >= horizon and metadata.replica_node(*key) is not None
+        }
+        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
+        reported = [key for key in self._reported_damage if key.group_id in led]
+        answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, RequestError):
+                raise answer
+        return [key for key, answer in zip(reported, answers, strict=True) if not isinstance(answer, RequestError)]
+
+    async def _tell_leaders_of_damage(self, metadata: Metadata) -> None:
+        """Quarantined replicas that metadata still wants here; a damaged metadata replica ends the process instead."""
+        damaged = {
+            key: reason
+            for key, reason in self._host.quarantined().items()
+            if key.group_id != METADATA_GROUP_ID and metadata.replica_node(*key) == self._host.node_id
+        }
+        by_leader: dict[str, list[ReplicaKey]] = {}
+        for key in damaged:
+            leader, address, _ = self._host.leader_hint(key.group_id)
+            if leader not in (NO_NODE, self._host.node_id):
+                by_leader.setdefault(address, []).append(key)
+        pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
+        if not self._damage_report.is_due(pairs, self._host.loop.time()):
+            return
+        log.warning("replica_damage_reported", replicas=len(pairs))
+        for address, keys in by_leader.items():
+            reports = [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]]
+            await self._host.report_damage(
+                address,
+                pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports),
+            )
+
+    async def _tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
+        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
+        if not self._leader_report.is_due(content, self._host.loop.time()):
+            return
+        await self._host.report_replicas(
+            pb.ReportReplicasRequest(
+                node_id=self._host.node_id,
+                uuid=self._host.node_uuid,
+                damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
+                left=[_report(key) for key in left[:_REPORTED_MAX]],
+            )
+        )
+        log.info("replicas_reported", damaged=len(damaged), left=len(left))
+
+
+def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
+    return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
+
+
+def _ignore_outcome(done: asyncio.Future[list[object]]) -> None:
+    """Whether the change was made is seen in the membership."""
+    if not done.cancelled():
+        done.exception()

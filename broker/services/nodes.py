@@ -1,0 +1,195 @@
+"""What brokers tell each other about themselves: who they are, which replicas are damaged, which have left their groups.
+
+The Admin service's part for brokers, not for people. Changes run on the metadata leader, as all do. Invariant: nothing is
+given up as lost unless a healthy majority remains without it, or an operator said so.
+"""
+
+from __future__ import annotations
+
+from raftmq.broker.membership_plan import has_healthy_majority
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.messages import node_message
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import Done, NodeRegistered, RegisterNode, RemoveReplica, ReplaceReplica
+from raftmq.fsm.metadata_views import NodeView, PartitionView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
+
+NODE_TEXT_CHARACTERS_MAX = 300
+"""Of an address or label: a host name has at most 253. They are kept by every node for ever."""
+REPORTED_REPLICAS_MAX = 1000
+"""In one report; the rest comes with the next."""
+_NAMED_MAX = 5
+"""Partitions named in a refusal: enough to see which topics are meant."""
+
+
+class NodesService:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
+        self._host = host
+        self._leader = leader
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._host.metadata.machine
+
+    # ------------------------------------------------------------------------------------------------ registration
+
+    async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+        """Admit a node, take the addresses it has now, or let it take the place of a disk that is lost."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/RegisterNode", request, pb.RegisterNodeResponse, call, self._register_node
+        )
+
+    async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+        self._check_registration(request)
+        if request.damaged_metadata_replica_id:
+            await self._replace_metadata_replica(request, call)
+        registered = await self._leader.execute(
+            RegisterNode(
+                uuid=request.uuid,
+                node_id=request.node_id,
+                client_address=request.client_address,
+                peer_address=request.peer_address,
+                http_address=request.http_address,
+                host=request.host,
+                rack=request.rack,
+                version=request.version,
+                feature_level_max=request.feature_level_max,
+                replaces_lost=self._takes_over(request),
+            ),
+            NodeRegistered,
+            call.deadline,
+        )
+        metadata = self._metadata
+        return pb.RegisterNodeResponse(
+            cluster_id=self._host.cluster_id,
+            node_id=registered.node_id,
+            metadata_replica_id=registered.metadata_replica_id,
+            metadata_revision=registered.revision,
+            nodes=[node_message(node) for node in metadata.nodes()],
+            metadata_replicas=[
+                pb.MetadataReplica(replica_id=replica.replica_id, node_id=replica.node_id)
+                for replica in metadata.metadata_replicas
+            ],
+        )
+
+    def _check_registration(self, request: pb.RegisterNodeRequest) -> None:
+        if request.cluster_id and request.cluster_id != self._host.cluster_id:
+            raise RequestError(
+                pb.WRONG_CLUSTER, f"this is cluster {self._host.cluster_id}, the node belongs to {request.cluster_id}"
+            )
+        if not request.client_address or not request.peer_address:
+            raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
+        texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)
+        if max(map(len, (*texts, request.version))) > NODE_TEXT_CHARACTERS_MAX:
+            raise RequestError(
+                pb.INVALID_ARGUMENT, f"a node's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters"
+            )
+
+    def _takes_over(self, request: pb.RegisterNodeRequest) -> bool:
+        """Whether a uuid never seen claims the node id of another, and may have it.
+
+        The claim is the operator's: a node id is asked for only where it is configured. It means that the disk of the node
+        that had it is lost, so everything there is rebuilt, and that disk is refused for ever.
+
+        Raises:
+            RequestError: NODE_ID_TAKEN when that node is alive; NOT_READY while partitions would lose their majority.
+        """
+        metadata = self._metadata
+        holder = metadata.node(request.node_id) if request.node_id else None
+        if holder is None or holder.state == "removed" or holder.uuid == request.uuid:
+            return False
+        if metadata.node_by_uuid(request.uuid) is not None or metadata.is_uuid_retired(request.uuid):
+            return False  # a node that is known keeps its id, one that is refused stays so
+        if self._host.is_connected(NodeId(holder.node_id)):
+            raise RequestError(
+                pb.NODE_ID_TAKEN, f"node {holder.node_id} is running at {holder.client_address}; use another node id"
+            )
+        if not request.replaces_lost:
+            self._check_majorities_without(holder)
+        return True
+
+    def _check_majorities_without(self, holder: NodeView) -> None:
+        endangered = [
+            partition
+            for partition in self._metadata.partitions_of_node(holder.node_id)
+            if not has_healthy_majority(
+                partition,
+                lambda replica: replica.node_id == holder.node_id,
+                lambda replica: self._host.is_connected(NodeId(replica.node_id)),
+            )
+        ]
+        if endangered:
+            raise RequestError(
+                pb.NOT_READY,
+                f"node {holder.node_id} has data on another disk, and without it {self._named(endangered)} would have no "
+                "healthy majority now: wait for the others, start it on its own data directory, or give that disk up for "
+                "lost with --replace-lost",
+                retry_after_ms=1000,
+            )
+
+    def _named(self, partitions: list[PartitionView]) -> str:
+        names = []
+        for partition in partitions[:_NAMED_MAX]:
+            topic = self._metadata.topic(partition.topic_id)
+            names.append(f"{topic.name if topic is not None else '?'}/{partition.partition}")
+        more = len(partitions) - len(names)
+        return ", ".join(names) + (f" and {more} more" if more else "")
+
+    async def _replace_metadata_replica(self, request: pb.RegisterNodeRequest, call: Call) -> None:
+        """A leader could not answer without a majority of the other metadata voters, so none is counted here."""
+        node = self._metadata.node_by_uuid(request.uuid)
+        damaged = request.damaged_metadata_replica_id
+        if node is not None and node.metadata_replica_id == damaged and node.node_id != self._host.node_id:
+            await self._leader.execute(ReplaceReplica(METADATA_GROUP_ID, damaged), Done, call.deadline)
+
+    # ------------------------------------------------------------------------------------------------ reports
+
+    async def report_damage(self, request: pb.ReportDamageRequest, call: Call) -> pb.ReportDamageResponse:
+        """Take note of damaged replicas of groups led here; what follows is the reconciler's."""
+        self._reporter(request.uuid, request.node_id, len(request.replicas))
+        for report in request.replicas:
+            self._host.note_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
+        return pb.ReportDamageResponse()
+
+    async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
+        """Replace damaged replicas, and forget retiring ones that have left their groups."""
+        return await self._leader.run(
+            "/raftmq.v1.Admin/ReportReplicas", request, pb.ReportReplicasResponse, call, self._report_replicas
+        )
+
+    async def _report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
+        node = self._reporter(request.uuid, request.node_id, len(request.damaged) + len(request.left))
+        for report in request.damaged:
+            if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
+                command = ReplaceReplica(report.group_id, report.replica_id)
+                await self._leader.execute(command, Done, call.deadline)
+        for report in request.left:
+            if self._may_speak_for(node, report) and self._is_retiring(report):
+                await self._leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, call.deadline)
+        return pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
+
+    def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
+        node = self._metadata.node_by_uuid(uuid)
+        if node is None or node.node_id != node_id:
+            raise RequestError(pb.INVALID_ARGUMENT, f"the reporting uuid is not that of node {node_id}")
+        if count > REPORTED_REPLICAS_MAX:
+            raise RequestError(pb.INVALID_ARGUMENT, f"a report names at most {REPORTED_REPLICAS_MAX} replicas")
+        return node
+
+    def _may_speak_for(self, node: NodeView, report: pb.ReplicaReport) -> bool:
+        """A report may come late: whoever sent it led the group once, so it has a replica unless it was moved since."""
+        partition = self._metadata.partition(report.group_id)
+        return partition is not None and any(
+            replica.node_id == node.node_id for replica in (*partition.replicas, *partition.retiring)
+        )
+
+    def _is_retiring(self, report: pb.ReplicaReport) -> bool:
+        partition = self._metadata.partition(report.group_id)
+        return partition is not None and any(r.replica_id == report.replica_id for r in partition.retiring)

@@ -1,0 +1,167 @@
+"""The plans for a group's membership: pure functions, and a model that follows them to the end."""
+
+import random
+
+import pytest
+from raftmq.broker.membership_plan import (
+    Target,
+    choose_metadata_voters,
+    has_healthy_majority,
+    is_reached,
+    partition_target,
+    plan_change,
+)
+from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
+from raftmq.raft.membership import Membership, MembershipOp, apply_change, leave_joint
+
+
+def target(voters, learners=(), lost=()):
+    return Target(frozenset(voters), frozenset(learners), frozenset(lost), revision=7)
+
+
+def steps(membership, wanted, caught_up=()):
+    change = plan_change(membership, wanted, caught_up)
+    return None if change is None else change.steps
+
+
+def test_a_newcomer_becomes_a_learner_first():
+    change = plan_change(Membership((1, 2, 3)), target((1, 2, 4)), {4})
+    assert change.steps == ((MembershipOp.ADD_LEARNER, 4),)
+    assert change.revision == 7
+
+
+def test_a_learner_that_is_behind_is_not_promoted():
+    assert steps(Membership((1, 2, 3), (4,)), target((1, 2, 4))) is None
+
+
+def test_a_replica_is_replaced_in_one_joint_change():
+    planned = steps(Membership((1, 2, 3), (4,)), target((1, 2, 4), lost=(3,)), {4})
+    assert planned == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3))
+
+
+def test_the_third_node_makes_three_voters_at_once():
+    """Two voters tolerate no failure, and need both."""
+    membership = Membership((1,), (2, 3))
+    assert steps(membership, target((1, 2, 3)), {2}) is None
+    planned = steps(membership, target((1, 2, 3)), {2, 3})
+    assert planned == ((MembershipOp.ADD_VOTER, 2), (MembershipOp.ADD_VOTER, 3))
+
+
+def test_a_slow_newcomer_does_not_keep_a_lost_replica_in_the_quorum():
+    membership = Membership((1, 2, 3), (4, 5))
+    planned = steps(membership, target((1, 4, 5), lost=(3,)), {4})
+    assert planned == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3)), "the lost one goes first"
+
+
+def test_a_voter_that_shall_only_learn_is_demoted():
+    assert steps(Membership((1, 2, 3)), target((1,), learners=(2, 3))) == (
+        (MembershipOp.ADD_LEARNER, 2),
+        (MembershipOp.ADD_LEARNER, 3),
+    )
+
+
+def test_a_learner_nobody_wants_is_removed():
+    assert steps(Membership((1, 2, 3), (4,)), target((1, 2, 3))) == ((MembershipOp.REMOVE, 4),)
+
+
+def test_nothing_is_planned_while_joint_or_when_all_is_well_or_when_nobody_would_vote():
+    assert steps(Membership((1, 2, 4), outgoing=(1, 2, 3), auto_leave=True), target((1, 2, 4)), {4}) is None
+    assert steps(Membership((1, 2, 3)), target((1, 2, 3))) is None
+    assert steps(Membership((1, 2, 3)), target(())) is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_following_the_plan_reaches_any_target_without_ever_having_fewer_voters_than_wanted(seed):
+    source = random.Random(seed)
+    ids = range(1, 10)
+    membership = Membership(tuple(sorted(source.sample(ids, source.choice((1, 3, 5))))))
+    voters = source.sample(ids, source.choice((1, 2, 3, 5)))
+    learners = [i for i in ids if i not in voters and source.random() < 0.2]
+    wanted = target(voters, learners, [i for i in ids if source.random() < 0.3])
+    least = min(len(membership.voters), len(voters))
+    caught_up = set()
+    for _ in range(60):
+        caught_up = (caught_up | {i for i in membership.learners if source.random() < 0.5}) & set(membership.learners)
+        change = plan_change(membership, wanted, caught_up)
+        if change is not None:
+            assert all(r in caught_up for op, r in change.steps if op is MembershipOp.ADD_VOTER)
+            membership = apply_change(membership, change)
+            if membership.is_joint:
+                membership = leave_joint(membership)
+            assert len(membership.voters) >= least
+    assert is_reached(membership, wanted)
+
+
+# ------------------------------------------------------------------------------------------------------ metadata voters
+
+
+def node(node_id, replica_id=None, state="active", host=None, rack=""):
+    return NodeView(
+        node_id=node_id, uuid=f"u{node_id}", client_address="", peer_address="", http_address="", host=host or f"h{node_id}",
+        rack=rack, version="", feature_level_max=1, metadata_replica_id=replica_id or node_id, state=state,
+    )  # fmt: skip
+
+
+def voters(nodes, desired=(1,), now=(1,), leader=1, most=3, down=()):
+    return choose_metadata_voters(nodes, desired, now, leader, most, lambda node_id: node_id not in down)
+
+
+def test_voters_are_odd_in_number_and_bounded():
+    assert voters([node(1)]) == (1,)
+    assert voters([node(1), node(2)]) == (1,)
+    assert voters([node(i) for i in range(1, 4)]) == (1, 2, 3)
+    assert voters([node(i) for i in range(1, 5)], most=5) == (1, 2, 3)
+    assert voters([node(i) for i in range(1, 8)], most=5) == (1, 2, 3, 4, 5)
+
+
+def test_a_voter_that_is_down_keeps_its_vote():
+    nodes = [node(i) for i in range(1, 5)]
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3), down={3}) == (1, 2, 3)
+
+
+def test_a_node_that_went_away_before_it_voted_is_passed_over():
+    nodes = [node(i) for i in range(1, 5)]
+    assert voters(nodes, desired=(1, 2, 3), now=(1,), down={3}) == (1, 2, 4)
+
+
+def test_a_voter_whose_node_is_gone_is_replaced():
+    nodes = [node(1), node(2), node(4), node(5)]
+    assert voters(nodes, desired=(1, 2), now=(1, 2, 3)) == (1, 2, 4)
+
+
+def test_the_leader_stays_when_voters_become_fewer():
+    assert voters([node(1), node(2)], desired=(1, 2), now=(1, 2, 3), leader=2) == (2,)
+
+
+def test_voters_are_spread_over_hosts_then_racks():
+    nodes = [node(1, host="a", rack="x"), node(2, host="a", rack="y"), node(3, host="b", rack="x"), node(4, host="c", rack="x"), node(5, host="d", rack="z")]  # fmt: skip
+    assert voters(nodes) == (1, 3, 5)
+
+
+# -------------------------------------------------------------------------------------------------------------- repair
+
+
+def partition(replicas, retiring=()):
+    return PartitionView(1, 0, 1, (), tuple(ReplicaView(i, i) for i in replicas), tuple(retiring), revision=5)
+
+
+def healthy_without(view, gone, sick=()):
+    return has_healthy_majority(view, lambda r: r.replica_id in gone, lambda r: r.replica_id not in sick)
+
+
+def test_a_minority_may_be_replaced_a_majority_not():
+    assert healthy_without(partition((1, 2, 3)), {3})
+    assert not healthy_without(partition((1, 2, 3)), {3}, sick={2})
+    assert not healthy_without(partition((1, 2)), {2})
+    assert not healthy_without(partition((1,)), {1})
+
+
+def test_a_lost_replica_counts_against_the_majority_until_it_has_left():
+    replaced = partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True)])
+    assert not healthy_without(replaced, {2}), "4 may still be empty"
+    assert healthy_without(partition((1, 2, 4)), {2})
+
+
+def test_a_partitions_row_names_voters_and_lost_ones():
+    wanted = partition_target(partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True), ReplicaView(5, 5)]))
+    assert wanted == Target(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)

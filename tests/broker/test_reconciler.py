@@ -1,0 +1,183 @@
+"""The reconciler on real engines: replicas are exchanged step by step, by whoever leads, and reported when they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from raftmq.broker.limits import Limits
+from raftmq.broker.reconciler import Reconciler
+from raftmq.broker.request_error import RequestError
+from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import ReplicaKey
+
+from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
+
+GROUP = 7
+
+
+class Desired:
+    """The metadata of one partition; replica ids equal node ids."""
+
+    def __init__(self, *replicas: int) -> None:
+        self.partition_view = PartitionView(1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), (), revision=1)
+
+    def change(self, *replicas: int, lost: tuple[int, ...] = ()) -> None:
+        before = self.partition_view
+        gone = [r for r in before.replicas if r.replica_id not in replicas]
+        retiring = tuple(ReplicaView(r.replica_id, r.node_id, r.replica_id in lost) for r in gone)
+        self.partition_view = PartitionView(
+            1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), retiring, revision=before.revision + 1
+        )
+
+    def partition(self, group_id):
+        return self.partition_view if group_id == GROUP else None
+
+    def replica_node(self, group_id, replica_id):
+        return replica_id if any(r.replica_id == replica_id for r in self.partition_view.replicas) else None
+
+
+class Host:
+    """The node of one engine; metadata is given."""
+
+    def __init__(self, cluster: EngineCluster, node_id: int, desired: Desired) -> None:
+        self.node_id = node_id
+        self.node_uuid = f"uuid-{node_id}"
+        self.loop = cluster.loop
+        self.limits = Limits()
+        self.timing = TIMING
+        self.metadata = SimpleNamespace(is_leader=False, machine=desired)
+        self.damaged: dict[tuple[int, int], str] = {}
+        self.told: list[tuple[str, pb.ReportDamageRequest]] = []
+        self.reports: list[pb.ReportReplicasRequest] = []
+        self._cluster = cluster
+
+    def partition_groups(self):
+        return list(self._cluster.nodes[self.node_id].engine.groups.values())
+
+    def is_connected(self, node_id):
+        return not self._cluster.is_cut(self.node_id, node_id)
+
+    def quarantined(self):
+        return self.damaged
+
+    def leader_hint(self, group_id):
+        return self._cluster.nodes[self.node_id].engine.leader_hint(group_id)
+
+    async def report_damage(self, address, request):
+        self.told.append((address, request))
+
+    async def report_replicas(self, request):
+        self.reports.append(request)
+
+
+async def rounds(hosts, until) -> None:
+    """Every node's reconciler looks again and again, as fast as the groups move."""
+    reconcilers = [Reconciler(host, 3) for host in hosts]
+    async with asyncio.timeout(30):
+        while not until():
+            for reconciler in reconcilers:
+                try:
+                    await reconciler.round()
+                except RequestError:
+                    continue
+            await asyncio.wait(
+                [group.wait_progress() for host in hosts for group in host.partition_groups()], timeout=0.05
+            )
+
+
+def voters(cluster, node_id):
+    return cluster.group(GROUP, node_id).core.membership.voters
+
+
+async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is_out():
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP, among=(1, 2, 3))
+        for number in range(50):
+            await leader.propose([data(number)])[1]
+        gone = next(n for n in (1, 2, 3) if n != leader.replica_id)
+        staying = tuple(n for n in (1, 2, 3) if n != gone)
+        cluster.isolate(gone)
+        cluster.add_empty(GROUP, 4)
+        desired = Desired(1, 2, 3)
+        desired.change(*staying, 4, lost=(gone,))
+        hosts = [Host(cluster, n, desired) for n in (*staying, 4)]
+        await rounds(hosts, lambda: any(host.reports for host in hosts))
+        leader = await cluster.leader(GROUP, among=(*staying, 4))
+        assert leader.core.membership.voters == tuple(sorted((*staying, 4)))
+        (report,) = [report for host in hosts for report in host.reports]
+        assert [(r.group_id, r.replica_id) for r in report.left] == [(GROUP, gone)]
+        assert not report.damaged
+        newcomer = cluster.group(GROUP, 4)
+        while newcomer.machine.next_offset < 50:
+            await next_progress([newcomer])
+
+
+async def test_an_exchange_is_finished_by_the_next_leader():
+    async with EngineCluster(5) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP, among=(1, 2, 3))
+        await leader.propose([data(1)])[1]
+        gone = next(n for n in (1, 2, 3) if n != leader.replica_id)
+        staying = tuple(n for n in (1, 2, 3) if n != gone)
+        desired = Desired(1, 2, 3)
+        desired.change(*staying, 4)
+        cluster.add_empty(GROUP, 4)
+        hosts = {n: Host(cluster, n, desired) for n in (1, 2, 3, 4)}
+        await rounds([hosts[leader.replica_id]], lambda: leader.core.membership.learners == (4,))
+        leader.core.transfer_leader(next(n for n in (1, 2, 3) if n != leader.replica_id))
+        cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+        await rounds(list(hosts.values()), lambda: any(host.reports for host in hosts.values()))
+        now = await cluster.leader(GROUP, among=(*staying, 4))
+        assert now.core.membership.voters == tuple(sorted((*staying, 4)))
+
+
+async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majority():
+    async with EngineCluster() as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        led_by = leader.replica_id
+        sick, other = (n for n in (1, 2, 3) if n != led_by)
+        desired = Desired(1, 2, 3)
+        teller = Host(cluster, sick, desired)
+        teller.damaged = {key_of(sick): "a checksum"}
+        while teller.leader_hint(GROUP)[0] != led_by:
+            await next_progress([cluster.group(GROUP, sick)])
+        cluster.isolate(sick)
+        await Reconciler(teller, 3).round()
+        ((address, request),) = teller.told
+        assert address == f"node-{led_by}"
+        assert [(r.group_id, r.replica_id, r.reason) for r in request.replicas] == [(GROUP, sick, "a checksum")]
+
+        host = Host(cluster, led_by, desired)
+        reconciler = Reconciler(host, 3)
+        reconciler.note_damage(key_of(sick))
+        await reconciler.round()
+        assert [[(r.group_id, r.replica_id) for r in report.damaged] for report in host.reports] == [[(GROUP, sick)]]
+
+        cluster.isolate(other)
+        reconciler = Reconciler(host, 3)
+        reconciler.note_damage(key_of(sick))
+        await reconciler.round()
+        assert len(host.reports) == 1, "nobody confirms that anything is left without it"
+
+
+def key_of(replica_id):
+    return ReplicaKey(GROUP, replica_id)
+
+
+async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP, among=(1, 2, 3))
+        desired = Desired(1, 2, 3)
+        host = Host(cluster, leader.replica_id, desired)
+        reconciler = Reconciler(host, 3)
+        assert reconciler.spared_index(leader) is None
+        desired.change(1, 2, 3, 4)
+        while not leader.core.membership.learners:
+            await reconciler.round()
+            await next_progress([leader])
+        assert reconciler.spared_index(leader) == 0, "node 4 has nothing yet"

@@ -1,0 +1,91 @@
+"""A disk that fills up: appends are refused and say where, everything else goes on, also through a restart; space heals it by itself.
+
+Needs a small volume of its own, so it mounts one, which root may do; elsewhere the unit tests with a fake probe stand alone.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from raftmq import Admin, Consumer, Producer, TopicPartition
+from raftmq.errors import DeliveryExpiredError, DeliveryTimeoutError
+from raftmq.testing import LocalCluster
+
+pytestmark = [pytest.mark.e2e]
+
+MIB = 1024 * 1024
+VOLUME_BYTES = 200 * MIB
+RESERVE_BYTES = 20 * MIB
+TOPIC = "full"
+RECOVERY_SECONDS = 30.0
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "volume"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={VOLUME_BYTES}", "tmpfs", str(directory)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a volume is not allowed here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def fill(volume: Path, free_bytes: int) -> Path:
+    """Let somebody else use the volume, but for so many bytes."""
+    path = volume / "other-data"
+    usage = os.statvfs(volume)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, usage.f_bavail * usage.f_frsize - free_bytes)
+    return path
+
+
+async def send(cluster: LocalCluster, value: bytes, *, seconds: float) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=seconds * 1000) as producer:
+        await producer.send_and_wait(TOPIC, value)
+
+
+async def read_all(cluster: LocalCluster, count: int) -> list[bytes | None]:
+    async with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        values: list[bytes | None] = []
+        async with asyncio.timeout(RECOVERY_SECONDS):
+            while len(values) < count:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    values += [record.value for record in records]
+        return values
+
+
+async def test_a_full_disk_refuses_appends_and_nothing_else_and_recovers_by_itself(volume: Path) -> None:
+    arguments = ("--set", f"disk_reserve_bytes={RESERVE_BYTES}")
+    async with LocalCluster(brokers=1, directory=volume / "cluster", broker_arguments=arguments) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=1, replication_factor=1)
+        await send(cluster, b"before", seconds=30)
+        other = fill(volume, RESERVE_BYTES // 2)
+        with pytest.raises((DeliveryExpiredError, DeliveryTimeoutError)):
+            # until the broker has looked, appends still fit; each of them is remembered by the reader below
+            for number in range(1000):
+                await send(cluster, b"%d" % number, seconds=2)
+                await asyncio.sleep(0.1)
+        assert "disk_reserve_reached" in cluster.logs(1)
+        taken = len(await read_all(cluster, 1))
+        assert taken >= 1, "reads go on"
+
+        await asyncio.to_thread(cluster.restart, 1)
+        with pytest.raises((DeliveryExpiredError, DeliveryTimeoutError)):
+            await send(cluster, b"refused", seconds=3)
+        assert "disk_space_recovered" not in cluster.logs(1), "the released ballast is not space to write to"
+
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.delete_records({TopicPartition(TOPIC, 0): 1})  # what makes room again is not refused
+        other.unlink()
+        await send(cluster, b"after", seconds=RECOVERY_SECONDS)
+        values = await read_all(cluster, taken)
+        assert b"before" not in values
+        assert values[-1] == b"after"
+        assert b"refused" not in values
+        assert "disk_space_recovered" in cluster.logs(1)

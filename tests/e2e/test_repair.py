@@ -1,0 +1,206 @@
+"""Damage and loss that a healthy majority can make good, without an operator: the lost replica is rebuilt, and it counts again.
+
+That a rebuilt replica is whole is shown the hard way: another broker is killed afterwards, so that nothing works without it.
+"""
+
+import asyncio
+import shutil
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import lmdb
+import pytest
+from raftmq import Admin
+from raftmq.testing import LocalCluster
+
+from tests.e2e.history import problems_of
+from tests.e2e.workload import Workload
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "repair"
+PARTITIONS = 3
+REPAIR_SECONDS = 60.0
+POLL_SECONDS = 0.1
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(brokers=3) as running:
+        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        yield running
+
+
+@pytest.fixture
+async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
+    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
+        await running.wait_progress()
+        yield running
+
+
+def gauge(cluster: LocalCluster, node_id: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=5) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+    raise AssertionError(f"broker {node_id} has no {name}")
+
+
+def is_whole(cluster: LocalCluster) -> bool:
+    """Every partition is led, and all of its replicas vote and are connected."""
+    led = without = 0.0
+    for node_id in cluster.node_ids:
+        without += gauge(cluster, node_id, "raftmq_under_replicated_partitions")
+        without += gauge(cluster, node_id, "raftmq_quarantined_replicas")
+        led += gauge(cluster, node_id, "raftmq_groups_led")
+    return without == 0 and led == PARTITIONS + 1
+
+
+async def eventually(condition: object, what: str) -> None:
+    async with asyncio.timeout(REPAIR_SECONDS):
+        while not await asyncio.to_thread(condition):  # type: ignore[arg-type]
+            await asyncio.sleep(POLL_SECONDS)
+    assert what
+
+
+async def wait_replaced(cluster: LocalCluster, node_id: int, old: set[str]) -> None:
+    """The files of the replicas that were damaged or lost are gone, others are in their place, and all is whole."""
+
+    def is_replaced() -> bool:
+        now = replica_files(cluster, node_id)
+        return not old & now and len(now) == PARTITIONS + 1 and is_whole(cluster)
+
+    await eventually(is_replaced, f"replicas of broker {node_id} replaced")
+
+
+def replica_files(cluster: LocalCluster, node_id: int) -> set[str]:
+    return {path.name for path in (cluster.data_dir(node_id) / "groups").glob("*.mdb")}
+
+
+def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
+    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
+
+
+def metadata_file(cluster: LocalCluster, node_id: int) -> Path:
+    (path,) = (cluster.data_dir(node_id) / "groups").glob("0-*.mdb")
+    return path
+
+
+def flip_a_byte(path: Path) -> None:
+    """In the newest log row, wherever copy on write left it in the file."""
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
+        database = environment.open_db(b"log", create=False)
+        with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+            assert cursor.last()
+            row = cursor.value()
+    content = bytearray(path.read_bytes())
+    at = content.find(row)
+    assert at >= 0
+    while at >= 0:
+        content[at + len(row) // 2] ^= 1
+        at = content.find(row, at + 1)
+    path.write_bytes(content)
+
+
+async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload: Workload, repaired: int) -> None:
+    other = next(node_id for node_id in cluster.node_ids if node_id != repaired)
+    cluster.kill(other)
+    await workload.wait_progress()
+    history = await workload.finish()
+    assert history.failed == {}
+    assert len(history.acknowledged) == history.sent
+    assert problems_of(history.acknowledged, history.sent, history.read) == []
+    assert await workload.read_again() == history.read
+
+
+async def test_damaged_partition_files_are_rebuilt_from_the_peers(cluster: LocalCluster, workload: Workload) -> None:
+    victim = 2
+    cluster.kill(victim)
+    await workload.wait_progress()
+    damaged = data_files(cluster, victim)
+    for path in damaged:
+        flip_a_byte(path)
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {path.name for path in damaged} - {metadata_file(cluster, victim).name})
+    assert "replica_quarantined" in cluster.logs(victim)
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_node_whose_disk_was_wiped_gets_everything_again(cluster: LocalCluster, workload: Workload) -> None:
+    victim = 3
+    cluster.kill(victim)
+    await workload.wait_progress()
+    old = replica_files(cluster, victim)
+    shutil.rmtree(cluster.data_dir(victim))
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, old)
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalCluster, workload: Workload) -> None:
+    """The bootstrapping node has no part that the others do not have."""
+    victim = 1
+    cluster.kill(victim)
+    await workload.wait_progress()
+    old = replica_files(cluster, victim)
+    shutil.rmtree(cluster.data_dir(victim))
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, old)
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    victim = 2
+    cluster.kill(victim)
+    await workload.wait_progress()
+    metadata, kept = metadata_file(cluster, victim), data_files(cluster, victim)
+    flip_a_byte(metadata)
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {metadata.name})
+    assert data_files(cluster, victim) == kept
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalCluster, workload: Workload) -> None:
+    victim, leader = 2, 1
+    cluster.kill(victim)
+    await workload.wait_progress()
+    old = replica_files(cluster, victim)
+    shutil.rmtree(cluster.data_dir(victim))
+    await asyncio.to_thread(cluster.restart, victim, wait=False)
+    for _ in range(3):
+        await asyncio.sleep(0.4)  # somewhere in the middle of it, a little later each time
+        cluster.kill(leader)
+        await asyncio.to_thread(cluster.restart, leader, wait=False)
+        await asyncio.to_thread(cluster.wait_ready, leader)
+    await asyncio.to_thread(cluster.wait_ready, victim)
+    await wait_replaced(cluster, victim, old)
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_without_a_healthy_majority_nothing_is_given_up(cluster: LocalCluster) -> None:
+    """Two of three replicas are damaged: the third may hold the only copy, so nobody replaces anything."""
+    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
+        await workload.wait_progress()
+        await workload.finish()
+    victims = (2, 3)
+    for node_id in victims:
+        cluster.kill(node_id)
+    before = {node_id: replica_files(cluster, node_id) for node_id in cluster.node_ids}
+    for node_id in victims:
+        for path in data_files(cluster, node_id):
+            flip_a_byte(path)
+    for node_id in victims:
+        await asyncio.to_thread(cluster.restart, node_id, wait=False)
+    for node_id in victims:
+        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await eventually(
+        lambda: all("replica_quarantined" in cluster.logs(node_id) for node_id in victims), "both are damaged"
+    )
+    await asyncio.sleep(1.5)  # several rounds of the controller, each of which would have given them up
+    assert {node_id: replica_files(cluster, node_id) for node_id in cluster.node_ids} == before
+    assert [gauge(cluster, node_id, "raftmq_quarantined_replicas") for node_id in (1, 2, 3)] == [0, 3, 3]
