@@ -286,16 +286,22 @@ class _Link:
 
     async def _run(self) -> None:
         delay = self._owner.timing.reconnect_min_seconds
+        refusal = ""
         while True:
             try:
                 protocol = await asyncio.wait_for(self._connect(), self._owner.timing.connect_timeout_seconds)
             except ConnectionRefusedError:
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_refused(self.node_id)
-            except (OSError, TimeoutError, FrameError) as error:
+            except FrameError as error:
+                if str(error) != refusal:  # again and again until somebody acts: said once
+                    refusal = str(error)
+                    log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=refusal)
+            except (OSError, TimeoutError) as error:
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
             else:
                 opened_at = self.loop.time()
+                refusal = ""
                 self.protocol = protocol
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_up(self.node_id)

@@ -27,6 +27,7 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import MembershipOp
+from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
 
@@ -166,7 +167,8 @@ class Reconciler:
         metadata = self._host.metadata.machine
         count = 0
         for group in self._host.partition_groups():
-            partition = metadata.partition(group.group_id) if group.is_leader else None
+            # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
+            partition = metadata.partition(group.group_id) if group.core.role is Role.LEADER else None
             if partition is not None:
                 voters = group.core.membership.voters
                 count += not all(

@@ -81,6 +81,15 @@ class RaftCore(Election):
         if self.role is Role.FOLLOWER:
             self.leader_id = NO_REPLICA
 
+    def peer_returned(self) -> None:
+        """A peer can be reached again: pre-votes that it could not answer say nothing about the next one.
+
+        Without this a group that lost its majority for a while would wait up to `pre_vote_backoff_max` timeouts longer.
+        """
+        if self._failed_pre_votes and self.role is not Role.LEADER:
+            self._failed_pre_votes = 0
+            self._roll_timeout()
+
     def step_down(self) -> None:
         """A leader becomes follower of nobody in the same term (its disk hangs, it is quarantined, it shuts down)."""
         if self.role is Role.LEADER:

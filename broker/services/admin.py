@@ -143,6 +143,11 @@ class AdminService:
                 pb.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}"
             )
         nodes = metadata.nodes()
+        reachable = [n for n in nodes if n.state == "active" and self._host.is_connected(NodeId(n.node_id))]
+        if (
+            len(reachable) >= replication_factor
+        ):  # one that is down would keep partitions from having a leader, or all replicas
+            nodes = tuple(reachable)
         counts = {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes}
         try:
             plans = place(nodes, count, replication_factor, counts, self._preferred_leader_counts())

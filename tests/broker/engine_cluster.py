@@ -49,14 +49,14 @@ class MemoryTransport:
 class EngineNode:
     """An engine with its store and writers, and the owner of both."""
 
-    def __init__(self, cluster, node_id, limits):
+    def __init__(self, cluster, node_id, limits, clock):
         self.cluster = cluster
         self.node_id = node_id
         self.store = MemoryLogStore()
         self.readers = ThreadPoolExecutor(2)
         self.broken = []
         rng = random.Random(node_id)
-        self.engine = Engine(cluster.loop, self, self.store, self.readers, WallClock(), rng, rng.random, limits, TIMING)
+        self.engine = Engine(cluster.loop, self, self.store, self.readers, clock, rng, rng.random, limits, TIMING)
         self.writers = WriterThreads(
             self.store,
             thread_count=1,
@@ -94,8 +94,9 @@ class EngineNode:
 class EngineCluster:
     """Use as an async context manager. Replica ids equal node ids."""
 
-    def __init__(self, size=3, limits=None):
+    def __init__(self, size=3, limits=None, clock=None):
         self.size = size
+        self.clock = clock or WallClock()
         self.limits = limits or Limits()
         self.nodes = {}
         self.cuts = set()
@@ -104,7 +105,7 @@ class EngineCluster:
     async def __aenter__(self):
         self.loop = asyncio.get_running_loop()
         for node_id in range(1, self.size + 1):
-            self.nodes[node_id] = EngineNode(self, node_id, self.limits)
+            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock)
         for node in self.nodes.values():
             node.engine.peers = tuple(n for n in self.nodes if n != node.node_id)
         return self

@@ -190,3 +190,15 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
         assert (first.is_metadata_voter, first.is_connected) == (True, True)
         assert (second.is_metadata_voter, second.is_connected) == (False, False)
         assert second.node.address == "node-2:9400"
+
+
+async def test_replicas_go_to_nodes_that_are_reachable_while_there_are_enough():
+    """A new topic must not wait for a node that is down; but with all of them needed, a majority is enough to begin."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        node.connected = {3}
+        plans = node.admin._plan(4, 2, existing_count=0)
+        assert {node_id for plan in plans for node_id in plan.node_ids} == {1, 3}
+        plans = node.admin._plan(4, 3, existing_count=0)
+        assert all(sorted(plan.node_ids) == [1, 2, 3] for plan in plans)

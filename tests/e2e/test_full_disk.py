@@ -48,6 +48,13 @@ async def send(cluster: LocalCluster, value: bytes, *, seconds: float) -> None:
         await producer.send_and_wait(TOPIC, value)
 
 
+async def send_until_refused(cluster: LocalCluster) -> None:
+    """Until the broker has looked at its disk appends still fit."""
+    for number in range(1000):
+        await send(cluster, b"%d" % number, seconds=2)
+        await asyncio.sleep(0.1)
+
+
 async def read_all(cluster: LocalCluster, count: int) -> list[bytes | None]:
     async with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, 0)])
@@ -67,10 +74,7 @@ async def test_a_full_disk_refuses_appends_and_nothing_else_and_recovers_by_itse
         await send(cluster, b"before", seconds=30)
         other = fill(volume, RESERVE_BYTES // 2)
         with pytest.raises((DeliveryExpiredError, DeliveryTimeoutError)):
-            # until the broker has looked, appends still fit; each of them is remembered by the reader below
-            for number in range(1000):
-                await send(cluster, b"%d" % number, seconds=2)
-                await asyncio.sleep(0.1)
+            await send_until_refused(cluster)
         assert "disk_reserve_reached" in cluster.logs(1)
         taken = len(await read_all(cluster, 1))
         assert taken >= 1, "reads go on"

@@ -368,6 +368,22 @@ def test_failed_pre_votes_stretch_the_timeout_up_to_four_times_and_a_leader_rese
     assert wait() <= 19
 
 
+def test_a_peer_that_returns_ends_the_stretch() -> None:
+    """A group that lost its majority for a while must not wait four timeouts longer than its majority needed to come back."""
+    core, disk = lone(settings=RaftSettings(election_ticks=10, pre_vote_backoff_max=4))
+    for _ in range(4):
+        core.tick(80)
+        core.campaign()
+        take(core, disk)
+    core.tick(19)
+    assert not core.campaign_due
+    core.peer_returned()
+    core.tick()
+    assert core.campaign_due
+    core.campaign()
+    assert (now(core.role), core.term) == (Role.PRE_CANDIDATE, 5), "it only asks sooner"
+
+
 # ---------------------------------------------------------------------------------- stickiness and quorum check
 
 

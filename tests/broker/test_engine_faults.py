@@ -1,0 +1,99 @@
+"""Faults that need a network or a clock of our own: links that lose one direction, wall clocks that jump. Real engines, real time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.clock import WallClock
+
+from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
+
+ELECTION_SECONDS = TIMING.data_tick_seconds * TIMING.data_election_ticks
+HOUR_MS = 3_600_000
+
+
+async def write_for(cluster: EngineCluster, group_id: int, seconds: float, among: tuple[int, ...]) -> int:
+    """Proposals, one after the other, to whoever leads; how many were committed."""
+    deadline = cluster.loop.time() + seconds
+    committed = 0
+    while cluster.loop.time() < deadline:
+        leader = await cluster.leader(group_id, among=among)
+        try:
+            await asyncio.wait_for(leader.propose([data(committed)])[1], ELECTION_SECONDS)
+        except (Exception, TimeoutError):  # noqa: BLE001 -- leadership moved: ask whoever leads next
+            continue
+        committed += 1
+    return committed
+
+
+@pytest.mark.parametrize("direction", ["from the leader", "to the leader"])
+async def test_a_link_that_loses_one_direction_costs_at_most_one_election_and_no_terms(direction: str) -> None:
+    """Pre-vote with stickiness, and check-quorum: the cut-off follower may ask, but nobody who hears a leader answers."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        term, led_by = leader.term, leader.replica_id
+        cut_off = next(n for n in (1, 2, 3) if n != led_by)
+        cluster.cuts.add((led_by, cut_off) if direction == "from the leader" else (cut_off, led_by))
+        others = tuple(n for n in (1, 2, 3) if n != cut_off)
+        assert await write_for(cluster, 7, 6 * ELECTION_SECONDS, others) > 0
+        terms = [cluster.group(7, n).term for n in (1, 2, 3)]
+        assert max(terms) <= term + 1
+        cluster.heal()
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        follower = cluster.group(7, cut_off)
+        while follower.machine.next_offset < leader.machine.next_offset:
+            await next_progress([follower])
+        assert max(cluster.group(7, n).term for n in (1, 2, 3)) <= term + 2
+
+
+async def test_a_leader_that_hears_nobody_steps_down_and_one_that_is_not_heard_is_replaced() -> None:
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        term, led_by = leader.term, leader.replica_id
+        others = tuple(n for n in (1, 2, 3) if n != led_by)
+        cluster.cuts |= {(other, led_by) for other in others}
+        while leader.is_leader:
+            await next_progress([leader])
+        successor = await cluster.leader(7, among=others)
+        assert successor.term == term + 1
+        cluster.heal()
+        await successor.propose([data(1)])[1]
+        while leader.machine.next_offset < successor.machine.next_offset:
+            await next_progress([leader])
+        assert leader.term == successor.term == term + 1
+
+
+class JumpingClock(WallClock):
+    """A wall clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.jump_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jump_ms
+
+
+async def test_a_clock_that_jumps_by_an_hour_moves_no_leader_and_times_never_decrease() -> None:
+    clock = JumpingClock()
+    async with EngineCluster(clock=clock) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        term = leader.term
+        times = []
+        for jump in (0, HOUR_MS, -HOUR_MS, 5 * HOUR_MS, 0):
+            clock.jump_ms = jump
+            for number in range(5):
+                appended, applied = leader.propose([data(number)])
+                await applied
+                times += [entry.append_time_ms for entry in appended.entries]
+            await write_for(cluster, 7, 2 * ELECTION_SECONDS, (1, 2, 3))
+        assert times == sorted(times)
+        assert times[-1] - times[0] >= 5 * HOUR_MS, "forward jumps are followed; backward ones are waited out"
+        assert leader.is_leader
+        assert {cluster.group(7, n).term for n in (1, 2, 3)} == {term}

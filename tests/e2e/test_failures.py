@@ -1,0 +1,239 @@
+"""Failures beyond a killed process: of the disk, of data, of time asleep, of identity. Real brokers under load; the check at the end is
+always the whole history.
+"""
+
+import asyncio
+import resource
+import shutil
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import lmdb
+import pytest
+from raftmq import Admin, Consumer, Producer, TopicPartition
+from raftmq.errors import RaftMQError, UnknownTopicError
+from raftmq.testing import LocalCluster
+
+from tests.e2e.history import problems_of
+from tests.e2e.workload import Workload
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "failures"
+PARTITIONS = 3
+FREEZE_SECONDS = 30.0
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.1
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(brokers=3) as running:
+        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        yield running
+
+
+@pytest.fixture
+async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
+    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
+        await running.wait_progress()
+        yield running
+
+
+async def check(workload: Workload) -> None:
+    history = await workload.finish()
+    assert history.failed == {}
+    assert len(history.acknowledged) == history.sent
+    assert problems_of(history.acknowledged, history.sent, history.read) == []
+    assert await workload.read_again() == history.read
+
+
+async def eventually(condition: object) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await asyncio.to_thread(condition):  # type: ignore[arg-type]  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def busiest_leader(cluster: LocalCluster) -> int:
+    return Counter(cluster.wait_leaders(TOPIC).values()).most_common(1)[0][0]
+
+
+def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
+    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
+
+
+async def test_a_commit_that_fails_ends_the_process_and_nothing_is_lost(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """The kernel refuses to let any file of the broker grow: a write error of the very kind that must never be retried."""
+    victim = busiest_leader(cluster)
+    largest = max(path.stat().st_size for path in data_files(cluster, victim))
+    pid = cluster.pid(victim)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest, largest))
+    await eventually(lambda: not cluster.is_running(victim))
+    last_words = cluster.logs(victim)
+    assert '"broker_exits"' in last_words
+    assert str(cluster.data_dir(victim)) in last_words
+    assert "CommitFailedError" in last_words
+    await workload.wait_progress()
+    await asyncio.to_thread(cluster.restart, victim)
+    await workload.wait_progress()
+    await check(workload)
+
+
+async def test_damage_found_while_reading_is_never_handed_out(cluster: LocalCluster, workload: Workload) -> None:
+    """The oldest rows of a leader are damaged under its feet, after its start had found them sound."""
+    history = await workload.finish()
+    for node_id in cluster.node_ids:  # nothing of the beginning is left in anybody's memory
+        await asyncio.to_thread(cluster.stop, node_id)
+    for node_id in cluster.node_ids:
+        cluster.restart(node_id, wait=False)
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.wait_ready, node_id)
+    victim = busiest_leader(cluster)
+    led = [partition for partition, node_id in cluster.wait_leaders(TOPIC).items() if node_id == victim]
+    assert led
+    for path in data_files(cluster, victim):
+        flip_the_oldest_record(path)
+    assert await workload.read_again() == history.read
+    assert "replica_stopped" in cluster.logs(victim)
+
+
+def flip_the_oldest_record(path: Path) -> None:
+    """One bit in the first data row, wherever copy on write left it, in the file that the broker has mapped."""
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
+        database = environment.open_db(b"log", create=False)
+        with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+            row = max((value for _, value in zip(range(8), cursor.iternext(keys=False), strict=False)), key=len)
+    content = path.read_bytes()
+    at = content.find(row)
+    assert at >= 0
+    with path.open("r+b") as file:
+        while at >= 0:
+            place = at + len(row) // 2
+            file.seek(place)
+            file.write(bytes([content[place] ^ 1]))
+            at = content.find(row, at + 1)
+
+
+async def test_a_leader_of_everything_frozen_for_thirty_seconds_comes_back_as_a_follower(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    victim = busiest_leader(cluster)
+    loop = asyncio.get_running_loop()
+    cluster.pause(victim)
+    thaw_at = loop.time() + FREEZE_SECONDS
+    await asyncio.to_thread(cluster.wait_leaders, TOPIC, avoiding=victim)
+    while loop.time() < thaw_at:
+        await workload.wait_progress(records=1000)
+    cluster.resume(victim)
+    await workload.wait_progress()
+    await eventually(lambda: is_ready(cluster, victim))
+    await check(workload)
+
+
+def is_ready(cluster: LocalCluster, node_id: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+async def test_a_topic_deleted_and_created_again_under_load_while_a_broker_is_down(cluster: LocalCluster) -> None:
+    """Writers and readers of the old topic hear that it is gone; the new one starts empty, also on the broker that slept."""
+    servers = cluster.bootstrap_servers
+    sleeper = 3
+    async with (
+        Admin(bootstrap_servers=servers) as admin,
+        Producer(bootstrap_servers=servers, delivery_timeout_ms=20_000) as producer,
+        Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([TopicPartition(TOPIC, n) for n in range(PARTITIONS)])
+        for number in range(300):
+            await producer.send_and_wait(TOPIC, b"old %d" % number, partition=number % PARTITIONS)
+        old_files = {path.name for path in data_files(cluster, sleeper)}
+        assert len(old_files) == PARTITIONS
+        cluster.kill(sleeper)
+        writing = asyncio.create_task(write_until_refused(producer))
+        reading = asyncio.create_task(read_until_refused(consumer))
+        await admin.delete_topic(TOPIC)
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert isinstance(await writing, UnknownTopicError)
+            assert isinstance(await reading, UnknownTopicError)
+        await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=2)
+    await asyncio.to_thread(cluster.restart, sleeper)
+    await eventually(lambda: not old_files & {path.name for path in data_files(cluster, sleeper)})
+    async with (
+        Producer(bootstrap_servers=cluster.address(sleeper)) as producer,
+        Consumer(bootstrap_servers=cluster.address(sleeper), auto_offset_reset="earliest") as consumer,
+    ):
+        first = await producer.send_and_wait(TOPIC, b"new", partition=1)
+        assert first.offset == 0
+        consumer.assign([TopicPartition(TOPIC, n) for n in range(PARTITIONS)])
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert (await anext(consumer)).value == b"new"
+
+
+async def write_until_refused(producer: Producer) -> RaftMQError:
+    while True:
+        try:
+            await producer.send_and_wait(TOPIC, b"old, too", partition=0)
+        except RaftMQError as error:
+            return error
+
+
+async def read_until_refused(consumer: Consumer) -> RaftMQError:
+    while True:
+        try:
+            await consumer.getmany(timeout_ms=200)
+        except RaftMQError as error:
+            return error
+
+
+async def test_a_broker_with_stale_metadata_serves_nothing_before_it_caught_up(cluster: LocalCluster) -> None:
+    """It was down while topics came and went, and starts while those who know are frozen."""
+    stale, others = 3, (1, 2)
+    cluster.kill(stale)
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topic("new", partitions=2, replication_factor=2)
+        await admin.delete_topic(TOPIC)
+    for node_id in others:
+        cluster.pause(node_id)
+    cluster.restart(stale, wait=False)
+    for _ in range(30):
+        assert not is_ready(cluster, stale)
+        await asyncio.sleep(POLL_SECONDS)
+    for node_id in others:
+        cluster.resume(node_id)
+    await asyncio.to_thread(cluster.wait_ready, stale)
+    async with Admin(bootstrap_servers=cluster.address(stale)) as admin:
+        assert [topic.name for topic in await admin.list_topics()] == ["new"]
+    await eventually(lambda: all(path.name[0] != "1" for path in data_files(cluster, stale)))
+
+
+async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
+    """Its data directory comes to stand where a broker of this cluster was: same node id, same addresses."""
+    async with LocalCluster(brokers=3) as stranger:
+        taken = 3
+        cluster.kill(taken)
+        stranger.kill(taken)
+        own, foreign = cluster.data_dir(taken), stranger.data_dir(taken)
+        parked = own.with_name("parked")
+        shutil.move(own, parked)
+        shutil.copytree(foreign, own)
+        cluster.restart(taken, wait=False)
+        await workload.wait_progress()
+        for node_id in (1, 2):
+            await eventually(lambda node_id=node_id: "this node belongs to cluster" in cluster.logs(node_id))
+        await workload.wait_progress()
+        cluster.kill(taken)
+        shutil.rmtree(own)
+        shutil.move(parked, own)
+        await asyncio.to_thread(cluster.restart, taken)
+        await workload.wait_progress()
+        await check(workload)
