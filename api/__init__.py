@@ -5,8 +5,15 @@ Names are loaded when they are first used (PEP 562), so ``import raftmq`` costs 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+# gRPC's core reads these once, when it is first imported, so here is the last place that is early enough. The user's wish wins.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or it writes a line to stderr whenever a broker goes away
+os.environ.setdefault(
+    "GRPC_ENABLE_FORK_SUPPORT", "0"
+)  # or one in ten forked children dies by SIGSEGV, whatever it does
 
 if TYPE_CHECKING:
     from raftmq import errors as errors
@@ -14,6 +21,8 @@ if TYPE_CHECKING:
     from raftmq.client.admin import Admin as Admin
     from raftmq.client.consumer import Consumer as Consumer
     from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
+    from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
+    from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
     from raftmq.client.producer import Producer as Producer
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
@@ -29,10 +38,12 @@ _HOMES = {
     "AppendedSpan": "raftmq.client.producer_batch",
     "BulkDelivery": "raftmq.client.producer_batch",
     "Consumer": "raftmq.client.consumer",
+    "ConsumerMetrics": "raftmq.client.metrics",
     "Delivery": "raftmq.client.producer_batch",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
     "Outcome": "raftmq.errors",
     "Producer": "raftmq.client.producer",
+    "ProducerMetrics": "raftmq.client.metrics",
     "RaftMQError": "raftmq.errors",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
@@ -45,10 +56,12 @@ __all__ = [
     "AppendedSpan",
     "BulkDelivery",
     "Consumer",
+    "ConsumerMetrics",
     "Delivery",
     "OffsetAndTimestamp",
     "Outcome",
     "Producer",
+    "ProducerMetrics",
     "RaftMQError",
     "Record",
     "RecordMetadata",

@@ -97,11 +97,18 @@ class RaftMQError(Exception):
     """Whether the same call, made again later, may succeed."""
     outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
     """Whether the operation may have happened all the same."""
+    advice: ClassVar[str] = ""
+    """What to do about it; part of the text. Empty where the message itself says it."""
 
     def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
         super().__init__(message or (type(self).__doc__ or type(self).__name__).splitlines()[0])
         self.retry_after_ms = retry_after_ms
         """How long the broker asks to wait before a retry; 0 when it did not say."""
+
+    def __str__(self) -> str:
+        """What is wrong, and what to do about it."""
+        message = str(self.args[0])
+        return f"{message.rstrip('.')}; {self.advice}" if self.advice else message
 
 
 # ----------------------------------------------------------------------------------------------------------- branches
@@ -145,18 +152,21 @@ class UnknownTopicError(UsageError):
     """The cluster has no such topic (confirmed by its metadata leader)."""
 
     code = ErrorCode.UNKNOWN_TOPIC
+    advice = "writing to a topic does not create it: create it first (Admin.create_topic, or: raftmq topic create NAME)"
 
 
 class UnknownPartitionError(UsageError):
     """The topic has no such partition."""
 
     code = ErrorCode.UNKNOWN_PARTITION
+    advice = "name one that exists, or add partitions (Admin.add_partitions, or: raftmq topic add-partitions NAME)"
 
 
 class TopicAlreadyExistsError(UsageError):
     """A topic of this name exists."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
+    advice = "use it, choose another name, or create with if_not_exists"
 
 
 class InvalidTopicNameError(UsageError):
@@ -175,6 +185,7 @@ class InvalidReplicationFactorError(UsageError):
     """The replication factor is zero or larger than the cluster."""
 
     code = ErrorCode.INVALID_REPLICATION_FACTOR
+    advice = "ask for fewer replicas, or start more brokers"
 
 
 class InvalidPartitionsError(UsageError):
@@ -187,18 +198,21 @@ class RecordTooLargeError(UsageError):
     """A record or its batch is above the limit (1 MiB a record; the topic's maximum batch size)."""
 
     code = ErrorCode.RECORD_TOO_LARGE
+    advice = "send less in one record, or keep the content elsewhere and send a reference to it"
 
 
 class WrongClusterError(UsageError):
     """The address belongs to another cluster than the one this client or node knows."""
 
     code = ErrorCode.WRONG_CLUSTER
+    advice = "check bootstrap_servers: every address must belong to one cluster"
 
 
 class PermissionDeniedError(UsageError):
     """The caller has no right to do this."""
 
     code = ErrorCode.PERMISSION_DENIED
+    advice = "ask the cluster's operator for the right"
 
 
 class TopicKindMismatchError(UsageError):
@@ -242,10 +256,9 @@ class ClosedClientError(UsageError):
 
 
 class ForkedClientError(UsageError):
-    """The client was opened in another process: its connections and threads did not survive the fork.
+    """The client was opened in another process, or one was: connections, threads and gRPC itself do not survive a fork."""
 
-    Open a new client in the child.
-    """
+    advice = "fork before the first client is made, or start processes with multiprocessing's spawn method"
 
 
 class NoPositionError(UsageError):
@@ -263,6 +276,7 @@ class OffsetOutOfRangeError(RejectedError):
     """The offset is below the partition's log start, or above its end."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+    advice = "seek to an offset that exists, or set auto_offset_reset"
 
     def __init__(
         self, message: str = "", *, retry_after_ms: int = 0, log_start_offset: int = 0, high_watermark: int = 0
@@ -308,6 +322,7 @@ class NoLeaderError(RejectedError):
 
     code = ErrorCode.NO_LEADER
     retriable = True
+    advice = "try again; if it lasts, a majority of the replicas is down (raftmq cluster status)"
 
 
 class ThrottledError(RejectedError):
@@ -329,6 +344,7 @@ class NotFormedError(RejectedError):
 
     code = ErrorCode.NOT_FORMED
     retriable = True
+    advice = "form its cluster first (raftmq broker start --bootstrap), or name a broker that belongs to one"
 
 
 class ShuttingDownError(RejectedError):
@@ -359,6 +375,7 @@ class ProducerFencedError(RejectedError):
     """A newer epoch of this producer exists: this one is a zombie and must stop."""
 
     code = ErrorCode.PRODUCER_FENCED
+    advice = "stop this producer: a newer one has taken its place"
 
 
 class UnknownProducerError(RejectedError):
@@ -403,6 +420,7 @@ class BufferFullError(RejectedError):
     """No room in the producer's buffer within ``max_block_ms``; the record was not taken."""
 
     retriable = True
+    advice = "send more slowly, or raise buffer_memory or max_block_ms; if nothing is taken at all, see raftmq cluster status"
 
 
 class DeliveryExpiredError(RejectedError):
@@ -412,18 +430,21 @@ class DeliveryExpiredError(RejectedError):
     """
 
     retriable = True
+    advice = "it can be sent again without being written twice"
 
 
 class UnreachableError(RejectedError):
     """No connection to the broker could be made: nothing was sent."""
 
     retriable = True
+    advice = "check the address, and that a broker runs there"
 
 
 class BootstrapError(RejectedError):
     """No bootstrap address answered with the cluster's topology in time."""
 
     retriable = True
+    advice = "check bootstrap_servers, and that a broker of the cluster runs at one of them"
 
 
 # ---------------------------------------------------------------------------------------------------- unknown outcome
@@ -433,6 +454,7 @@ class BrokenConnectionError(UnknownOutcomeError):
     """The connection to a broker failed before an answer came."""
 
     retriable = True
+    advice = "look whether a change was made before repeating it"
 
 
 class LeadershipLostError(UnknownOutcomeError):
@@ -451,6 +473,7 @@ class RequestTimedOutError(UnknownOutcomeError):
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
+    advice = "look whether a change was made before repeating it"
 
 
 class DeliveryTimeoutError(UnknownOutcomeError):
@@ -459,15 +482,20 @@ class DeliveryTimeoutError(UnknownOutcomeError):
     Sending its records again writes them twice if the first attempt did arrive.
     """
 
+    advice = "look whether it is there before sending it again"
+
 
 class ClosedInFlightError(UnknownOutcomeError):
     """The client was closed without waiting while the batch was under way; it may be written."""
+
+    advice = "look whether it is there before sending it again"
 
 
 class InternalError(UnknownOutcomeError):
     """A defect of the broker; its log says more. The operation may have happened."""
 
     code = ErrorCode.INTERNAL
+    advice = "the broker's log says more"
 
 
 # ----------------------------------------------------------------------------------------------------------- protocol
@@ -483,12 +511,14 @@ class UnsupportedVersionError(ProtocolError):
     """The other side speaks another version of the protocol or of the batch format."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
+    advice = "upgrade the older side, and check that the address is a broker's client address (port 9400 by default)"
 
 
 class UnsupportedCompressionError(ProtocolError):
     """The compression codec is unknown to this side, or not allowed for the topic."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION
+    advice = "use lz4, zstd, snappy or none"
 
 
 class UnknownErrorCodeError(ProtocolError):
@@ -531,6 +561,7 @@ class DiskFullError(StorageError):
 
     code = ErrorCode.DISK_FULL
     retriable = True
+    advice = "make room on that node: it takes records again by itself"
 
 
 class ReplicaQuarantinedError(StorageError):

@@ -26,6 +26,7 @@ from raftmq.client.admin import ClusterDescription, TopicDescription
 from raftmq.client.consumer import Consumer as _AsyncConsumer
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.leader_calls import OffsetAndTimestamp
+from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
 from raftmq.client.producer import Producer as _AsyncProducer
 from raftmq.client.producer_batch import AppendedSpan
 from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
@@ -244,6 +245,10 @@ class Producer(_Client):
         """Wait for everything taken so far. As `raftmq.Producer.flush`."""
         self._run(self._client.flush)
 
+    def metrics(self) -> ProducerMetrics:
+        """As `raftmq.Producer.metrics`."""
+        return self._call(self._client.metrics)
+
     def close(self) -> None:
         """Flush, then close. As `raftmq.Producer.close`."""
         self._run(self._client.close)
@@ -278,6 +283,10 @@ class Consumer(_Client):
         """Close; iterating threads end. As `raftmq.Consumer.close`."""
         self._is_closed = True
         self._run(self._client.close)
+
+    def metrics(self) -> ConsumerMetrics:
+        """As `raftmq.Consumer.metrics`."""
+        return self._call(self._client.metrics)
 
     # ----------------------------------------------------------------------------------------------------------- reading
 

@@ -125,7 +125,7 @@ class Admin:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Connect. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
+        """Connect, within `request_timeout_ms`. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
         check_not_forked(self._generation, "admin")
         if self._is_closed or self._is_open:
             raise ClosedClientError("an admin is started once; make a new one")
@@ -137,7 +137,7 @@ class Admin:
         self._is_open = True
 
     async def close(self) -> None:
-        """Close the connections. Calling it again does nothing."""
+        """Close the connections, at once. Calling it again does nothing."""
         check_not_forked(self._generation, "admin")
         self._is_open, self._is_closed = False, True
         await self._resolver.close()
@@ -282,7 +282,11 @@ class Admin:
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "admin")
         if not self._is_open:
-            raise ClosedClientError("the admin is closed" if self._is_closed else "the admin is not started")
+            raise ClosedClientError(
+                "the admin is closed; make a new one"
+                if self._is_closed
+                else "the admin is not started: use async with, or await start()"
+            )
 
 
 def _positive(number: int | None, name: str) -> int:

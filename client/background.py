@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from typing import Final
+
+CANCEL_AGAIN_SECONDS: Final = 1.0
+"""A task that did not end this long after its cancellation is cancelled again."""
 
 
 def spawn(
     coroutine: Coroutine[object, object, None], name: str, on_crash: Callable[[BaseException], None]
 ) -> asyncio.Task[None]:
-    """Run a client's background task. An exception that ends it is a defect: `on_crash` gets it, so that nobody waits forever."""
+    """Run a client's background task. An exception that ends it is a defect: `on_crash` gets it, so that nobody waits forever.
+
+    So is a `CancelledError` that nobody asked for, which a library below may raise.
+    """
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
 
     def on_done(done: asyncio.Task[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if done.cancelled():
+            if not done.cancelling():
+                on_crash(RuntimeError(f"the task {name} ended by a cancellation that nobody asked for"))
+        elif (error := done.exception()) is not None:
             on_crash(error)
 
     task.add_done_callback(on_done)
@@ -22,12 +32,15 @@ def spawn(
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel background tasks and wait for their end, whatever it is (their crash was reported already)."""
-    running = [task for task in tasks if task is not None and not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+    """Cancel background tasks and wait for their end, whatever it is (their crash was reported already).
+
+    A library below may swallow a cancellation that meets it at a bad moment; so it is repeated until the task has ended.
+    """
+    running = {task for task in tasks if task is not None and not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
 
 
 class Backoff:

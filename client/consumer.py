@@ -16,6 +16,8 @@ from raftmq.client import settings
 from raftmq.client.fetcher import Fetcher, FetchLimits
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
+from raftmq.client.logs import log
+from raftmq.client.metrics import ConsumerMetrics
 from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import GrpcTransport, Transport
@@ -56,7 +58,7 @@ class Consumer:
         max_partition_fetch_bytes: most bytes of one partition in an answer, and the mark below which it is fetched ahead.
         fetch_max_wait_ms: how long a broker holds a poll that has nothing to return.
         fetch_min_bytes: how much it waits for.
-        request_timeout_ms: how long lookups of topics and offsets may take.
+        request_timeout_ms: how long `start`, and each lookup of topics and offsets, may take.
         key_deserializer: applied to keys that are not None.
         value_deserializer: the same for values.
         transport: replaces gRPC, for simulations.
@@ -122,32 +124,35 @@ class Consumer:
         Raises:
             BootstrapError: no bootstrap address answered in time.
             UnknownTopicError: there is no such topic.
+            NoLeaderError: nobody leads one of its partitions, so where it ends is not known.
             RaftMQError: positions could not be looked up in time.
         """
         check_not_forked(self._generation, "consumer")
         if self._is_closed or self._is_open:
             raise ClosedClientError("a consumer is started once; make a new one")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_seconds
         try:
             await self._resolver.start(self._timeout_seconds)
             for topic in self._topics:
-                info = await self._resolver.topic(topic, self._timeout_seconds)
+                remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
+                info = await self._resolver.topic(topic, remaining)
                 self._add(TopicPartition(topic, number) for number in range(info.partition_count))
             if self._reset_time is not None:
-                async with asyncio.timeout(self._timeout_seconds):
-                    await self._fetcher.prepare([p for p in self._order if p.position is None])
+                remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
+                await self._fetcher.prepare([p for p in self._order if p.position is None], remaining)
             self._raise_first_error()
-        except TimeoutError:
-            await self._close_now()
-            raise RequestTimedOutError("the positions could not be looked up in time") from None
+            self._resolver.check()  # closed meanwhile
         except BaseException:
             await self._close_now()
             raise
         self._is_open = True
         self._resolver.subscribe(self._on_topology)
         self._fetcher.start()
+        log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._order))
 
     async def close(self) -> None:
-        """Stop fetching and close the connections. Calling it again does nothing; iteration ends."""
+        """Stop fetching and close the connections, at once. Calling it again does nothing; iteration ends."""
         check_not_forked(self._generation, "consumer")
         await self._close_now()
 
@@ -160,11 +165,30 @@ class Consumer:
     ) -> None:
         await self.close()
 
+    def metrics(self) -> ConsumerMetrics:
+        """What the consumer has counted since its start, and what it holds now. Cheap; does not wait; also after `close`."""
+        counters, requests = self._fetcher.counters, self._fetcher.counters.requests
+        return ConsumerMetrics(
+            records_total=counters.records_total,
+            batches_total=counters.batches_total,
+            bytes_total=counters.bytes_total,
+            requests_total=requests.requests_total,
+            request_seconds_sum=requests.seconds_sum,
+            request_seconds_max=requests.seconds_max,
+            errors_total=dict(requests.errors),
+            requests_in_flight=self._fetcher.polls_in_flight,
+            buffer_bytes=sum(state.buffered_bytes for state in self._order),
+            partitions=len(self._order),
+            partitions_paused=sum(state.is_paused for state in self._order),
+        )
+
     async def _close_now(self) -> None:
         self._is_open, self._is_closed = False, True
         self._data.set()
-        await self._fetcher.close()
-        await self._resolver.close()
+        try:
+            await self._fetcher.close()
+        finally:
+            await self._resolver.close()
 
     # ------------------------------------------------------------------------------------------------------- assignment
 
@@ -214,8 +238,7 @@ class Consumer:
         (state,) = self._states([partition])
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         while state.position is None:
-            if state.error is not None:
-                raise state.error
+            state.raise_error()
             if not await self._wait_data(deadline):
                 raise RequestTimedOutError(f"{partition.topic}/{partition.partition}: no position in time")
             self._check_usable()
@@ -309,7 +332,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        """The next record of any partition; waits for it. Ends when the consumer is closed. Raises as `getmany`."""
+        """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`."""
         while True:
             current = self._current
             if current is not None and not current.is_paused:
@@ -388,7 +411,7 @@ class Consumer:
             if partition not in self._fetcher.partitions:
                 # A partition that is added while we read is read from its start: "latest" would skip what came before we knew.
                 reset_time = EARLIEST_TIME if is_late else self._reset_time
-                state = PartitionFetch(partition, reset_time)
+                state = PartitionFetch(partition, reset_time, self._fetcher.counters)
                 self._fetcher.partitions[partition] = state
                 self._order.append(state)
         self._fetcher.wake()
@@ -416,13 +439,17 @@ class Consumer:
 
     def _raise_first_error(self) -> None:
         for state in self._order:
-            if state.error is not None:
-                raise state.error
+            state.raise_error()
 
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "consumer")
         if not self._is_open:
-            raise ClosedClientError("the consumer is closed" if self._is_closed else "the consumer is not started")
+            raise ClosedClientError(
+                "the consumer is closed; make a new one"
+                if self._is_closed
+                else "the consumer is not started: use async with, or await start()"
+            )
+        self._resolver.check()
         if self._failure is not None:
             raise ClosedClientError("the consumer stopped after an internal error") from self._failure
 

@@ -59,3 +59,17 @@ def detail_from_status(status: bytes) -> pb.ErrorDetail | None:
     except DecodeError:
         return None
     return None
+
+
+def fresh_copy(error: RaftMQError) -> RaftMQError:
+    """The same error again, to raise it once more: tracebacks of many raises and tasks do not mix. Raise it ``from error.__cause__``."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    return copy
+
+
+def name_of(error: BaseException) -> str:
+    """A short name for logs and counters, from a closed vocabulary: the code's, or the class's."""
+    code = error.code if isinstance(error, RaftMQError) else None
+    return code.name if code is not None else type(error).__name__

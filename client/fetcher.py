@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
-from raftmq.client.error_details import error_from_detail
+from raftmq.client.error_details import error_from_detail, name_of
 from raftmq.client.leader_calls import list_offsets
+from raftmq.client.logs import log
+from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.client.resolver import Leader, Resolver
 from raftmq.client.transport import POLL
@@ -54,6 +56,7 @@ class Fetcher:
         self._limits = limits
         self._on_data = on_data
         self._on_crash = on_crash
+        self.counters = ConsumerCounters()
         self._wake = asyncio.Event()
         self._polls: dict[str, set[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -70,8 +73,13 @@ class Fetcher:
         ]
         self.wake()
 
+    @property
+    def polls_in_flight(self) -> int:
+        """Polls that are not answered."""
+        return sum(map(len, self._polls.values()))
+
     async def close(self) -> None:
-        """Stop everything."""
+        """Stop everything. Waits only for the end of its tasks."""
         if self._timer is not None:
             self._timer.cancel()
         polls = [task for tasks in self._polls.values() for task in tasks]
@@ -91,7 +99,7 @@ class Fetcher:
             await self._unprepared.wait()
             self._unprepared.clear()
             try:
-                await self.prepare(self._unready())
+                await self.prepare(self._unready(), self._limits.request_timeout_seconds)
                 backoff.reset()
             except RaftMQError as error:
                 if not error.retriable:
@@ -102,15 +110,17 @@ class Fetcher:
     def _unready(self) -> list[PartitionFetch]:
         return [p for p in self.partitions.values() if p.error is None and (not p.topic_id or p.position is None)]
 
-    async def prepare(self, partitions: Iterable[PartitionFetch]) -> None:
-        """Find the topics and positions of `partitions`; one for which that is impossible gets its `error`.
+    async def prepare(self, partitions: Iterable[PartitionFetch], timeout_seconds: float) -> None:
+        """Find the topics and positions of `partitions` in that time; one for which that is impossible gets its `error`.
 
         Raises:
             RaftMQError: a retriable failure; the partitions are left as they were.
         """
         wanted = list(partitions)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
         for partition in wanted:
-            await self._find_topic(partition)
+            await self._find_topic(partition, max(deadline - loop.time(), settings.LAST_TRY_SECONDS))
         missing = [p for p in wanted if p.error is None and p.position is None]
         for partition in missing:
             if partition.reset_time is None:
@@ -123,7 +133,8 @@ class Fetcher:
             return
         numbers = {p.topic_partition: p.poll_number for p in missing}
         try:
-            found = await list_offsets(self._resolver, times, self._limits.request_timeout_seconds)
+            remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
+            found = await list_offsets(self._resolver, times, remaining)
         except RaftMQError as error:
             if not error.retriable:
                 for partition in missing:
@@ -139,12 +150,12 @@ class Fetcher:
         self._wake.set()
         self._on_data()
 
-    async def _find_topic(self, partition: PartitionFetch) -> None:
+    async def _find_topic(self, partition: PartitionFetch, timeout_seconds: float) -> None:
         if partition.topic_id:
             return
         topic, number = partition.topic_partition
         try:
-            info = await self._resolver.topic(topic, self._limits.request_timeout_seconds)
+            info = await self._resolver.topic(topic, timeout_seconds)
         except RaftMQError as error:
             if error.retriable:
                 raise
@@ -165,6 +176,8 @@ class Fetcher:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._resolver.failure is not None:
+                return  # the consumer's next call says so
             for address, partitions in self._hungry().items():
                 tasks = self._polls.setdefault(address, set())
                 if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
@@ -186,7 +199,7 @@ class Fetcher:
                 continue
             leader = self._resolver.leader(partition.group_id)
             if leader is not None:
-                address = self._resolver.node_connection(leader.node_id).address
+                address = self._resolver.address(leader)
                 hungry.setdefault(address, []).append((partition, leader))
         return hungry
 
@@ -204,7 +217,7 @@ class Fetcher:
         self._wake.set()
 
     async def _poll(self, address: str, wanted: list[tuple[PartitionFetch, Leader]]) -> None:
-        limits = self._limits
+        limits, loop = self._limits, asyncio.get_running_loop()
         sent = {(p.topic_id, p.topic_partition.partition): (p, p.begin_poll(leader)) for p, leader in wanted}
         request = pb.PollRequest(
             metadata_revision=self._resolver.metadata_revision,
@@ -223,13 +236,16 @@ class Fetcher:
         )
         try:
             timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS
+            started = loop.time()
             response = await self._resolver.connection(address).call(POLL, request, timeout_seconds)
         except RaftMQError as error:
             self._resolver.suspect(address)
+            self.counters.requests.note_error(error)
             for partition, number in sent.values():
                 if partition.end_poll(number):
                     self._on_refused(partition, error)
         else:
+            self.counters.requests.observe(loop.time() - started)
             self._on_response(sent, response)
         finally:
             self._wake.set()
@@ -243,7 +259,9 @@ class Fetcher:
             partition.high_watermark = max(partition.high_watermark, result.high_watermark)
             if result.HasField("error"):
                 topic, at = partition.topic_partition
-                self._on_refused(partition, error_from_detail(result.error, f"{topic}/{at}"))
+                error = error_from_detail(result.error, f"{topic}/{at}")
+                self.counters.requests.note_error(error)
+                self._on_refused(partition, error)
             else:
                 partition.failures = 0
                 partition.add(result.base_offsets, result.batches)
@@ -258,9 +276,9 @@ class Fetcher:
             self._on_out_of_range(partition, error)
         elif isinstance(error, NotLeaderError):
             if not self._resolver.note_not_leader(partition.group_id, error):
-                self._pause(partition, error.retry_after_ms / 1000)
+                self._pause(partition, error)
         elif error.retriable:
-            self._pause(partition, error.retry_after_ms / 1000)
+            self._pause(partition, error)
         else:
             partition.error = error
             self._on_data()
@@ -268,26 +286,40 @@ class Fetcher:
     def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
         """Records before the log start are gone: reset as the consumer was told to, once what is buffered is read."""
         if partition.has_records:
-            self._pause(partition, 0.0)
+            self._pause(partition, error)
         elif partition.reset_time is None:
             partition.error = error
             self._on_data()
         else:
+            topic, number = partition.topic_partition
+            data = (topic, number, partition.fetch_offset, error.log_start_offset, error.high_watermark)
+            log.warning("position_reset topic=%s partition=%d offset=%d log_start_offset=%d high_watermark=%d", *data)
             partition.seek(None, partition.reset_time)
             self._unprepared.set()
 
-    def _pause(self, partition: PartitionFetch, at_least_seconds: float) -> None:
+    def _pause(self, partition: PartitionFetch, error: RaftMQError) -> None:
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
         backoff.failures = partition.failures
         partition.failures += 1
-        pause = max(backoff.next_seconds(), at_least_seconds)
+        pause = max(backoff.next_seconds(), error.retry_after_ms / 1000)
         partition.not_before = asyncio.get_running_loop().time() + pause
+        topic, number = partition.topic_partition
+        data = (topic, number, name_of(error), partition.failures)
+        if partition.failures == settings.FAILURES_BEFORE_WARNING:
+            log.warning("partition_unavailable topic=%s partition=%d error_code=%s failures=%d", *data)
+        else:
+            log.debug("poll_retried topic=%s partition=%d error_code=%s failures=%d", *data)
 
     def _on_topology(self) -> None:
         """Leave a poll at a former leader, which may be frozen, and go to the new one."""
         for partition in self.partitions.values():
             leader = self._resolver.leader(partition.group_id)
             if leader is not None and leader.leader_epoch > partition.leader_epoch:
+                if partition.leader_epoch:
+                    topic, number = partition.topic_partition
+                    data = (topic, number, leader.node_id, leader.leader_epoch)
+                    log.info("leader_changed topic=%s partition=%d node_id=%d leader_epoch=%d", *data)
+                    partition.leader_epoch = leader.leader_epoch
                 if partition.polled is not None:
                     partition.forget_poll()
                 partition.not_before = 0.0

@@ -1,4 +1,7 @@
-"""Tells a client object that the process was forked under it: connections, threads and loops do not survive a fork."""
+"""Tells a client object that the process was forked under it: connections, threads and loops do not survive a fork.
+
+Nor does gRPC: once used, it is of no use in a forked child, not even for new connections (tried: they never connect).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from raftmq.errors import ForkedClientError
 
 class _Process:
     generation = 0
+    grpc_generation: int | None = None
+    """Of the process in which gRPC was used first; None: not yet."""
 
 
 def _on_fork_in_child() -> None:
@@ -26,6 +31,14 @@ def current_generation() -> int:
 def check_not_forked(generation: int, name: str) -> None:
     """Raise `ForkedClientError` when this process is not the one that `generation` was noted in."""
     if generation != _Process.generation:
+        raise ForkedClientError(f"this {name} was opened in the parent process and cannot be used after fork")
+
+
+def check_grpc_usable() -> None:
+    """Note that gRPC is used here; raise `ForkedClientError` when it was used before the process was forked."""
+    if _Process.grpc_generation is None:
+        _Process.grpc_generation = _Process.generation
+    if _Process.grpc_generation != _Process.generation:
         raise ForkedClientError(
-            f"this {name} was opened in the parent process and cannot be used after fork; open a new one here"
+            "the parent process had used a client before it forked this one; none can be opened here"
         )

@@ -107,7 +107,7 @@ def _by_leader(resolver: Resolver, targets: list[Target]) -> tuple[dict[str, lis
         if leader is None:
             error = NoLeaderError(f"{target.topic_partition.topic}/{target.topic_partition.partition} has no leader")
         else:
-            groups.setdefault(resolver.node_connection(leader.node_id).address, []).append(target)
+            groups.setdefault(resolver.address(leader), []).append(target)
     return groups, error
 
 

@@ -13,7 +13,10 @@ from typing import Protocol
 
 from raftmq.client import settings
 from raftmq.client.append_frame import PartitionBatches, serialize_append
-from raftmq.client.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.background import Backoff, spawn
+from raftmq.client.error_details import name_of
+from raftmq.client.logs import log
+from raftmq.client.metrics import ProducerCounters
 from raftmq.client.partition_queue import Attempt, PartitionQueue
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import AppendStream
@@ -54,6 +57,7 @@ class NodeSender:
         *,
         codec: int,
         request_timeout_seconds: float,
+        counters: ProducerCounters,
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self.address = address
@@ -61,11 +65,13 @@ class NodeSender:
         self._handler = handler
         self._codec = codec
         self._request_timeout_seconds = request_timeout_seconds
+        self._counters = counters
         self._on_crash = on_crash
         self._loop = asyncio.get_running_loop()
         self._queues: dict[PartitionQueue, None] = {}
         self._pending: dict[int, _Request] = {}
-        self._bytes_in_flight = 0
+        self.bytes_in_flight = 0
+        """Of unanswered requests (written here only)."""
         self._last_correlation_id = 0
         self._wake = asyncio.Event()
         self._stream: AppendStream | None = None
@@ -81,11 +87,20 @@ class NodeSender:
         self._queues[queue] = None
         self._wake.set()
 
-    async def close(self) -> None:
-        """Give the stream up; unanswered requests are handed back as lost."""
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None] | None, ...]:
+        """What runs; whoever cancels it must `drop` afterwards."""
+        return (self._writer, self._reader)
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Unanswered requests."""
+        return len(self._pending)
+
+    def drop(self) -> None:
+        """Give the stream up for good; unanswered requests are handed back as lost."""
         if self._gather_timer is not None:
             self._gather_timer.cancel()
-        await cancel_and_wait(self._writer, self._reader)
         self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: the producer was closed"))
 
     def check_late(self, now: float) -> None:
@@ -122,12 +137,13 @@ class NodeSender:
 
     def _open_stream(self) -> AppendStream:
         stream = self._resolver.connection(self.address).append_stream()
+        log.debug("append_stream_opened address=%s", self.address)
         self._stream = stream
         self._reader = spawn(self._read_forever(stream), f"raftmq-append-answers-{self.address}", self._on_crash)
         return stream
 
     def _build_request(self) -> bytes | None:
-        if not self._queues or self._bytes_in_flight >= settings.NODE_BYTES_IN_FLIGHT_MAX:
+        if not self._queues or self.bytes_in_flight >= settings.NODE_BYTES_IN_FLIGHT_MAX:
             return None
         now = self._loop.time()
         if now < self._not_before:
@@ -138,7 +154,7 @@ class NodeSender:
         sent: list[SentPartition] = []
         for queue in list(self._queues):
             leader = self._resolver.leader(queue.group_id)
-            if leader is None or self._resolver.node_connection(leader.node_id).address != self.address:
+            if leader is None or self._resolver.address(leader) != self.address:
                 self._remove(queue)
                 self._handler.reschedule(queue)
                 continue
@@ -189,6 +205,7 @@ class NodeSender:
 
     def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> bytes:
         self._last_correlation_id += 1
+        self._counters.retries_total += sum(attempt.number > 1 for _, attempts in sent for attempt in attempts)
         request = serialize_append(
             self._last_correlation_id,
             self._resolver.metadata_revision,
@@ -199,7 +216,7 @@ class NodeSender:
             ],
         )
         self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, now)
-        self._bytes_in_flight += payload_bytes
+        self.bytes_in_flight += payload_bytes
         return request
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -215,8 +232,9 @@ class NodeSender:
         request = self._pending.pop(response.correlation_id, None)
         if request is None:
             return
-        self._bytes_in_flight -= request.payload_bytes
+        self.bytes_in_flight -= request.payload_bytes
         self._backoff.reset()
+        self._counters.requests.observe(self._loop.time() - request.sent_at)
         self._handler.on_answer(request.sent, response)
         if self._queues:
             self._wake.set()
@@ -228,8 +246,9 @@ class NodeSender:
         self._stream = None
         if stream is not None:
             stream.cancel()
+            log.debug("append_stream_ended address=%s error_code=%s", self.address, name_of(error))
         lost, self._pending = list(self._pending.values()), {}
-        self._bytes_in_flight = 0
+        self.bytes_in_flight = 0
         self._not_before = self._loop.time() + self._backoff.next_seconds()
         self._resolver.suspect(self.address)
         for request in lost:

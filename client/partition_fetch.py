@@ -13,6 +13,8 @@ from typing import NamedTuple
 from raftmq.batch_header import HEADER_BYTES, BatchFormatError, parse_header, validate
 from raftmq.client import settings
 from raftmq.client.batch_codec import decode_records
+from raftmq.client.error_details import fresh_copy
+from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.resolver import Leader
 from raftmq.errors import CorruptBatchError, RaftMQError, UnsupportedCompressionError
 from raftmq.types import Record, TopicPartition
@@ -28,8 +30,9 @@ class FetchedBatch(NamedTuple):
 class PartitionFetch:
     """See the module."""
 
-    def __init__(self, topic_partition: TopicPartition, reset_time: int | None) -> None:
+    def __init__(self, topic_partition: TopicPartition, reset_time: int | None, counters: ConsumerCounters) -> None:
         self.topic_partition = topic_partition
+        self._counters = counters
         self.topic_id = 0
         """0 until the topic was found."""
         self.group_id = 0
@@ -99,6 +102,7 @@ class PartitionFetch:
             added += len(data)
             self.fetch_offset = end
         self.buffered_bytes += added
+        self._counters.bytes_total += added
         return added
 
     def seek(self, offset: int | None, reset_time: int | None) -> int:
@@ -122,6 +126,11 @@ class PartitionFetch:
     def has_records(self) -> bool:
         """Whether a read can return something now, or raise."""
         return not self.is_paused and (self.error is not None or self._next < len(self._records) or bool(self._batches))
+
+    def raise_error(self) -> None:
+        """Raise the error that stopped the partition, if there is one."""
+        if self.error is not None:
+            raise fresh_copy(self.error) from self.error.__cause__
 
     def take(self, count_max: int) -> Sequence[Record]:
         """The next records, at most `count_max` and at most the rest of one batch; empty when there are none.
@@ -161,10 +170,12 @@ class PartitionFetch:
             records = self._decode(fetched)
             self._batches.popleft()
             self.buffered_bytes -= len(fetched.data)
+            self._counters.batches_total += 1
+            self._counters.records_total += len(records)
             position = self.position or 0
             self._records = records[position - fetched.base_offset :] if position > fetched.base_offset else records
-        if not self._records and self.error is not None:
-            raise self.error
+        if not self._records:
+            self.raise_error()
 
     def _decode(self, fetched: FetchedBatch) -> list[Record]:
         topic, partition = self.topic_partition

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from raftmq.client import settings
 from raftmq.client.producer_batch import ProducerBatch
 from raftmq.client.resolver import Leader
+from raftmq.errors import RaftMQError
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class PartitionQueue:
         """No retry before this time."""
         self.failures = 0
         """Retriable failures since the last success; sets the pace."""
+        self.last_error: RaftMQError | None = None
+        """The last of those failures; None after a success (written by the dispatcher, for messages)."""
         self.is_broken = False
         """A sequence was given up; see the module."""
         self.is_scheduled = False

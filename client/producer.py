@@ -1,9 +1,9 @@
-"""`Producer`: takes records, gathers them into batches, and sees each batch through to its outcome.
+"""`Producer`: takes records, gathers them into batches and hands those to the dispatcher, which sees each to its outcome.
 
-Must not know gRPC (that is the transport's part) or who leads what (the resolver's). Invariants: a batch's outcome is reported
-once; a batch whose outcome is unknown is only ever repeated under the same sequence; buffered bytes never exceed `buffer_memory`.
+Must not know gRPC (that is the transport's part), who leads what (the resolver's) or retries (the dispatcher's). Invariant:
+buffered bytes never exceed `buffer_memory`.
 
-Source: KIP-98 (idempotent producer), KIP-360 (epoch bump by the client), KIP-480 and KIP-794 (sticky partitions).
+Source: KIP-98 (idempotent producer), KIP-480 and KIP-794 (sticky partitions).
 """
 
 from __future__ import annotations
@@ -13,44 +13,35 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from raftmq.client import settings
 from raftmq.client.accumulator import Accumulator, TopicState
-from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.batch_codec import CODECS
 from raftmq.client.byte_budget import ByteBudget
-from raftmq.client.error_details import error_from_detail
+from raftmq.client.dispatcher import Dispatcher
 from raftmq.client.fork_guard import check_not_forked, current_generation
-from raftmq.client.node_sender import NodeSender, SentPartition
-from raftmq.client.partition_queue import Attempt, PartitionQueue
+from raftmq.client.logs import log
+from raftmq.client.metrics import ProducerMetrics
 from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName
-from raftmq.client.producer_batch import BulkDelivery, Delivery, ProducerBatch
+from raftmq.client.producer_batch import BulkDelivery, Delivery
 from raftmq.client.record_checks import Serializer, check_headers, check_pairs, to_bytes
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import INIT_PRODUCER, GrpcTransport, Transport
 from raftmq.errors import (
     BufferFullError,
     ClosedClientError,
-    ClosedInFlightError,
-    DeliveryExpiredError,
-    DeliveryTimeoutError,
     InvalidArgumentError,
-    NotLeaderError,
-    Outcome,
-    OutOfOrderSequenceError,
-    ProtocolError,
     RaftMQError,
     RecordTooLargeError,
-    UnknownPartitionError,
-    UnknownProducerError,
-    UnknownTopicError,
     UnsupportedCompressionError,
 )
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import RecordMetadata
 
 CompressionType = Literal["lz4", "zstd", "snappy"]
+CLOSED: Final = "the producer is closed; make a new one"
+NOT_STARTED: Final = "the producer is not started: use async with, or await start()"
 
 
 class Producer:
@@ -81,7 +72,7 @@ class Producer:
         compression_type: None, ``"lz4"``, ``"zstd"`` or ``"snappy"``.
         enable_idempotence: write each record once.
         buffer_memory: bytes of records that are taken and not yet acknowledged; `send` waits when it is used up.
-        max_block_ms: how long `send` waits for buffer space, or for the topic to be found.
+        max_block_ms: how long `start` may take, and how long `send` waits for buffer space, or for the topic to be found (for each).
         delivery_timeout_ms: from taking a record to giving up on it.
         request_timeout_ms: how long a broker may take for one request before it is repeated.
         partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
@@ -110,7 +101,7 @@ class Producer:
         transport: Transport | None = None,
     ) -> None:
         if compression_type not in CODECS:
-            raise UnsupportedCompressionError(f"compression_type {compression_type!r}: use lz4, zstd, snappy or None")
+            raise UnsupportedCompressionError(f"compression_type {compression_type!r} is not known")
         if not 1024 <= max_batch_size <= settings.REQUEST_BYTES_MAX - settings.MIB:
             raise InvalidArgumentError(f"max_batch_size must be 1 KiB to 2.5 MiB, not {max_batch_size}")
         if buffer_memory < settings.BULK_CHUNK_BYTES:
@@ -120,38 +111,36 @@ class Producer:
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
         self.client_id = client_id
-        self._codec = CODECS[compression_type]
         self._is_idempotent = enable_idempotence
         self._max_block_seconds = max_block_ms / 1000
-        self._delivery_timeout_seconds = delivery_timeout_ms / 1000
-        self._request_timeout_seconds = request_timeout_ms / 1000
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
         self._budget = ByteBudget(buffer_memory)
-        self._source = random.Random()
+        source = random.Random()
+        self._dispatcher = Dispatcher(
+            self._resolver,
+            self._budget,
+            codec=CODECS[compression_type],
+            request_timeout_seconds=request_timeout_ms / 1000,
+            delivery_timeout_seconds=delivery_timeout_ms / 1000,
+            source=source,
+        )
         self._accumulator = Accumulator(
             batch_bytes_max=max_batch_size,
-            codec=self._codec,
+            codec=CODECS[compression_type],
             linger_seconds=linger_ms / 1000,
-            delivery_timeout_seconds=self._delivery_timeout_seconds,
+            delivery_timeout_seconds=delivery_timeout_ms / 1000,
             partitioner=PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner,
-            source=self._source,
+            source=source,
             has_leader=lambda group_id: self._resolver.leader(group_id) is not None,
-            on_active=self._on_active,
-            on_ready=self.reschedule,
+            on_active=self._dispatcher.on_active,
+            on_ready=self._dispatcher.reschedule,
         )
         self._generation = current_generation()
-        self._active: dict[PartitionQueue, None] = {}  # those with anything outstanding
-        self._senders: dict[str, NodeSender] = {}
-        self._leaderless: set[PartitionQueue] = set()
-        self._unobserved_error: ProducerBatch | None = None
-        self._ticker: asyncio.Task[None] | None = None
-        self._tick_needed = asyncio.Event()
         self._close_lock = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
-        self._failure: BaseException | None = None
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -167,21 +156,24 @@ class Producer:
         check_not_forked(self._generation, "producer")
         if self._is_closed or self._is_open:
             raise ClosedClientError("a producer is started once; make a new one")
+        deadline = asyncio.get_running_loop().time() + self._max_block_seconds
         try:
             await self._resolver.start(self._max_block_seconds)
             if self._is_idempotent:
                 request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
+                remaining = max(deadline - asyncio.get_running_loop().time(), settings.LAST_TRY_SECONDS)
                 # Asking twice only wastes an id, so an unknown outcome is no reason to give up.
-                answer = await self._resolver.call_any(INIT_PRODUCER, request, self._max_block_seconds, is_read=True)
+                answer = await self._resolver.call_any(INIT_PRODUCER, request, remaining, is_read=True)
                 self._accumulator.producer_id = answer.producer_id
                 self._accumulator.producer_epoch = answer.epoch
+            self._resolver.check()  # closed meanwhile
         except BaseException:
             self._is_closed = True
             await self._resolver.close()
             raise
-        self._resolver.subscribe(self._on_topology)
-        self._ticker = spawn(self._tick_forever(), "raftmq-producer-clock", self._on_crash)
+        self._dispatcher.start()
         self._is_open = True
+        log.info("producer_started client_id=%s producer_id=%d", self.client_id, self._accumulator.producer_id)
 
     async def close(self) -> None:
         """Flush, then close. Calling it again does nothing.
@@ -198,11 +190,15 @@ class Producer:
                 return
             was_open, self._is_open = self._is_open, False
             try:
-                if was_open and self._failure is None:
-                    await self._flush()
+                if was_open and self._dispatcher.failure is None:
+                    await self._dispatcher.drain()
             finally:
                 self._is_closed = True
-                await self._tear_down()
+                try:
+                    await self._dispatcher.close()
+                finally:
+                    await self._resolver.close()
+                    log.info("producer_closed client_id=%s", self.client_id)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -241,9 +237,10 @@ class Producer:
             headers: pairs of name and bytes.
 
         Returns:
-            A `Delivery`. Awaiting it gives the `RecordMetadata` once the record is on disk on a majority, or raises:
-            `DeliveryTimeoutError` or `ClosedInFlightError` (may be written), `DeliveryExpiredError`, `RecordTooLargeError` or
-            another `RaftMQError` (see its `outcome`). Whoever does not await it learns of a failure from `flush` or `close`.
+            A `Delivery`. Awaiting it gives the `RecordMetadata` once the record is on disk on a majority, or raises, at most
+            `delivery_timeout_ms` after the record was taken: `DeliveryTimeoutError` or `ClosedInFlightError` (may be written),
+            `DeliveryExpiredError`, `RecordTooLargeError` or another `RaftMQError` (see its `outcome`). Whoever does not await it
+            learns of a failure from `flush` or `close`.
 
         Raises (the record was not taken):
             UnknownTopicError, UnknownPartitionError: there is none.
@@ -286,7 +283,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> RecordMetadata:
-        """`send`, then wait for the acknowledgement. Raises what both raise; cancelled while waiting, the record may be written."""
+        """`send`, then wait for the acknowledgement, at most `delivery_timeout_ms`.
+
+        Raises what both raise; cancelled while waiting, the record may be written.
+        """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def send_many(
@@ -299,7 +299,8 @@ class Producer:
     ) -> BulkDelivery:
         """Take many records as (key, value) pairs: the fast way, without an object per record.
 
-        Waits for buffer space as it goes, so the iterable may be endless in size; it is read in pieces of about 128 KiB.
+        Waits for buffer space as it goes, at most `max_block_ms` each time, so the iterable may be endless in size; it is read in
+        pieces of about 128 KiB.
         Records get the time of being taken, to within the life of their batch.
 
         Returns:
@@ -344,16 +345,39 @@ class Producer:
         Cancelling stops the waiting only.
         """
         self._check_usable()
-        await self._flush()
+        await self._dispatcher.drain()
+
+    def metrics(self) -> ProducerMetrics:
+        """What the producer has counted since its start, and what is under way now. Cheap; does not wait; also after `close`."""
+        dispatcher = self._dispatcher
+        counters, requests = dispatcher.counters, dispatcher.counters.requests
+        return ProducerMetrics(
+            records_total=counters.records_total,
+            batches_total=counters.batches_total,
+            bytes_total=counters.bytes_total,
+            failed_records_total=counters.failed_records_total,
+            failed_batches_total=counters.failed_batches_total,
+            retries_total=counters.retries_total,
+            requests_total=requests.requests_total,
+            request_seconds_sum=requests.seconds_sum,
+            request_seconds_max=requests.seconds_max,
+            errors_total=dict(requests.errors),
+            requests_in_flight=sum(sender.requests_in_flight for sender in dispatcher.senders.values()),
+            bytes_in_flight=sum(sender.bytes_in_flight for sender in dispatcher.senders.values()),
+            batches_waiting=sum(len(queue.batches()) for queue in dispatcher.active),
+            buffer_bytes=self._budget.used_bytes,
+            buffer_bytes_max=self._budget.bytes_max,
+        )
 
     # ------------------------------------------------------------------------------------------------- taking records in
 
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "producer")
         if not self._is_open:
-            raise ClosedClientError("the producer is closed" if self._is_closed else "the producer is not started")
-        if self._failure is not None:
-            raise ClosedClientError("the producer stopped after an internal error") from self._failure
+            raise ClosedClientError(CLOSED if self._is_closed else NOT_STARTED)
+        self._resolver.check()
+        if self._dispatcher.failure is not None:
+            raise ClosedClientError("the producer stopped after an internal error") from self._dispatcher.failure
 
     async def _topic(self, name: str) -> TopicState:
         """The topic's queues; waits only for one that is not in the topology yet."""
@@ -369,207 +393,10 @@ class Producer:
                 await self._budget.acquire(size)
         except TimeoutError:
             raise BufferFullError(
-                f"no {size} bytes free in the buffer of {self._budget.bytes_max} within {self._max_block_seconds:g} s"
+                f"no room for {size} bytes in the buffer of {self._budget.bytes_max} within {self._max_block_seconds:g} s"
             ) from None
-        if not self._is_open:
-            self._budget.release(size)
-            self._check_usable()
-
-    # -------------------------------------------------------------------------------------------------------- scheduling
-
-    def _on_active(self, queue: PartitionQueue) -> None:
-        self._active[queue] = None
-        self._tick_needed.set()
-
-    def reschedule(self, queue: PartitionQueue) -> None:
-        """Put the queue on the list of whoever leads its partition now."""
-        leader = self._resolver.leader(queue.group_id)
-        if leader is None or self._is_closed:
-            self._leaderless.add(queue)
-            queue.is_scheduled = True  # the next change of the topology brings it back
-            return
-        address = self._resolver.node_connection(leader.node_id).address
-        sender = self._senders.get(address)
-        if sender is None:
-            sender = self._senders[address] = NodeSender(
-                address,
-                self._resolver,
-                self,
-                codec=self._codec,
-                request_timeout_seconds=self._request_timeout_seconds,
-                on_crash=self._on_crash,
-            )
-        sender.schedule(queue)
-
-    def _on_topology(self) -> None:
-        if self._is_closed:
-            return
-        leaderless, self._leaderless = self._leaderless, set()
-        for queue in leaderless:
-            queue.is_scheduled = False
-            self.reschedule(queue)
-        for queue in list(self._active):
-            leader = self._resolver.leader(queue.group_id)
-            if leader is not None and queue.sent_to is not None and leader.leader_epoch > queue.sent_to.leader_epoch:
-                # A frozen leader answers nothing: its successor gets the batches at once, under the same sequences.
-                queue.abandon_sent()
-                queue.not_before = 0.0
-                self.reschedule(queue)
-
-    # ----------------------------------------------------------------------------------------------------------- answers
-
-    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse) -> None:
-        """A request was answered: judge each partition. Called by the senders."""
-        whole = error_from_detail(response.error) if response.HasField("error") else None
-        if whole is None and len(response.partitions) != len(sent):
-            whole = ProtocolError(f"{len(response.partitions)} partitions answered, {len(sent)} were asked")
-        for number, (queue, attempts) in enumerate(sent):
-            acknowledged: Sequence[int] = ()
-            error = whole
-            if whole is None:
-                result = response.partitions[number]
-                acknowledged = result.base_offsets
-                if result.HasField("error"):
-                    error = error_from_detail(result.error, f"{queue.topic}/{queue.partition}")
-            for attempt, base_offset in zip(attempts, acknowledged, strict=False):
-                self._finish(queue, attempt.batch, base_offset, None)
-            rest = attempts[len(acknowledged) :]
-            if acknowledged:
-                queue.failures = 0
-            if rest:
-                self._on_refused(queue, rest, error or ProtocolError("the broker left a batch without an answer"))
-            self._resume(queue)
-
-    def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
-        """A request will not be answered: repeat it under the same sequences. Called by the senders."""
-        for queue, attempts in sent:
-            queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
-            self._pause(queue, 0.0)
-            self._resume(queue)
-
-    def _on_refused(self, queue: PartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
-        """The first of these attempts met `error`, the rest were not tried after it."""
-        batch, number = attempts[0]
-        if batch.is_done or batch.attempt != number or not batch.is_sent:
-            queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
-            return
-        if isinstance(error, UnknownTopicError | UnknownPartitionError):
-            for waiting in queue.batches():
-                self._finish(queue, waiting, -1, error)
-            return
-        queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
-        if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
-            # Definite for all copies of the batch that this leader could still accept; older ones the next epoch fences.
-            batch.may_be_applied = False
-            if queue.is_head(batch):
-                queue.is_broken = True  # nothing before it is under way: what it follows was given up, or has expired
-            self._pause(queue, 0.0)
-        elif isinstance(error, NotLeaderError):
-            has_better = self._resolver.note_not_leader(queue.group_id, error)
-            self._pause(queue, error.retry_after_ms / 1000, is_first_free=has_better)
-        elif error.retriable:
-            self._pause(queue, error.retry_after_ms / 1000)
-        else:
-            self._give_up(queue, batch, error)
-
-    def _pause(self, queue: PartitionQueue, at_least_seconds: float, *, is_first_free: bool = False) -> None:
-        """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._source)
-        backoff.failures = queue.failures
-        pause = backoff.next_seconds()
-        if is_first_free and queue.failures == 0:
-            pause = 0.0
-        queue.failures += 1
-        queue.not_before = asyncio.get_running_loop().time() + max(pause, at_least_seconds)
-
-    def _resume(self, queue: PartitionQueue) -> None:
-        if queue.is_idle:
-            queue.is_flushing = False
-            self._active.pop(queue, None)
-        elif not queue.is_scheduled:
-            self.reschedule(queue)
-
-    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: RaftMQError) -> None:
-        """End a batch without success; if it had a sequence, those after it cannot follow it."""
-        if batch.attempt > 0:
-            queue.is_broken = True
-        self._finish(queue, batch, -1, error)
-
-    def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: RaftMQError | None) -> None:
-        if batch.is_done:
-            return
-        queue.finish(batch)
-        batch.finish(base_offset, error)
-        self._budget.release(batch.reserved_bytes)
-        if error is not None and self._unobserved_error is None and not batch.is_observed:
-            self._unobserved_error = batch
-
-    # ------------------------------------------------------------------------------------------------------------- time
-
-    async def _tick_forever(self) -> None:
-        """Give up what is overdue; sleeps without waking while nothing is outstanding."""
-        while True:
-            await self._tick_needed.wait()
-            self._tick_needed.clear()
-            while self._active:
-                await asyncio.sleep(settings.TICK_SECONDS)
-                self._expire(asyncio.get_running_loop().time())
-
-    def _expire(self, now: float) -> None:
-        for sender in self._senders.values():
-            sender.check_late(now)
-        for queue in list(self._active):
-            for batch in queue.expired(now):
-                self._give_up(queue, batch, self._expiry_error(batch))
-            self._resume(queue)
-
-    def _expiry_error(self, batch: ProducerBatch) -> RaftMQError:
-        where = f"{batch.topic}/{batch.partition}: {batch.count} records"
-        seconds = self._delivery_timeout_seconds
-        if batch.is_sent or batch.may_be_applied:
-            return DeliveryTimeoutError(f"{where} were not acknowledged within {seconds:g} s; they may be written")
-        return DeliveryExpiredError(f"{where} could not be written within {seconds:g} s")
-
-    # ----------------------------------------------------------------------------------------------------------- closing
-
-    async def _flush(self) -> None:
-        outstanding = []
-        for queue in list(self._active):
-            queue.is_flushing = True
-            outstanding += queue.batches()
-            self.reschedule(queue)
-        for batch in outstanding:
-            await batch.wait_done()
-        failed, self._unobserved_error = self._unobserved_error, None
-        if failed is not None and not failed.is_observed:
-            failed.raise_error()
-
-    async def _tear_down(self) -> None:
-        senders, self._senders = list(self._senders.values()), {}
-        error: RaftMQError = ClosedClientError("the producer was closed")
         try:
-            await cancel_and_wait(self._ticker)
-            for sender in senders:
-                await sender.close()
-        finally:
-            for queue in list(self._active):
-                for batch in queue.batches():
-                    is_open = batch.is_sent or batch.may_be_applied
-                    outcome = (
-                        ClosedInFlightError("the producer was closed; the batch may be written") if is_open else error
-                    )
-                    self._finish(queue, batch, -1, outcome)
-            self._active.clear()
-            self._budget.fail_waiters(error)
-            await self._resolver.close()
-
-    def _on_crash(self, error: BaseException) -> None:
-        """A background task ended by a defect: nobody must wait forever for what it would have done."""
-        self._failure = self._failure or error
-        failed = ClosedInFlightError("the producer stopped after an internal error; the batch may be written")
-        failed.__cause__ = error
-        for queue in list(self._active):
-            for batch in queue.batches():
-                self._finish(queue, batch, -1, failed)
-        self._active.clear()
-        self._budget.fail_waiters(failed)
+            self._check_usable()
+        except RaftMQError:
+            self._budget.release(size)
+            raise

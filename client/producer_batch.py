@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from raftmq.client.batch_codec import EncodedBody, Headers, encode_body
+from raftmq.client.error_details import fresh_copy
 from raftmq.errors import RaftMQError
 from raftmq.types import RecordMetadata
 
@@ -193,13 +194,9 @@ class ProducerBatch:
         return self.first_timestamp_ms if self._timestamps is None else self._timestamps[position]
 
     def raise_error(self) -> None:
-        """Raise the outcome if it is a failure: a fresh copy for each caller, as tracebacks of many tasks do not mix."""
+        """Raise the outcome if it is a failure."""
         if self.error is not None:
-            error = self.error
-            copy = type(error).__new__(type(error), *error.args)
-            copy.args = error.args
-            copy.__dict__.update(error.__dict__)
-            raise copy from error.__cause__
+            raise fresh_copy(self.error) from self.error.__cause__
 
 
 class Delivery:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.error_details import fresh_copy, name_of
+from raftmq.client.logs import Pace, log
 from raftmq.client.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
 from raftmq.errors import (
     BootstrapError,
@@ -22,12 +25,17 @@ from raftmq.errors import (
     InvalidArgumentError,
     NotLeaderError,
     Outcome,
+    PermissionDeniedError,
     RaftMQError,
     RequestTimedOutError,
     UnknownTopicError,
+    UnsupportedVersionError,
     WrongClusterError,
 )
 from raftmq.proto import queue_pb2 as pb
+
+REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)
+"""What does not pass by waiting: a client that meets nothing else at its start says so instead of trying on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +86,15 @@ class Resolver:
         self._refused: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._change = asyncio.Event()
-        self._watch_task: asyncio.Task[None] | None = None
+        self._watch_tasks: set[asyncio.Task[None]] = set()
+        """The one that watches, and those before it that are ending."""
         self._watch_address = ""
         self._has_topology = asyncio.Event()
         self._failure: BaseException | None = None
-        self._last_error: RaftMQError | None = None
+        self._errors: dict[str, RaftMQError] = {}
+        """Why each address could not be watched, the last time it was tried; empty while one is watched."""
+        self._lost_at = 0.0
+        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -91,26 +103,40 @@ class Resolver:
 
         Raises:
             BootstrapError: no address answered in time.
-            WrongClusterError: the addresses belong to different clusters.
+            UnsupportedVersionError, PermissionDeniedError, WrongClusterError: every address refuses us for good.
         """
+        self._lost_at = asyncio.get_running_loop().time()
         self._restart_watch()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._has_topology.wait()
         except TimeoutError:
-            reason = f": {self._last_error}" if self._last_error else ""
-            raise BootstrapError(
-                f"no topology from {', '.join(self.bootstrap_addresses)} within {timeout_seconds:g} s{reason}"
-            ) from self._last_error
-        self._check()
+            reasons = [f"{address} ({self._reason(address)})" for address in self.bootstrap_addresses]
+            cause = next(iter(self._errors.values()), None)
+            raise BootstrapError(f"no broker answered within {timeout_seconds:g} s: {', '.join(reasons)}") from cause
+        self.check()
 
     async def close(self) -> None:
-        """Stop watching and close every connection. Calling it again does nothing."""
+        """Stop watching and close every connection; at once, but for the moment in which calls end. Again: does nothing."""
         self._failure = self._failure or ClosedClientError("the client is closed")
-        await cancel_and_wait(self._watch_task)
-        connections, self._connections = list(self._connections.values()), {}
-        for connection in connections:
-            await connection.close()
+        self._has_topology.set()  # whoever waits in `start` finds the failure
+        try:
+            await cancel_and_wait(*self._watch_tasks)
+        finally:
+            connections, self._connections = list(self._connections.values()), {}
+            await asyncio.gather(*(connection.close() for connection in connections))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the client: a defect, a refusal for good, or `close`. Subscribers are told."""
+        return self._failure
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        if self._failure is not None:
+            if isinstance(self._failure, RaftMQError):
+                raise fresh_copy(self._failure) from self._failure.__cause__
+            raise ClosedClientError("the client stopped after an internal error") from self._failure
 
     # ---------------------------------------------------------------------------------------------------------- looking
 
@@ -121,16 +147,17 @@ class Resolver:
             return None
         return leader
 
-    def node_connection(self, node_id: int) -> Connection:
-        """The shared connection to a node that `leader` named."""
-        return self.connection(self._node_addresses[node_id])
+    def address(self, leader: Leader) -> str:
+        """Where the node is that `leader` named."""
+        return self._node_addresses[leader.node_id]
 
     def connection(self, address: str) -> Connection:
         """The shared connection to an address."""
-        self._check()
+        self.check()
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = self._transport.connect(address)
+            log.debug("connection_made address=%s", address)
         return connection
 
     async def topic(self, name: str, timeout_seconds: float) -> TopicInfo:
@@ -140,7 +167,7 @@ class Resolver:
             UnknownTopicError: the cluster has no such topic.
             RequestTimedOutError: nobody could say in time. Nothing changes on either error.
         """
-        self._check()
+        self.check()
         info = self.topics.get(name)
         if info is not None:
             return info
@@ -153,7 +180,7 @@ class Resolver:
         self._notify()
         info = self.topics.get(name)
         if info is None:
-            raise UnknownTopicError(f"topic {name!r} does not exist")
+            raise UnknownTopicError(f"there is no topic {name!r}")
         return info
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -221,7 +248,7 @@ class Resolver:
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.source)
         tried = 0
         while True:
-            self._check()
+            self.check()
             candidates = self._candidates()
             address = candidates[tried % len(candidates)]
             tried += 1
@@ -231,7 +258,7 @@ class Resolver:
             try:
                 return await self.connection(address).call(method, request, patience)
             except RaftMQError as error:
-                self._check()
+                self.check()
                 may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
                 if isinstance(error, RequestTimedOutError):
                     self.suspect(address)
@@ -245,45 +272,78 @@ class Resolver:
     def _restart_watch(self) -> None:
         if self._failure is not None:
             return
-        if self._watch_task is not None:
-            self._watch_task.cancel()
-        self._watch_task = spawn(self._watch_forever(self._watch_address), "raftmq-topology", self._on_crash)
+        for ending in self._watch_tasks:
+            ending.cancel()
+        task = spawn(self._watch_forever(self._watch_address), "raftmq-topology", self._on_crash)
+        self._watch_tasks.add(task)
+        task.add_done_callback(self._watch_tasks.discard)
 
     async def _watch_forever(self, avoid: str) -> None:
         backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.source)
         while self._failure is None:
             candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
-            address = self.source.choice(candidates)
+            untried = [a for a in candidates if a not in self._errors]
+            address = self.source.choice(untried or candidates)
             self._watch_address = address
             try:
                 await self._watch(address, backoff)
-            except WrongClusterError as error:
-                self._last_error = error
-                self._refuse(address, error)
             except RaftMQError as error:
-                self._last_error = error
+                self._on_watch_failed(address, error)
+            else:
+                log.info("topology_watch_ended address=%s", address)  # a broker that stops, or restarts its feed
             avoid = address
             await asyncio.sleep(backoff.next_seconds())
 
     async def _watch(self, address: str, backoff: Backoff) -> None:
-        updates = self.connection(address).watch(pb.WatchRequest(cluster_id=self.cluster_id))
-        try:
-            async with asyncio.timeout(settings.WATCH_FIRST_UPDATE_SECONDS):
-                first = await anext(updates, None)
-        except TimeoutError as error:
-            raise RequestTimedOutError(f"{address}: no topology in time") from error
-        if first is None:
-            return
-        self._apply(first, address)
-        backoff.reset()
-        async for update in updates:
-            self._apply(update, address)
+        async with aclosing(self.connection(address).watch(pb.WatchRequest(cluster_id=self.cluster_id))) as updates:
+            try:
+                async with asyncio.timeout(settings.WATCH_FIRST_UPDATE_SECONDS):
+                    first = await anext(updates, None)
+            except TimeoutError as error:
+                raise RequestTimedOutError(
+                    f"{address}: no topology within {settings.WATCH_FIRST_UPDATE_SECONDS:g} s"
+                ) from error
+            if first is None:
+                return
+            self._apply(first, address)
+            backoff.reset()
+            self._on_watching(address)
+            async for update in updates:
+                self._apply(update, address)
 
-    def _refuse(self, address: str, error: WrongClusterError) -> None:
-        """Never use the address again; when none is left, the client cannot work."""
-        self._refused.add(address)
-        if not self._candidates():
+    def _on_watching(self, address: str) -> None:
+        elapsed = asyncio.get_running_loop().time() - self._lost_at if self._errors else 0.0
+        self._errors.clear()
+        data = (address, self.cluster_id, len(self._node_addresses), len(self.topics), elapsed)
+        log.info("topology_watched address=%s cluster_id=%s nodes=%d topics=%d elapsed_seconds=%.3f", *data)
+
+    def _on_watch_failed(self, address: str, error: RaftMQError) -> None:
+        """Try another address; give up when all there are refuse us for good."""
+        if not self._errors and self._has_topology.is_set():
+            self._lost_at = asyncio.get_running_loop().time()
+        self._errors[address] = error
+        log.debug("topology_watch_failed address=%s error_code=%s", address, name_of(error))
+        if isinstance(error, WrongClusterError):
+            self._refused.add(address)
+            log.warning("address_of_another_cluster address=%s cluster_id=%s", address, self.cluster_id)
+        candidates = self._candidates()
+        failures = [self._errors.get(candidate) for candidate in candidates]
+        is_starting = not self._has_topology.is_set()
+        if not candidates or (is_starting and all(isinstance(failure, REFUSALS) for failure in failures)):
             self._on_crash(error)
+            return
+        elapsed = asyncio.get_running_loop().time() - self._lost_at
+        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._pace.is_due():
+            data = (",".join(candidates), name_of(error), elapsed)
+            log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)
+
+    def _reason(self, address: str) -> str:
+        """Why an address is of no use, in a few words."""
+        error = self._errors.get(address)
+        if error is None:
+            return "did not answer"
+        text = str(error.args[0])
+        return text.removeprefix(f"{address}: ")
 
     def _apply(self, update: pb.TopologyUpdate, address: str) -> None:
         if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
@@ -334,13 +394,9 @@ class Resolver:
         known = dict.fromkeys((self._watch_address, *self._node_addresses.values(), *self.bootstrap_addresses))
         return [address for address in known if address and address not in self._refused]
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            if isinstance(self._failure, RaftMQError):
-                raise self._failure
-            raise ClosedClientError("the client stopped after an internal error") from self._failure
-
     def _on_crash(self, error: BaseException) -> None:
+        if self._failure is None:
+            log.error("client_stopped error_code=%s", name_of(error))
         self._failure = self._failure or error
         self._has_topology.set()
         self._notify()

@@ -47,6 +47,8 @@ BULK_CHUNK_RECORDS_MAX: Final = 2048
 RETRY_BACKOFF_MIN_SECONDS: Final = 0.02
 RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
 """Per partition, doubling with jitter: the first retries catch a leader that just changed, the last do not add to an outage."""
+LAST_TRY_SECONDS: Final = 0.1
+"""What the last step of something is given when the steps before took all the time: enough for a cluster that is there."""
 LATE_ANSWER_SECONDS: Final = 2.0
 """An answer later than this makes the node suspect: the topology is watched through another one."""
 TICK_SECONDS: Final = 0.1
@@ -67,3 +69,10 @@ LATE_POLL_SECONDS: Final = 2.0
 FETCH_MESSAGE_BYTES_MAX: Final = 3 * MIB + MIB // 2
 CONSUMER_BUFFER_BYTES_MAX: Final = 32 * MIB
 """Fetched and not yet handed out, over all partitions of one consumer."""
+
+LOG_INTERVAL_SECONDS: Final = 5.0
+"""A warning about something that lasts, such as that no broker is reachable, is logged no more often than this."""
+UNREACHABLE_BEFORE_WARNING_SECONDS: Final = 1.0
+"""A connection that breaks and is there again at once is nobody's concern."""
+FAILURES_BEFORE_WARNING: Final = 6
+"""Failures in a row of one partition before a warning: about a second, more than a change of leaders takes."""

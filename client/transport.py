@@ -8,19 +8,17 @@ Must not retry or choose nodes: that is the resolver's and the callers' part.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
-
-# gRPC's core writes a line to stderr whenever a broker goes away; read once, when it is first imported. The user's wish wins.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from raftmq.client import settings
+from raftmq.client.core_calls import CoreCalls
 from raftmq.client.error_details import STATUS_DETAILS_KEY, detail_from_status, error_from_detail
+from raftmq.client.fork_guard import check_grpc_usable
 from raftmq.errors import (
     BrokenConnectionError,
     InternalError,
@@ -97,7 +95,7 @@ class Connection(Protocol):
         """One unary call. Raises a `RaftMQError`."""
         ...
 
-    def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.TopologyUpdate]:
+    def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The topology stream. Iterating raises a `RaftMQError`."""
         ...
 
@@ -134,6 +132,26 @@ def open_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
+_NEVER_LEFT = ("failed to connect", "errors resolving", "dns resolution failed")
+"""How the core's text begins when a call never left: it has no code of its own for that. Its wording is tested."""
+_REASONS: dict[str, str] = {
+    "errors resolving": "the host's name is not known",
+    "dns resolution failed": "the host's name is not known",
+    "failed parsing http/2": "what answers there does not speak gRPC: is it the HTTP port?",
+    "before receiving settings frame": "something accepts connections there and does not answer",
+    "connection refused": "connection refused",
+}
+"""What the core says in there, and what we say."""
+
+
+def unreachable_reason(details: str) -> str:
+    """Why a call never left, in a few words; empty when it may have."""
+    lowered = details.lower()
+    if not lowered.startswith(_NEVER_LEFT):
+        return ""
+    return next((ours for theirs, ours in _REASONS.items() if theirs in lowered), details.rpartition(": ")[2])
+
+
 def error_from_rpc(error: grpc.aio.AioRpcError, address: str) -> RaftMQError:
     """The typed error of a failed call; a status without our detail is judged by its code."""
     for key, value in error.trailing_metadata() or ():
@@ -141,17 +159,15 @@ def error_from_rpc(error: grpc.aio.AioRpcError, address: str) -> RaftMQError:
             detail = detail_from_status(value)
             if detail is not None:
                 return error_from_detail(detail)
-    status = error.code()
-    message = f"{address}: {error.details() or status.name}"
+    status, details = error.code(), error.details() or ""
+    message = f"{address}: {details or status.name}"
     if status is grpc.StatusCode.UNAVAILABLE:
-        # gRPC has no code of its own for a call that never left; its wording is stable and tested here.
-        if "failed to connect" in (error.details() or "").lower():
-            return UnreachableError(message)
-        return BrokenConnectionError(message)
+        reason = unreachable_reason(details)
+        return UnreachableError(f"{address}: {reason}") if reason else BrokenConnectionError(message)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOutError(message)
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedVersionError(f"{message}: the broker does not know this call")
+        return UnsupportedVersionError(f"{address}: what answers does not know this call ({details})")
     if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return PermissionDeniedError(message)
     if status in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
@@ -159,8 +175,20 @@ def error_from_rpc(error: grpc.aio.AioRpcError, address: str) -> RaftMQError:
     return InternalError(message)
 
 
+def is_caller_cancelled() -> bool:
+    """Whether a `CancelledError` is the caller's: gRPC raises the same one when a call is cancelled under its user.
+
+    The call's own status does not tell: a write that was waiting for flow control makes INTERNAL of CANCELLED.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class GrpcTransport:
-    """Connections over gRPC."""
+    """Connections over gRPC. Raises `ForkedClientError` where gRPC cannot work."""
+
+    def __init__(self) -> None:
+        check_grpc_usable()
 
     def connect(self, address: str) -> Connection:
         """A connection to ``host:port``; made lazily."""
@@ -168,12 +196,18 @@ class GrpcTransport:
 
 
 class GrpcConnection:
-    """One channel to one node, used by all calls to it."""
+    """One channel to one node, used by all calls to it.
+
+    Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there; what a call of a
+    loop that is closed by then completes would be picked up by another loop, which fails with «Event loop is closed» on stderr. So
+    calls are cancelled in the core only (see `core_calls`), and `close` waits for their last event.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = open_channel(address)
-        self._calls: dict[str, object] = {}
+        self._methods: dict[str, object] = {}
+        self._calls = CoreCalls()
         self._is_closed = False
 
     @property
@@ -186,23 +220,23 @@ class GrpcConnection:
     ) -> ResponseT:
         """One unary call; cancelling it cancels it at the broker."""
         self._check_open()
-        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", self._calls.get(method.path))
+        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", self._methods.get(method.path))
         if callable_ is None:
             callable_ = self._channel.unary_unary(
                 method.path,
                 request_serializer=method.request_type.SerializeToString,
                 response_deserializer=method.response_type.FromString,
             )
-            self._calls[method.path] = callable_
+            self._methods[method.path] = callable_
+        call = callable_(request, timeout=timeout_seconds)
         try:
-            return await callable_(request, timeout=timeout_seconds)
+            await self._calls.wait_unary(call)
+            self._check_open()
+            return await call
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error, self._address) from error
-        except asyncio.CancelledError as error:
-            self._raise_if_closed_under_us(error)
-            raise
 
-    async def watch(self, request: pb.WatchRequest) -> AsyncIterator[pb.TopologyUpdate]:
+    async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The topology stream."""
         self._check_open()
         call = self._channel.unary_stream(
@@ -210,16 +244,18 @@ class GrpcConnection:
             request_serializer=pb.WatchRequest.SerializeToString,
             response_deserializer=pb.TopologyUpdate.FromString,
         )(request)
+        self._calls.add_stream(call)
         try:
             async for update in call:
                 yield update
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error, self._address) from error
         except asyncio.CancelledError as error:
-            self._raise_if_closed_under_us(error)
-            raise
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the connection was closed") from error
         finally:
-            call.cancel()
+            self._calls.cancel(call)
 
     def append_stream(self) -> AppendStream:
         """Open a stream; does not wait."""
@@ -230,29 +266,30 @@ class GrpcConnection:
             response_deserializer=pb.AppendResponse.FromString,
         )
         call = open_call()
-        return _GrpcAppendStream(call, self._address)
+        self._calls.add_stream(call)
+        return _GrpcAppendStream(call, self._address, self._calls)
 
     async def close(self) -> None:
-        """Close at once; running calls fail."""
+        """Close at once; running calls fail. Waits, for a moment at most, until the core has ended them."""
         if not self._is_closed:
             self._is_closed = True
-            await self._channel.close()
+            try:
+                await self._calls.end()
+            finally:
+                await self._channel.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UnreachableError(f"{self._address}: the connection is closed")
-
-    def _raise_if_closed_under_us(self, error: asyncio.CancelledError) -> None:
-        """A closed channel cancels its calls with the same exception that a cancelled task gets."""
-        task = asyncio.current_task()
-        if self._is_closed and (task is None or not task.cancelling()):
-            raise BrokenConnectionError(f"{self._address}: the connection was closed") from error
+            raise BrokenConnectionError(f"{self._address}: the connection is closed")
 
 
 class _GrpcAppendStream:
-    def __init__(self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str) -> None:
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: CoreCalls
+    ) -> None:
         self._call = call
         self._address = address
+        self._calls = calls
 
     async def write(self, request: bytes) -> None:
         try:
@@ -262,8 +299,9 @@ class _GrpcAppendStream:
         except asyncio.InvalidStateError as error:  # the call ended before
             raise BrokenConnectionError(f"{self._address}: the append stream has ended") from error
         except asyncio.CancelledError as error:
-            self._raise_if_cancelled_under_us(error)
-            raise
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
 
     async def read(self) -> pb.AppendResponse:
         try:
@@ -271,16 +309,12 @@ class _GrpcAppendStream:
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error, self._address) from error
         except asyncio.CancelledError as error:
-            self._raise_if_cancelled_under_us(error)
-            raise
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
         if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
             raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
         return response
 
     def cancel(self) -> None:
-        self._call.cancel()
-
-    def _raise_if_cancelled_under_us(self, error: asyncio.CancelledError) -> None:
-        task = asyncio.current_task()
-        if self._call.cancelled() and (task is None or not task.cancelling()):
-            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
+        self._calls.cancel(self._call)

@@ -56,6 +56,11 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def sentence(text: str) -> str:
+    """Text that begins as a sentence does and ends as one."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
 def subclasses(root: type[errors.RaftMQError]) -> Iterator[type[errors.RaftMQError]]:
     """Every class below `root`, branches first, in the order of the source."""
     for child in root.__subclasses__():
@@ -66,12 +71,15 @@ def subclasses(root: type[errors.RaftMQError]) -> Iterator[type[errors.RaftMQErr
 def errors_page() -> str:
     """The table of exceptions, and the table of codes."""
     lines = ["# Errors", "", cell(inspect.getdoc(errors.RaftMQError) or ""), ""]
-    lines += ["| exception | is a | code | again later? | may have happened? | when |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| exception | is a | code | again later? | may have happened? | when, and what to do |",
+        "|---|---|---|---|---|---|",
+    ]
     for kind in subclasses(errors.RaftMQError):
         code = f"{kind.code.name} ({kind.code.value})" if kind.code is not None else ""
         unknown = "yes" if kind.outcome is errors.Outcome.UNKNOWN else "no"
         again = "yes" if kind.retriable else "no"
-        doc = cell((inspect.getdoc(kind) or "").split("\n\n")[0])
+        doc = cell(f"{(inspect.getdoc(kind) or '').split(chr(10) * 2)[0]} {sentence(kind.advice)}")
         lines.append(f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {code} | {again} | {unknown} | {doc} |")
     lines += [
         "",

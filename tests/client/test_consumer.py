@@ -353,6 +353,26 @@ async def test_a_node_that_comes_back_is_read_again(cluster: FakeCluster):
         assert len((await read(c, 10))[T0]) == 10
 
 
+async def test_metrics_count_what_was_fetched(cluster: FakeCluster):
+    cluster.create_topic("t", partitions=2)
+    fill(cluster, T0, 3)
+    async with consumer(cluster, "t") as c:
+        await read(c, 30)
+        c.pause(T1)
+        now = c.metrics()
+        assert (now.records_total, now.batches_total, now.partitions, now.partitions_paused) == (30, 3, 2, 1)
+        assert now.bytes_total == sum(len(batch) for _, _, batch, _ in cluster.topics["t"].partitions[0].batches)
+        assert now.buffer_bytes == 0
+        cluster.move_leader("t", 0, node=2, is_announced=False)
+        await wait_polls(cluster, len(cluster.poll_requests) + 2)  # the first of them is refused, and says who leads
+        fill(cluster, T0, 1)
+        await read(c, 10)
+    done = c.metrics()
+    assert done.errors_total.get("NOT_LEADER", 0) >= 1
+    assert done.requests_total >= 2
+    assert 0 < done.request_seconds_max <= done.request_seconds_sum
+
+
 # ----------------------------------------------------------------------------------------------------------------- damage
 
 

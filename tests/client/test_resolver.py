@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from raftmq import errors
 from raftmq.client.resolver import Leader, Resolver, parse_addresses
-from raftmq.client.transport import DESCRIBE_CLUSTER, GrpcTransport
+from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster
@@ -87,7 +87,7 @@ async def test_another_cluster_is_never_believed(cluster: FakeCluster):
     resolver = await started(cluster)
     cluster.cluster_id = "another"  # both addresses were taken over by another cluster
     cluster.create_topic("theirs")
-    await wait_until(resolver, lambda: resolver._failure is not None)
+    await wait_until(resolver, lambda: resolver.failure is not None)
     with pytest.raises(errors.WrongClusterError):
         await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 1, is_read=True)
     assert "theirs" not in resolver.topics
@@ -121,7 +121,7 @@ async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeClu
 
 async def test_one_connection_per_node(cluster: FakeCluster):
     resolver = await started(cluster)
-    assert resolver.node_connection(1) is resolver.connection(cluster.nodes[1].address)
+    assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.nodes[1].address)
     await resolver.close()
 
 
@@ -141,3 +141,52 @@ def test_addresses_are_checked(bad: object):
 def test_addresses_come_as_text_or_sequence():
     assert parse_addresses("a:1, b:2,") == ("a:1", "b:2")
     assert parse_addresses(["[::1]:9"]) == ("[::1]:9",)
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: ...: Connection refused",
+            "connection refused",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: No route to host",
+            "No route to host",
+        ),
+        ("errors resolving x:1: [field:hostname lookup error: Domain name not found]", "the host's name is not known"),
+        ("Socket closed", ""),
+        ("recvmsg:Connection reset by peer", ""),
+        ("Stream removed: connection refused to say more", ""),
+    ],
+)
+def test_what_never_left_is_told_from_what_may_have(details: str, reason: str):
+    assert unreachable_reason(details) == reason
+
+
+async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluster: FakeCluster):
+    """Whatever was under way: gRPC's tasks of its streams have ended, and every cancelled call was reported."""
+    cluster.create_topic("t")
+    connection = GrpcTransport().connect(cluster.nodes[1].address)
+    assert isinstance(connection, GrpcConnection)
+    watch = connection.watch(pb.WatchRequest())
+    await anext(watch)
+    stream = connection.append_stream()
+    reading = asyncio.ensure_future(stream.read())
+    poll = pb.PollRequest(max_wait_ms=60_000)
+    polls = [asyncio.ensure_future(connection.call(POLL, poll, 60)) for _ in range(3)]
+    async with cluster.polled:
+        await cluster.polled.wait_for(lambda: len(cluster.poll_requests) == 3)
+    polls[0].cancel()
+    reading.cancel()
+    await asyncio.wait([reading, polls[0]])
+    await connection.close()
+    assert not connection._calls._ending
+    assert not connection._calls._running
+    mine = [task for task in asyncio.all_tasks() if "_handle_status_once_received" in repr(task.get_coro())]
+    assert mine == []
+    for call in polls[1:]:
+        with pytest.raises(errors.BrokenConnectionError):
+            await call
+    with pytest.raises(errors.BrokenConnectionError):
+        await anext(watch)

@@ -1,0 +1,131 @@
+"""Ctrl-C at any moment: whatever a client is doing, and whatever its connections do meanwhile, the caller sees its cancellation only.
+
+Every test cancels the caller's task after so many passes of the event loop, over a transport without sockets, so the points are
+all the points there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from raftmq import errors
+from raftmq.client.admin import Admin
+from raftmq.client.batch_codec import encode_body
+from raftmq.client.consumer import Consumer
+from raftmq.client.producer import Producer
+
+from tests.client.fake_broker import FakeCluster
+from tests.client.memory_transport import MemoryTransport
+
+POINTS = 160
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.cluster = FakeCluster(nodes=2)
+        topic = self.cluster.create_topic("t", partitions=2)
+        topic.partitions[0].append(encode_body([b"first"], None, 1).seal(), 1)
+        self.transport = MemoryTransport(self.cluster)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"bootstrap_servers": self.transport.addresses, "transport": self.transport}
+
+
+async def produce(scene: Scene) -> None:
+    """As the demo does: chunks handed over by one task, awaited by others in its group."""
+    async with Producer(**scene.settings, buffer_memory=128 * 1024, max_batch_size=8 * 1024) as producer:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                delivery = await producer.send_many("t", [(None, bytes(900))] * 40)
+                tasks.create_task(follow(delivery))
+        await producer.send_and_wait("t", b"single", partition=1)
+        await producer.flush()
+
+
+async def follow(delivery: Awaitable[object]) -> None:
+    await delivery
+
+
+async def consume(scene: Scene) -> None:
+    async with Consumer("t", **scene.settings, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer:
+        await consumer.getmany(timeout_ms=5)
+        await consumer.seek_to_beginning()
+        async for _ in consumer:
+            break
+
+
+async def administrate(scene: Scene) -> None:
+    async with Admin(**scene.settings) as admin:
+        await admin.create_topic("u", partitions=2)
+        await admin.describe_cluster()
+        await admin.delete_topic("u")
+
+
+@contextlib.contextmanager
+def no_noise() -> Iterator[None]:
+    """Nothing reaches the event loop's exception handler, and no task of the SDK outlives the block."""
+    loop = asyncio.get_running_loop()
+    heard: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: heard.append(context))
+    yield
+    assert heard == []
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("raftmq")] == []
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["connected", "cut off"])
+@pytest.mark.parametrize("work", [produce, consume, administrate])
+async def test_cancelling_at_any_point_is_a_cancellation(work: Callable[[Scene], Awaitable[None]], is_cut: bool):
+    for point in range(POINTS):
+        with no_noise():
+            scene = Scene()
+            task = asyncio.ensure_future(work(scene))
+            for _ in range(point):
+                await asyncio.sleep(0)
+            if is_cut:
+                for address in scene.transport.nodes:
+                    scene.transport.cut(address)
+                for _ in range(point % 4):
+                    await asyncio.sleep(0)
+            for _ in range(2):  # the second: closing does not wait for brokers that are gone
+                task.cancel()
+                for _ in range(7):
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await asyncio.wait([task])
+            assert task.cancelled() or task.exception() is None, (point, task)
+    assert is_cut or not task.cancelled(), "the last point is after the end: none was left out"
+
+
+async def test_one_ctrl_c_lets_close_write_what_was_taken():
+    """The first cancellation ends the caller's work; what was taken before is still written on the way out."""
+    for point in range(20, POINTS, 5):
+        with no_noise():
+            scene = Scene()
+            task = asyncio.ensure_future(produce(scene))
+            for _ in range(point):
+                await asyncio.sleep(0)
+            task.cancel()
+            async with asyncio.timeout(10):
+                await asyncio.wait([task])
+            assert task.cancelled() or task.exception() is None
+            written = [p.end for p in scene.cluster.topics["t"].partitions]
+            assert (sum(written) - 1) % 40 in (0, 1), "whole chunks, and maybe the single record"
+
+
+async def test_closing_while_starting_ends_the_start():
+    scene = Scene()
+    for address in scene.transport.nodes:
+        scene.transport.cut(address)
+    with no_noise():
+        producer = Producer(**scene.settings)
+        starting = asyncio.ensure_future(producer.start())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await producer.close()
+        with pytest.raises(errors.ClosedClientError):
+            async with asyncio.timeout(5):
+                await starting
