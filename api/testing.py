@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from typing import IO, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+from raftmq.cluster_addresses import Addresses, load_addresses, numbered, save_addresses, without_taken
 from raftmq.proto import queue_pb2
 
 LOG_TAIL_LINES = 40
@@ -68,6 +69,14 @@ class _BrokerProcess:
     @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def addresses(self) -> Addresses:
+        return Addresses(self.client_address, self.peer_address, self.http_address)
+
+    @addresses.setter
+    def addresses(self, addresses: Addresses) -> None:
+        self.client_address, self.peer_address, self.http_address = addresses
 
     def start(self, formation: Sequence[str]) -> int:
         """Start the process and return its pid; `wait_ready` tells when it serves."""
@@ -181,7 +190,10 @@ class LocalCluster:
 
     Args:
         brokers: How many, from 1.
-        directory: Where data and logs go; kept afterwards. A temporary one, removed at the end, when None.
+        directory: Where data and logs go; kept afterwards, and found again by the next cluster there. A temporary one, removed at
+            the end, when None.
+        first_port: Where broker 1 takes clients; its peers and HTTP have the two ports after it, each next broker three that are 10
+            higher. A port that is taken is replaced by a free one. 0: any free ones. A cluster found again keeps the ports it had.
         timeout_seconds: How long starting, and forming, may each take.
         broker_arguments: More arguments of ``raftmq broker start`` for every broker.
         command: The command that is ``raftmq``; this interpreter's by default.
@@ -192,6 +204,7 @@ class LocalCluster:
         brokers: int = 3,
         *,
         directory: str | os.PathLike[str] | None = None,
+        first_port: int = 0,
         timeout_seconds: float = 60.0,
         broker_arguments: Sequence[str] = (),
         command: Sequence[str] = (sys.executable, "-m", "raftmq"),
@@ -201,6 +214,7 @@ class LocalCluster:
         self._count = brokers
         self._directory = Path(directory).resolve() if directory is not None else None
         self._is_temporary = directory is None
+        self._first_port = first_port
         self._timeout_seconds = timeout_seconds
         self._arguments = tuple(broker_arguments)
         self._command = tuple(command)
@@ -237,14 +251,38 @@ class LocalCluster:
             start_new_session=True,
         )
         self._brokers = {n: _BrokerProcess(n, directory, self._command) for n in range(1, self._count + 1)}
-        first, *others = self._brokers.values()
-        self._launch(first, "--bootstrap")
-        first.wait_ready(self._timeout_seconds)
-        for broker in others:
-            self._launch(broker, "--join", first.client_address)
-        for broker in others:
-            broker.wait_ready(self._timeout_seconds)
+        known = {} if self._is_temporary else load_addresses(directory)
+        if len(known) > self._count:
+            raise LocalClusterError(f"the cluster in {directory} has {len(known)} brokers, not {self._count}")
+        for node_id, broker in self._brokers.items():
+            broker.addresses = without_taken(known.get(node_id, numbered(node_id, self._first_port)))
+        self._check_can_meet(known)
+        # Brokers that belong to the cluster serve once a majority of them runs: they start together, and without a flag.
+        first = self._brokers[1]
+        self._start_brokers([self._brokers[n] for n in known] or [first], *(() if known else ("--bootstrap",)))
+        newcomers = [broker for broker in self._brokers.values() if broker.node_id not in known and broker is not first]
+        self._start_brokers(newcomers, "--join", first.client_address)
         self.wait_formed()
+
+    def _start_brokers(self, brokers: Sequence[_BrokerProcess], *formation: str) -> None:
+        """Start these brokers together, wait until they serve, and remember where."""
+        for broker in brokers:
+            self._launch(broker, *formation)
+        for broker in brokers:
+            broker.wait_ready(self._timeout_seconds)
+        if brokers and not self._is_temporary and self._directory is not None:
+            serving = {n: broker.addresses for n, broker in self._brokers.items() if broker.is_running}
+            save_addresses(self._directory, serving)
+
+    def _check_can_meet(self, known: Mapping[int, Addresses]) -> None:
+        """Brokers find each other where they were: one that moved tells a majority that did not, or nobody learns of it."""
+        moved = {
+            n: addresses.peer for n, addresses in known.items() if self._brokers[n].addresses.peer != addresses.peer
+        }
+        if len(known) > 1 and 2 * len(moved) >= len(known):
+            raise LocalClusterError(
+                f"the brokers cannot find each other: {', '.join(moved.values())} is taken by others"
+            )
 
     def _launch(self, broker: _BrokerProcess, *formation: str) -> None:
         pid = broker.start((*formation, *self._arguments))
@@ -345,6 +383,16 @@ class LocalCluster:
             self._forget(broker)
         return code
 
+    def stop_all(self) -> None:
+        """SIGTERM every running broker, one after the other, so that each hands its leaderships to those that are left.
+
+        Raises:
+            LocalClusterError: One did not end in time and was killed.
+        """
+        for node_id, broker in self._brokers.items():
+            if broker.is_running:
+                self.stop(node_id)
+
     def restart(self, node_id: int, *, wait: bool = True) -> None:
         """Start the broker again on its data and its addresses, killing it first if it still runs.
 
@@ -390,9 +438,20 @@ class LocalCluster:
         """The broker's HTTP address, ``host:port``: ``/metrics``, ``/healthz``, ``/readyz``."""
         return self._broker(node_id).http_address
 
+    @property
+    def directory(self) -> Path:
+        """Where data and logs are."""
+        if self._directory is None:
+            raise LocalClusterError("the cluster is not started")
+        return self._directory
+
     def data_dir(self, node_id: int) -> Path:
         """The broker's data directory."""
         return self._broker(node_id).data_dir
+
+    def log_path(self, node_id: int) -> Path:
+        """The file the broker logs to."""
+        return self._broker(node_id).log_path
 
     def logs(self, node_id: int) -> str:
         """Everything the broker has logged so far, over all its restarts."""

@@ -11,16 +11,20 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import IO
 
 import structlog
 import uvloop
-from raftmq.broker.config import BrokerConfig
+from raftmq.broker.config import BrokerConfig, split_address
 from raftmq.broker.logs import configure_logs
 from raftmq.broker.node import Node
 from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import ReplicaStorageError
+from raftmq.storage.registry import RegistryError
 
 log = structlog.get_logger(__name__)
 
@@ -33,9 +37,11 @@ _MMAP_THRESHOLD_BYTES = 1536 * 1024
 first one is freed; then it moves its threshold up, takes them from the heap, and each partition costs 2 MiB of memory
 (measured: 200 MiB for 100 partitions, 5 MiB with a fixed threshold). Above our largest batches, so that those stay on the
 heap."""
-EXIT_OK = 0
-EXIT_CONFIG = 2
+EXIT_OK = 0  # these are codes of raftmq.cli.exit_codes, which is above us
+EXIT_MACHINE = 1
+EXIT_USAGE = 2
 EXIT_REFUSED = 4
+EXIT_BAD_DATA = 6
 
 
 def run_broker(config: BrokerConfig) -> int:
@@ -44,15 +50,22 @@ def run_broker(config: BrokerConfig) -> int:
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         lock = _lock(config.data_dir)
+    except BlockingIOError:
+        return _complain(f"data directory {config.data_dir}: another broker (or raftmq doctor) uses it", EXIT_REFUSED)
     except OSError as error:
-        print(f"raftmq: cannot use data directory {config.data_dir}: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_CONFIG
+        return _complain(f"cannot use data directory {config.data_dir}: {error.strerror}", EXIT_MACHINE)
+    for key in ("listen", "peer_listen", "http_listen"):
+        problem = _why_not(str(getattr(config, key)))
+        if problem is not None:
+            return _complain(f"cannot listen on {problem}; choose another with --{key.replace('_', '-')}", EXIT_MACHINE)
     _raise_file_limit()
     _map_large_blocks()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
+    except (RegistryError, ReplicaStorageError) as error:
+        return _complain(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
     finally:
         lock.close()
 
@@ -89,29 +102,47 @@ async def _serve(config: BrokerConfig) -> int:
     except asyncio.CancelledError:
         pass
     except RequestError as error:
-        print(f"raftmq: {error}", file=sys.stderr)  # noqa: T201
+        code = _complain(str(error), EXIT_USAGE if error.code == pb.NOT_FORMED else EXIT_REFUSED)
         await node.stop()
-        return EXIT_REFUSED
+        return code
     except OSError as error:
-        print(f"raftmq: {error}", file=sys.stderr)  # noqa: T201
+        code = _complain(str(error), EXIT_MACHINE)
         await node.stop()
-        return EXIT_CONFIG
+        return code
     await node.wait_stopped()
     return EXIT_OK
 
 
+def _complain(sentence: str, exit_code: int) -> int:
+    print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
+    return exit_code
+
+
 def _lock(data_dir: Path) -> IO[str]:
-    """Two brokers on one directory would destroy it: the second is refused."""
+    """Two brokers on one directory would destroy it: the second gets a `BlockingIOError`."""
     handle = (data_dir / "lock").open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except OSError:
         handle.close()
-        raise OSError(error.errno, "another broker uses it") from error
+        raise
     handle.truncate(0)
     handle.write(str(os.getpid()))
     handle.flush()
     return handle
+
+
+def _why_not(address: str) -> str | None:
+    """Why nothing can listen there; None when it can. gRPC would say it in a log of its own and not in words."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        return f"{address}: {(error.strerror or str(error)).lower()}"
+    return None
 
 
 def _map_large_blocks() -> None:

@@ -39,7 +39,8 @@ class Watchdog:
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
-        self._thread.join(timeout=1)
+        if self._thread.is_alive():  # a node that could not bind its ports never started it
+            self._thread.join(timeout=1)
 
     def _run(self) -> None:
         while not self._stop.wait(_PROBE_SECONDS):

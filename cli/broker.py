@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported
+from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported, reported_question
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -66,7 +66,12 @@ def start(
     data_dir: Annotated[
         Path,
         typer.Option(
-            "--data-dir", "-d", file_okay=False, help="Where the broker keeps everything.", show_default=False
+            "--data-dir",
+            "-d",
+            file_okay=False,
+            readable=False,
+            help="Where the broker keeps everything.",
+            show_default=False,
         ),
     ],
     bootstrap: Annotated[
@@ -151,6 +156,10 @@ def start(
     loaded = load(config, flags)
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
+    if not (loaded.config.bootstrap or loaded.config.join or (data_dir / "node.mdb").exists()):
+        raise typer.BadParameter(
+            f"{data_dir} belongs to no cluster: give --bootstrap to form one, or --join HOST:PORT to join one"
+        )
 
     from raftmq.broker.main import run_broker
 
@@ -158,7 +167,7 @@ def start(
 
 
 @config_app.command("show")
-@reported
+@reported_question
 def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show each value a broker started here would use, and where it comes from."""
     from raftmq.broker.config import CONFIG_KEYS

@@ -7,17 +7,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import typer
-from raftmq.cli.exit_codes import ExitCode, reported
-from raftmq.cli.output import (
-    DEFAULT_BOOTSTRAP,
-    DEFAULT_TIMEOUT,
-    BootstrapOption,
-    Output,
-    OutputOption,
-    TimeoutOption,
-    print_json,
-    print_table,
-)
+from raftmq.cli.exit_codes import ExitCode, reported_question
+from raftmq.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
     from raftmq.client.admin import ClusterDescription
@@ -31,7 +23,7 @@ def group() -> None:
 
 
 @app.command("status")
-@reported
+@reported_question
 def status(
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -49,7 +41,7 @@ def status(
         print_json(dataclasses.asdict(cluster))
     else:
         print_cluster(cluster)
-    if cluster.partitions_without_leader or not cluster.metadata_leader_node_id:
+    if cluster.partitions_without_leader or led_by_unconnected(cluster) or not cluster.metadata_leader_node_id:
         raise SystemExit(ExitCode.UNAVAILABLE)
 
 
@@ -77,5 +69,12 @@ def print_cluster(cluster: ClusterDescription) -> None:
             for node in cluster.nodes
         ],
     )
-    without = cluster.partitions_without_leader
+    without, unconnected = cluster.partitions_without_leader, led_by_unconnected(cluster)
     print(f"\n{cluster.topic_count} topics, {cluster.partition_count} partitions, {without or 'none'} without a leader")
+    if unconnected:
+        print(f"{unconnected} partitions were last led by a broker that is not connected")
+
+
+def led_by_unconnected(cluster: ClusterDescription) -> int:
+    """Partitions whose last known leader is out of reach: their other replicas have elected nobody (yet), or there are none."""
+    return sum(node.leader_count for node in cluster.nodes if not node.is_connected)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import sys
+from collections.abc import Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.exit_codes import reported
-from raftmq.cli.output import (
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported_question, sentence_of
+from raftmq.cli.options import (
+    COUNT_MAX,
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
+    OFFSET_MAX,
     BootstrapOption,
-    Output,
-    OutputOption,
     TimeoutOption,
-    text_or_base64,
+    TopicArgument,
 )
+from raftmq.cli.output import text_or_base64
+from raftmq.cli.times import parse_time_ms
+from raftmq.errors import OffsetOutOfRangeError, RaftMQError
 from raftmq.types import Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -24,7 +31,15 @@ if TYPE_CHECKING:
 
 POLL_MS = 500
 """How long one poll waits for records: a Ctrl-C is noticed at once all the same."""
-POLL_RECORDS = 2_000
+POLL_RECORDS = 10_000
+
+
+class RecordOutput(StrEnum):
+    """How a record is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
 
 
 def text_line(record: Record, key_separator: str | None) -> bytes:
@@ -32,7 +47,7 @@ def text_line(record: Record, key_separator: str | None) -> bytes:
     value = record.value if record.value is not None else b""
     if key_separator is None:
         return value + b"\n"
-    return (record.key or b"") + key_separator.encode() + value + b"\n"
+    return (record.key or b"") + os.fsencode(key_separator) + value + b"\n"
 
 
 def json_line(record: Record) -> bytes:
@@ -51,17 +66,33 @@ def json_line(record: Record) -> bytes:
     return json.dumps(described, ensure_ascii=False).encode() + b"\n"
 
 
-@reported
+def raw_bytes(record: Record) -> bytes:
+    """A record's value and nothing else."""
+    return record.value or b""
+
+
+@reported_question
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.", show_default=False)],
+    topic: TopicArgument,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be given several times."),
+        typer.Option(
+            "--partition", "-p", min=0, max=COUNT_MAX, help="Only this partition; may be given several times."
+        ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the oldest record, not at the end.")
     ] = False,
-    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Start at this offset.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, max=OFFSET_MAX, help="Start at this offset.")] = None,
+    from_time: Annotated[
+        int | None,
+        typer.Option(
+            "--from-time",
+            parser=parse_time_ms,
+            metavar="TIME",
+            help="Start at the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
+        ),
+    ] = None,
     max_records: Annotated[
         int | None, typer.Option("--max-records", "-n", min=1, help="End after so many records.")
     ] = None,
@@ -74,40 +105,110 @@ def consume(
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
-    output: OutputOption = Output.TEXT,
+    output: Annotated[
+        RecordOutput,
+        typer.Option(
+            "--output",
+            "-o",
+            help="'text': a value a line. 'json': an object a line, everything in it. 'raw': the values' bytes, nothing between them.",
+        ),
+    ] = RecordOutput.TEXT,
 ) -> None:
-    """Print the records of a topic, one a line, until Ctrl-C."""
-    if from_beginning and offset is not None:
-        raise typer.BadParameter("give --from-beginning or --offset, not both")
+    """Print the records of a topic, one a line, until Ctrl-C.
 
-    def show(record: Record) -> bytes:
-        return json_line(record) if output is Output.JSON else text_line(record, key_separator)
+    Ends with code 3 when the cluster stays silent for --timeout. Nothing is committed: each run starts where it is told to.
+    """
+    if sum((from_beginning, offset is not None, from_time is not None)) > 1:
+        raise typer.BadParameter("give one of --from-beginning, --offset and --from-time")
+    if key_separator is not None and output is not RecordOutput.TEXT:
+        raise typer.BadParameter("only --output text has separators", param_hint="--key-separator")
+
+    formats: dict[RecordOutput, Callable[[Record], bytes]] = {
+        RecordOutput.TEXT: lambda record: text_line(record, key_separator),
+        RecordOutput.JSON: json_line,
+        RecordOutput.RAW: raw_bytes,
+    }
+    show = formats[output]
 
     async def run() -> None:
         from raftmq.client.consumer import Consumer
 
+        has_start = offset is not None or from_time is not None
         consumer = Consumer(
             *(() if partition else (topic,)),  # a topic's name alone means all of its partitions
             bootstrap_servers=bootstrap_servers,
-            auto_offset_reset="none" if offset is not None else "earliest" if from_beginning else "latest",
+            auto_offset_reset="none" if has_start else "earliest" if from_beginning else "latest",
             request_timeout_ms=timeout * 1000,
         )
         async with consumer:
             if partition:
                 consumer.assign([TopicPartition(topic, number) for number in partition])
             if offset is not None:
-                for tp in consumer.assignment():
-                    await consumer.seek(tp, offset)
+                await seek_to_offset(consumer, offset)
+            if from_time is not None:
+                await seek_to_time(consumer, from_time)
             ends = await consumer.end_offsets(consumer.assignment()) if exit_at_end else None
-            left = max_records
-            while (left is None or left > 0) and (ends is None or not await has_reached(consumer, ends)):
-                polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
-                for records in polled.values():
-                    sys.stdout.buffer.writelines(map(show, records))
-                    left = left - len(records) if left is not None else None
-                sys.stdout.buffer.flush()
+            await print_records(consumer, show, max_records, ends, timeout)
 
     asyncio.run(run())
+
+
+async def seek_to_offset(consumer: Consumer, offset: int) -> None:
+    """Start every assigned partition at one offset. Raises `OffsetOutOfRangeError` where it does not exist."""
+    starts = await consumer.beginning_offsets(consumer.assignment())
+    ends = await consumer.end_offsets(consumer.assignment())
+    for tp in sorted(consumer.assignment()):
+        if not starts[tp] <= offset <= ends[tp]:
+            raise OffsetOutOfRangeError(
+                f"{tp.topic}/{tp.partition} has no offset {offset}: the first is {starts[tp]}, the next record gets {ends[tp]}"
+            )
+        await consumer.seek(tp, offset)
+
+
+async def seek_to_time(consumer: Consumer, time_ms: int) -> None:
+    """Start every assigned partition at the first record of a time; at its end where nothing is as new."""
+    ends = await consumer.end_offsets(consumer.assignment())  # before the question: what comes after it must be printed
+    found = await consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), time_ms))
+    for tp, at in found.items():
+        await consumer.seek(tp, at.offset if at is not None else ends[tp])
+
+
+async def print_records(
+    consumer: Consumer,
+    show: Callable[[Record], bytes],
+    count_max: int | None,
+    ends: dict[TopicPartition, int] | None,
+    silence_seconds: float,
+) -> None:
+    """Print until there were enough, or the ends are reached. Raises what the cluster answers, and that it does not."""
+    loop = asyncio.get_running_loop()
+    left, heard_at = count_max, loop.time()
+    while (left is None or left > 0) and (ends is None or not await has_reached(consumer, ends)):
+        polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
+        for records in polled.values():
+            sys.stdout.buffer.writelines(map(show, records))
+            left = left - len(records) if left is not None else None
+        sys.stdout.buffer.flush()
+        if polled:
+            heard_at = loop.time()
+        elif is_reader_gone(sys.stdout.fileno()):
+            raise BrokenPipeError
+        elif loop.time() - heard_at > silence_seconds:
+            await ask_for_life(consumer, silence_seconds)
+            heard_at = loop.time()
+
+
+async def ask_for_life(consumer: Consumer, silence_seconds: float) -> None:
+    """No records may mean that there are none, or that there is no cluster any more. Raises in the second case."""
+    try:
+        await consumer.end_offsets(consumer.assignment())
+    except RaftMQError as error:
+        if not error.retriable:
+            raise
+        raise CommandError(
+            f"the cluster is silent for {silence_seconds:g} s: {sentence_of(error, is_question=True)}",
+            ExitCode.UNAVAILABLE,
+        ) from error
 
 
 async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
@@ -116,3 +217,10 @@ async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bo
         if await consumer.position(tp) < end:
             return False
     return True
+
+
+def is_reader_gone(descriptor: int) -> bool:
+    """Whether a pipe's other end is closed: without records to write, nothing else would tell."""
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

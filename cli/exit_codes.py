@@ -15,19 +15,17 @@ from typing import ParamSpec, TypeVar
 import typer
 from raftmq.errors import (
     BootstrapError,
+    BufferFullError,
+    CorruptBatchError,
     InvalidArgumentError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicNameError,
-    NoLeaderError,
-    NotFormedError,
-    NotLeaderError,
-    NotReadyError,
+    OffsetOutOfRangeError,
     Outcome,
     RaftMQError,
-    ShuttingDownError,
-    UnreachableError,
+    RecordTooLargeError,
 )
 
 DEBUG_VARIABLE = "RAFTMQ_DEBUG"
@@ -43,19 +41,29 @@ class ExitCode(IntEnum):
     OK = 0
     """It worked."""
     DEFECT = 1
-    """A defect of RaftMQ, or of this machine (a full disk, no permission)."""
+    """Something about this machine (no permission, a full disk, a port that is taken), or a defect of RaftMQ."""
     USAGE = 2
     """The command line is wrong: nothing was tried, or the cluster refused an argument as it is."""
     UNAVAILABLE = 3
-    """No broker could be reached, or nobody leads now: nothing was applied, try again."""
+    """Not now: no broker could be reached, nobody leads, or there is no room. Nothing was applied, or it was only a question: try again."""
     REJECTED = 4
-    """The cluster said no: nothing was applied."""
+    """A definite no, of the cluster, or because another process uses the directory: nothing was applied."""
     UNKNOWN_OUTCOME = 5
     """It may have happened: look before trying again."""
+    BAD_DATA = 6
+    """The data is not what it should be: `doctor` found something wrong, a stored batch cannot be read, or a line cannot be a record."""
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141
     """Whoever read the output stopped reading, as ``head`` does."""
+
+
+class CommandError(Exception):
+    """A command cannot go on: one sentence for a person, and the exit code for a script."""
+
+    def __init__(self, sentence: str, code: ExitCode) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 ARGUMENT_ERRORS = (
@@ -65,36 +73,56 @@ ARGUMENT_ERRORS = (
     InvalidReplicationFactorError,
     InvalidTopicNameError,
 )
-AVAILABILITY_ERRORS = (
-    BootstrapError,
-    NoLeaderError,
-    NotFormedError,
-    NotLeaderError,
-    NotReadyError,
-    ShuttingDownError,
-    UnreachableError,
-)
+DATA_ERRORS = (CorruptBatchError, RecordTooLargeError)
+PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
+"""Their advice names parameters of the SDK."""
 
 
-def exit_code_of(error: RaftMQError) -> ExitCode:
-    """The exit code for an error of RaftMQ. Whether the effect may have happened weighs more than what went wrong."""
+def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
+    """The exit code for an error of RaftMQ. Whether the effect may have happened weighs more than what went wrong.
+
+    Args:
+        error: what a command ended with.
+        is_question: the command changes nothing, so whatever was not answered did not happen.
+    """
     if error.outcome is Outcome.UNKNOWN:
-        return ExitCode.UNKNOWN_OUTCOME
-    if isinstance(error, AVAILABILITY_ERRORS):
+        if not is_question:
+            return ExitCode.UNKNOWN_OUTCOME
+        return ExitCode.UNAVAILABLE if error.retriable else ExitCode.DEFECT
+    reason = error.__cause__ if isinstance(error, BootstrapError) else None
+    if isinstance(reason, RaftMQError) and not reason.retriable and reason.outcome is Outcome.NOT_APPLIED:
+        return exit_code_of(
+            reason
+        )  # somebody answered, and the same answer would come again: another version, no right
+    if error.retriable:
         return ExitCode.UNAVAILABLE
     if isinstance(error, ARGUMENT_ERRORS):
         return ExitCode.USAGE
-    return ExitCode.REJECTED
+    return ExitCode.BAD_DATA if isinstance(error, DATA_ERRORS) else ExitCode.REJECTED
+
+
+def sentence_of(error: RaftMQError, *, is_question: bool = False) -> str:
+    """The error's words, without advice that is only of use to a program, or about a change that nobody asked for."""
+    is_beside_the_point = is_question and error.outcome is Outcome.UNKNOWN
+    return str(error.args[0]) if is_beside_the_point or isinstance(error, PROGRAM_ADVICE_ERRORS) else str(error)
 
 
 def complain(sentence: str) -> None:
     """One sentence on standard error."""
-    print(f"raftmq: {sentence}", file=sys.stderr)
+    print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def reported(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Turn whatever a command raises into one sentence and an exit code; never a stack trace, unless asked for."""
+    return _reported(command, is_question=False)
 
+
+def reported_question(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """`reported` for a command that changes nothing."""
+    return _reported(command, is_question=True)
+
+
+def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Callable[Parameters, Result]:
     @functools.wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
@@ -104,19 +132,25 @@ def reported(command: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise  # typer's own ways out
         except RaftMQError as error:
-            complain(" ".join(str(error).split()))
-            raise SystemExit(exit_code_of(error)) from None
+            complain(sentence_of(error, is_question=is_question))
+            raise SystemExit(exit_code_of(error, is_question=is_question)) from None
+        except CommandError as error:
+            complain(str(error))
+            raise SystemExit(error.code) from None
         except KeyboardInterrupt:
             raise SystemExit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
-            # Python flushes standard output once more at exit and would complain then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            forget_output()
             raise SystemExit(ExitCode.BROKEN_PIPE) from None
         except OSError as error:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
-            complain(" ".join(str(error).split()))
+            complain(words_of(error))
+            forget_output()
             raise SystemExit(ExitCode.DEFECT) from None
+        except UnicodeEncodeError:
+            complain("an argument is not valid UTF-8")
+            raise SystemExit(ExitCode.USAGE) from None
         except Exception as error:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
@@ -124,3 +158,19 @@ def reported(command: Callable[Parameters, Result]) -> Callable[Parameters, Resu
             raise SystemExit(ExitCode.DEFECT) from None
 
     return run
+
+
+def forget_output() -> None:
+    """Python flushes standard output once more at exit, and would complain if that failed again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def words_of(error: OSError) -> str:
+    """An error of the operating system without its number: which file, and what is wrong with it."""
+    if error.strerror is None:
+        return str(error)
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{error.filename}: {reason}" if error.filename is not None else reason

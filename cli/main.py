@@ -6,10 +6,13 @@ Must not import the SDK or the broker at the top: a command does when it runs.
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from raftmq.cli import broker, cluster, consume, produce, topic
+from raftmq.cli import broker, cluster, consume, dev, doctor, produce, topic
 
 app = typer.Typer(
     name="raftmq",
@@ -24,6 +27,8 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(cluster.app, name="cluster")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("dev")(dev.dev)
+app.command("doctor")(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:
@@ -43,4 +48,8 @@ def root(
 
 def main() -> None:
     """Run the command line; ends the process with one of the codes in `exit_codes`."""
+    # A standard stream that the caller closed is None, which nobody expects.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
     app(prog_name="raftmq")

@@ -22,23 +22,6 @@ class Output(StrEnum):
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="'text' for people, 'json' for programs.", show_default=True)
 ]
-BootstrapOption = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        "-b",
-        envvar="RAFTMQ_BOOTSTRAP_SERVERS",
-        metavar="HOST:PORT[,HOST:PORT…]",
-        help="Client addresses of some brokers of the cluster.",
-    ),
-]
-TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long the cluster may take to answer.")
-]
-DEFAULT_TIMEOUT = 20.0
-"""Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
-DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
-
 Json = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
 
 

@@ -5,33 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from raftmq.cli.exit_codes import reported
-from raftmq.cli.output import (
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported
+from raftmq.cli.input_lines import InputFormat, read_lines
+from raftmq.cli.options import (
+    COUNT_MAX,
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     BootstrapOption,
-    Output,
-    OutputOption,
     TimeoutOption,
-    print_json,
+    TopicArgument,
 )
-from raftmq.errors import RecordTooLargeError
+from raftmq.cli.output import Output, OutputOption, print_json
+from raftmq.errors import Outcome, RaftMQError
 
-READ_BYTES = 256 * 1024
-"""Read at once: far more than one read of a pipe gives, and little beside the producer's buffer."""
-READS_AHEAD = 4
-"""Reads not yet turned into records: reading goes on while the producer waits for room."""
-TAIL_BYTES_MAX = 2 * 1024 * 1024
-"""A line longer than this is no record (the limit is 1 MiB); reading on for its end would only fill memory."""
+if TYPE_CHECKING:
+    from raftmq.cli.input_records import InputRecord, LineParser
+    from raftmq.client.producer import Producer
 
-Pair = tuple[bytes | None, bytes]
+BUFFER_BYTES = 16 * 1024 * 1024
+"""Taken and not yet acknowledged. Each record has the whole --timeout from being taken, so 1 MB/s is fast enough for the default."""
+FAREWELL_SECONDS = 1.0
+"""After Ctrl-C, what was read already may still be acknowledged for so long: a person who typed it expects it to be there."""
 
 
 class Compression(StrEnum):
@@ -51,116 +53,237 @@ CODECS: dict[Compression, Literal["lz4", "zstd", "snappy"] | None] = {
 }
 
 
-def split_record(line: bytes, key_separator: bytes | None) -> Pair:
-    """Key and value of one line; without a separator, or without one in the line, there is no key."""
-    if key_separator is not None:
-        key, found, value = line.partition(key_separator)
-        if found:
-            return key, value
-    return None, line
+class Deliveries:
+    """What was handed to the producer, in order, until its outcome is known."""
 
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Callable[[], bool], Awaitable[object], int]] = deque()
+        self.written_count = 0
+        """Records known to be on disk on a majority."""
 
-def split_lines(tail: bytes, data: bytes) -> tuple[list[bytes], bytes]:
-    """The complete lines of `tail` and `data` together without their ends (LF or CRLF), and the unfinished rest."""
-    *lines, rest = (tail + data).split(b"\n")
-    return [line.removesuffix(b"\r") for line in lines], rest
+    def add(self, is_done: Callable[[], bool], outcome: Awaitable[object], count: int) -> None:
+        """Remember `count` records."""
+        self._pending.append((is_done, outcome, count))
 
+    async def collect(self) -> None:
+        """Take in every outcome that is known; the first failure is raised at once, not at the end of an endless input."""
+        while self._pending and self._pending[0][0]():
+            _, outcome, count = self._pending.popleft()
+            await outcome
+            self.written_count += count
 
-async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
-    """Lines as they come, in lists, with the bytes they took; what waits in a pipe is not held back for a full buffer.
-
-    Reading happens in a daemon thread of its own: Ctrl-C must not wait for a read that waits for a person, as it would with the
-    event loop's own threads, and a terminal must not be switched to non-blocking mode under the shell.
-    """
-    loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    room = threading.Semaphore(READS_AHEAD)
-
-    def read() -> None:
-        data: bytes | OSError = b"-"
-        while data and not isinstance(data, OSError):
-            room.acquire()
-            try:
-                data = os.read(descriptor, READ_BYTES)
-            except OSError as error:
-                data = error
-            try:
-                loop.call_soon_threadsafe(chunks.put_nowait, data)
-            except RuntimeError:  # the loop is closed: nobody wants it any more
-                return
-
-    threading.Thread(target=read, name="raftmq-input", daemon=True).start()
-    tail = b""
-    while data := await chunks.get():
-        if isinstance(data, OSError):
-            raise data
-        room.release()
-        lines, tail = split_lines(tail, data)
-        if len(tail) > TAIL_BYTES_MAX:
-            raise RecordTooLargeError(f"a line is longer than {TAIL_BYTES_MAX} bytes; a record may have 1 MiB")
-        yield lines, len(data)
-    if tail:
-        yield [tail], 0
+    async def worst(self, error: RaftMQError) -> RaftMQError:
+        """After the producer was closed: `error`, or one that leaves open whether records were written, which weighs more."""
+        pending, self._pending = self._pending, deque()
+        for is_done, outcome, count in pending:
+            if is_done():
+                try:
+                    await outcome
+                    self.written_count += count
+                except RaftMQError as other:
+                    if error.outcome is not Outcome.UNKNOWN and other.outcome is Outcome.UNKNOWN:
+                        error = other
+        return error
 
 
 @reported
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.", show_default=False)],
+    topic: TopicArgument,
     file: Annotated[
         Path | None,
         typer.Option(
             "--file", "-f", exists=True, dir_okay=False, help="Read lines from a file instead of standard input."
         ),
     ] = None,
+    input_format: Annotated[
+        InputFormat,
+        typer.Option(
+            "--format",
+            help="'lines': a line is a value. 'json': a line is a JSON document and the value. "
+            "'records': a line describes a record with key, headers and timestamp, as consume --output json writes it.",
+        ),
+    ] = InputFormat.LINES,
     key_separator: Annotated[
         str | None,
         typer.Option("--key-separator", "-k", help="What stands between key and value in a line; without it, no keys."),
     ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option("--key-field", metavar="NAME[.NAME…]", help="With --format json: the field that is the key."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be given several times."
+        ),
+    ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition only.")
+        int | None, typer.Option("--partition", "-p", min=0, max=COUNT_MAX, help="Write to this partition only.")
     ] = None,
     compression: Annotated[Compression, typer.Option("--compression", help="Codec of the batches.")] = Compression.NONE,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write each line of the input as one record. Ends when every record is on disk on a majority of the replicas."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Write each line of the input as one record. Ends when every record is on disk on a majority of the replicas.
 
-    separator = key_separator.encode() if key_separator else None
-    size = file.stat().st_size if file is not None else None
+    The topic must exist. A record that is not acknowledged within --timeout ends the command; it says how many are written.
+    """
+    from raftmq.cli.input_records import line_parser, parse_headers
 
-    async def run(descriptor: int) -> int:
+    if key_field is not None and input_format is not InputFormat.JSON:
+        raise typer.BadParameter("only --format json has fields", param_hint="--key-field")
+    if key_separator is not None and input_format is not InputFormat.LINES:
+        raise typer.BadParameter("only --format lines has separators", param_hint="--key-separator")
+    try:
+        headers = parse_headers(header)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--header") from None
+    separator = os.fsencode(key_separator) if key_separator else None
+    parse = line_parser(input_format, key_separator=separator, key_field=key_field, headers=headers)
+
+    async def run(descriptor: int, size: int | None) -> int:
         from raftmq.client.producer import Producer
 
         producer = Producer(
             bootstrap_servers=bootstrap_servers,
             compression_type=CODECS[compression],
+            buffer_memory=BUFFER_BYTES,
             max_block_ms=timeout * 1000,
+            delivery_timeout_ms=timeout * 1000,
         )
-        count = 0
-        # The bar is for files: standard input may be a person typing.
-        with Progress(
-            console=Console(stderr=True), disable=size is None or not sys.stderr.isatty(), transient=True
-        ) as bar:
-            task = bar.add_task(f"producing to {topic}", total=size)
-            async with producer:
-                async for lines, taken in read_lines(descriptor):
-                    await producer.send_many(
-                        topic, [split_record(line, separator) for line in lines], partition=partition
-                    )
-                    count += len(lines)
-                    bar.update(task, advance=taken)
-                await producer.flush()
-        return count
+        await producer.start()
+        deliveries = Deliveries()
+        with progress_bar(f"producing to {topic}", size) as advance:
+            try:
+                await write_lines(producer, topic, partition, descriptor, parse, deliveries, advance)
+            except RaftMQError as error:
+                worst = await close_after(producer, deliveries, error)
+                written = (
+                    f" (records known to be written: {deliveries.written_count})" if deliveries.written_count else ""
+                )
+                raise with_note(worst, written) from worst.__cause__
+            finally:
+                await say_farewell(producer)
+        return deliveries.written_count
 
     if file is None:
-        count = asyncio.run(run(sys.stdin.fileno()))
+        if sys.stdin.isatty():
+            print("one record a line; Ctrl-D ends", file=sys.stderr)
+        count = asyncio.run(run(sys.stdin.fileno(), None))
     else:
         with file.open("rb") as opened:
-            count = asyncio.run(run(opened.fileno()))
+            count = asyncio.run(run(opened.fileno(), file.stat().st_size))
     if output is Output.JSON:
         print_json({"topic": topic, "records": count})
     else:
         print(f"{count} records written to {topic}")
+
+
+async def write_lines(
+    producer: Producer,
+    topic: str,
+    partition: int | None,
+    descriptor: int,
+    parse: LineParser,
+    deliveries: Deliveries,
+    advance: Callable[[int, int], None],
+) -> None:
+    """Read to the end of the input, and return when everything is acknowledged. `advance` is told bytes and records."""
+    number = 1
+    try:
+        async for lines, taken_bytes in read_lines(descriptor):
+            records, problem = parse_lines(lines, parse, number)
+            await send(producer, topic, partition, records, deliveries)
+            if problem is not None:
+                raise CommandError(f"{problem}; the lines before it are written", ExitCode.BAD_DATA)  # noqa: TRY301 (read_lines raises the same)
+            number += len(lines)
+            await deliveries.collect()
+            advance(taken_bytes, deliveries.written_count)
+    except CommandError:
+        await producer.flush()  # the sentence says that what came before is written
+        raise
+    await producer.flush()
+    await deliveries.collect()
+
+
+def parse_lines(lines: Sequence[bytes], parse: LineParser, first_number: int) -> tuple[list[InputRecord], str | None]:
+    """The records of these lines up to the first that cannot be one, and what is wrong with that one."""
+    from raftmq.cli.input_records import BadLineError
+    from raftmq.client.settings import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
+
+    records: list[InputRecord] = []
+    for number, line in enumerate(lines, first_number):
+        try:
+            record = parse(line)
+        except BadLineError as error:
+            return records, f"line {number}: {error}"
+        if record is None:
+            continue
+        may_be_large = record.headers or len(line) > RECORD_BYTES_MAX // 2
+        if may_be_large and record.size() + RECORD_OVERHEAD_BYTES > RECORD_BYTES_MAX:
+            return records, f"line {number}: a record of {record.size()} bytes; at most {RECORD_BYTES_MAX} are allowed"
+        records.append(record)
+    return records, None
+
+
+async def send(
+    producer: Producer, topic: str, partition: int | None, records: list[InputRecord], deliveries: Deliveries
+) -> None:
+    """Hand records over in their order: all at once where none has headers or a time of its own."""
+    if all(not record.headers and record.timestamp_ms is None for record in records):
+        if records:
+            pairs = [(record.key, record.value) for record in records]
+            many = await producer.send_many(topic, pairs, partition=partition)
+            deliveries.add(many.done, many, len(pairs))
+        return
+    for key, value, headers, timestamp_ms in records:
+        one = await producer.send(topic, value, key, partition, timestamp_ms, headers)
+        deliveries.add(one.done, one, 1)
+
+
+async def close_after(producer: Producer, deliveries: Deliveries, error: RaftMQError) -> RaftMQError:
+    """Close and learn every outcome, which takes --timeout at most; the error to end with."""
+    with suppress(RaftMQError):  # its batches tell the same below
+        await producer.close()
+    return await deliveries.worst(error)
+
+
+async def say_farewell(producer: Producer) -> None:
+    """Close, giving what is under way a moment and no more."""
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await producer.close()
+    except (TimeoutError, RaftMQError):
+        return
+
+
+def with_note(error: RaftMQError, note: str) -> RaftMQError:
+    """The same error saying more."""
+    error.args = (f"{error.args[0]}{note}", *error.args[1:])
+    return error
+
+
+@contextmanager
+def progress_bar(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A bar for a file of `size` bytes, a count where the end is not known; nothing where nobody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+
+    is_shown = sys.stderr.isatty() and not (size is None and sys.stdin.isatty())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+    )
+    with Progress(
+        *columns,
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not is_shown,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=size, records=0)
+        yield lambda taken_bytes, records: bar.update(task, advance=taken_bytes, records=records)

@@ -1,4 +1,4 @@
-"""``raftmq topic``: create, list, describe, alter, extend and delete topics."""
+"""``raftmq topic``: create, list, describe, change and delete topics, and delete their oldest records."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from raftmq.cli.exit_codes import ExitCode, reported
-from raftmq.cli.output import (
+from raftmq.cli.exit_codes import ExitCode, reported, reported_question
+from raftmq.cli.options import (
+    COUNT_MAX,
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
+    OFFSET_MAX,
     BootstrapOption,
-    Output,
-    OutputOption,
     TimeoutOption,
-    print_json,
-    print_table,
+    TopicArgument,
 )
+from raftmq.cli.output import Output, OutputOption, print_json, print_table
+from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
     from raftmq.client.admin import Admin, TopicDescription
@@ -27,7 +28,10 @@ Answer = TypeVar("Answer")
 
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+NewNameArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Its name: letters, digits, '.', '_' and '-'.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given several times."),
@@ -67,13 +71,16 @@ def print_change(output: Output, name: str, what: str) -> None:
 @app.command("create")
 @reported
 def create(
-    name: NameArgument,
+    name: NewNameArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions. Default: the brokers'.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=COUNT_MAX, help="How many partitions. Default: the brokers'."),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="Copies of each record. Default: 3, or one a host."),
+        typer.Option(
+            "--replication-factor", "-r", min=1, max=COUNT_MAX, help="Copies of each record. Default: 3, or one a host."
+        ),
     ] = None,
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when the topic exists.")] = False,
@@ -83,16 +90,17 @@ def create(
 ) -> None:
     """Create a topic, and wait until each of its partitions has a leader."""
     settings = parse_config(config)
-    ask(
+    topic = ask(
         bootstrap_servers,
         timeout,
         lambda admin: admin.create_topic(name, partitions, replication_factor, settings, if_not_exists=if_not_exists),
     )
-    print_change(output, name, "created")
+    # only a topic that was there already is described with its whole configuration
+    print_change(output, name, "exists already" if topic.effective_config is not None else "created")
 
 
 @app.command("list")
-@reported
+@reported_question
 def list_topics(
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -111,9 +119,9 @@ def list_topics(
 
 
 @app.command("describe")
-@reported
+@reported_question
 def describe(
-    name: NameArgument,
+    name: TopicArgument,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
@@ -155,7 +163,7 @@ def show_config(config: dict[str, str]) -> str:
 @app.command("alter")
 @reported
 def alter(
-    name: NameArgument,
+    name: TopicArgument,
     config: ConfigOption = None,
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="KEY", help="Return a setting to its default.")
@@ -175,8 +183,10 @@ def alter(
 @app.command("add-partitions")
 @reported
 def add_partitions(
-    name: NameArgument,
-    total: Annotated[int, typer.Argument(min=1, help="How many partitions it has afterwards.", show_default=False)],
+    name: TopicArgument,
+    total: Annotated[
+        int, typer.Argument(min=1, max=COUNT_MAX, help="How many partitions it has afterwards.", show_default=False)
+    ],
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
@@ -189,8 +199,8 @@ def add_partitions(
 @app.command("delete")
 @reported
 def delete(
-    name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: TopicArgument,
+    yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
@@ -200,3 +210,42 @@ def delete(
         raise SystemExit(ExitCode.INTERRUPTED)
     ask(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
     print_change(output, name, "deleted")
+
+
+@app.command("delete-records")
+@reported
+def delete_records(
+    name: TopicArgument,
+    before: Annotated[
+        int | None,
+        typer.Option("--before", min=0, max=OFFSET_MAX, metavar="OFFSET", help="Delete the records below this offset."),
+    ] = None,
+    delete_all: Annotated[bool, typer.Option("--all", help="Delete every record there is now.")] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--partition", "-p", min=0, max=COUNT_MAX, help="Only in this partition; may be given several times."
+        ),
+    ] = None,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Delete a topic's oldest records, on every replica. The offsets of the others stay as they are."""
+    if (before is None) != delete_all:
+        raise typer.BadParameter("give --before OFFSET or --all")
+    what = "all records" if delete_all else f"the records below offset {before}"
+    where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
+    if not yes and not typer.confirm(f"Delete {what} in {where} of topic {name}?", err=True):
+        raise SystemExit(ExitCode.INTERRUPTED)
+
+    async def trim(admin: Admin) -> dict[TopicPartition, int]:
+        numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]
+        return await admin.delete_records({TopicPartition(name, n): -1 if before is None else before for n in numbers})
+
+    starts = sorted(ask(bootstrap_servers, timeout, trim).items())
+    if output is Output.JSON:
+        print_json([{"topic": name, "partition": tp.partition, "log_start_offset": start} for tp, start in starts])
+    else:
+        print_table(("partition", "first offset"), [(tp.partition, start) for tp, start in starts])

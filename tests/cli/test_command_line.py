@@ -1,7 +1,10 @@
 """The command line without a cluster: what it accepts, what it refuses, and how quickly it says so."""
 
+import ctypes
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import consume, output, produce, topic
+from raftmq.cli import consume, input_lines, input_records, output, times, topic
+from raftmq.cli.main import app
 from raftmq.types import Record
+from typer.testing import CliRunner
 
 
 def raftmq(
@@ -51,6 +56,7 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
     "arguments",
     [
         ("broker", "start"),
+        ("broker", "start", "--data-dir", "d"),
         ("broker", "start", "--data-dir", "d", "--bootstrap", "--join", "localhost:1"),
         ("broker", "start", "--data-dir", "d", "--join", "localhost"),
         ("broker", "start", "--data-dir", "d", "--join", ","),
@@ -63,10 +69,26 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("config", "show", "--set", "metadata_voters=2"),
         ("topic", "create"),
         ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "create", "t", "--partitions", "9999999999"),
+        ("topic", "list", "--timeout", "nan"),
         ("topic", "create", "t", "--config", "retention"),
         ("produce",),
         ("produce", "t", "--file", "no-such-file"),
+        ("produce", "t", "--header", "novalue"),
+        ("produce", "t", "--key-field", "id"),
+        ("produce", "t", "--format", "json", "--key-separator", ":"),
+        ("produce", "t", "--compression", "brotli"),
+        ("topic", "delete-records", "t"),
+        ("topic", "delete-records", "t", "--all", "--before", "3"),
+        ("topic", "list", "--bootstrap-servers", "nonsense"),
         ("consume", "t", "--from-beginning", "--offset", "3"),
+        ("consume", "t", "--offset", "3", "--from-time", "1h"),
+        ("consume", "t", "--from-time", "yesterday"),
+        ("consume", "t", "--from-time", "99999999999999999999"),
+        ("consume", "t", "--output", "raw", "--key-separator", ":"),
+        ("doctor",),
+        ("doctor", "no-such-directory"),
+        ("dev", "--brokers", "0"),
         ("consume", "t", "--max-records", "0"),
         ("cluster", "status", "--output", "xml"),
         ("no-such-command",),
@@ -76,11 +98,12 @@ def test_a_wrong_command_line_is_exit_code_2_and_does_nothing(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = raftmq(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == b""
-    assert b"Traceback" not in done.stderr
-    assert b"unexpected" not in done.stderr
+    done = CliRunner().invoke(app, list(arguments), prog_name="raftmq")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Usage: raftmq" in done.stderr or done.stderr.startswith("raftmq: ")
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,6 +129,136 @@ def test_the_cluster_can_be_named_by_the_environment(nobody: str) -> None:
     done = raftmq("topic", "list", "--timeout", "0.5", environment={"RAFTMQ_BOOTSTRAP_SERVERS": nobody})
     assert done.returncode == 3
     assert nobody.encode() in done.stderr
+
+
+def without_permission_overrides() -> None:
+    """In a child: a superuser too is refused what permission bits refuse (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("broker", "start", "--bootstrap", "--data-dir", "closed/data"),
+        ("dev", "--brokers", "1", "--data-dir", "closed/data"),
+        ("doctor", "unreadable"),
+    ],
+)
+def test_a_directory_without_permission_is_one_sentence_and_exit_code_1(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    (tmp_path / "unreadable").mkdir()
+    (tmp_path / "unreadable" / "node.mdb").write_bytes(b"x")
+    (tmp_path / "unreadable").chmod(0o000)
+    done = subprocess.run(
+        [sys.executable, "-m", "raftmq", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=60,
+        preexec_fn=without_permission_overrides,
+    )
+    (tmp_path / "unreadable").chmod(0o700)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("raftmq: ")
+    assert "ermission denied" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = raftmq("broker", "start", "--bootstrap", "--data-dir", str(tmp_path / "d"), "--listen", address)
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        f"raftmq: cannot listen on {address}: address already in use; choose another with --listen\n"
+    )
+
+
+def run_in_shell(line: str) -> "subprocess.CompletedProcess[str]":
+    command = line.replace("raftmq ", f"{sys.executable} -m raftmq ")
+    return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
+    done = run_in_shell("raftmq config show > /dev/full")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "raftmq: no space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_closed_standard_stream_is_no_defect(closed: str, nobody: str) -> None:
+    assert run_in_shell(f"raftmq config show {closed}").returncode == 0
+    done = run_in_shell(f"raftmq produce t --bootstrap-servers {nobody} --timeout 0.2 {closed}")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+
+
+def test_dev_refuses_the_directory_of_one_broker(tmp_path: Path) -> None:
+    (tmp_path / "node.mdb").touch()
+    done = raftmq("dev", "--data-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert b"broker start" in done.stderr
+
+
+def complete(shell: str, words: str, **environment: str) -> list[str]:
+    """What the shell is told to offer for an unfinished line, by the protocol that its completion script speaks."""
+    asked = {
+        "_RAFTMQ_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": words,
+        **environment,
+    }
+    done = raftmq(environment=asked)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    return done.stdout.decode().split("\n")
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    assert {"topic", "produce", "consume", "cluster", "dev", "doctor"} <= set(complete("bash", "raftmq "))
+    assert "--from-beginning" in complete("bash", "raftmq consume t --from")
+    assert any("delete-records" in line for line in complete("zsh", "raftmq topic del"))
+
+
+def test_completion_of_topics_is_silent_and_quick_without_a_cluster(nobody: str) -> None:
+    started = time.monotonic()
+    assert complete("bash", "raftmq consume fl", RAFTMQ_BOOTSTRAP_SERVERS=nobody) == ["", ""]
+    assert time.monotonic() - started < 10  # a second of patience, and a process on a busy machine
+
+
+def test_the_completion_script_is_shown_for_a_shell() -> None:
+    done = raftmq(environment={"_RAFTMQ_COMPLETE": "source_bash"})
+    assert b"_RAFTMQ_COMPLETE=complete_bash" in done.stdout
+    assert b"complete -o default" in done.stdout
+
+
+def guide_commands() -> list[list[str]]:
+    """The commands of the guide, without what the shell does around them."""
+    text = (Path(__file__).resolve().parents[2] / "docs/guides/cli.md").read_text()
+    lines = [
+        line.split("  #")[0] for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
+    ]
+    parts = [part.strip() for line in lines for part in re.split(r"[|<>]", line)]
+    return [shlex.split(part)[1:] for part in parts if part.startswith("raftmq ")]
+
+
+def test_the_commands_of_the_guide_exist_with_their_options() -> None:
+    commands = guide_commands()
+    assert len(commands) > 20
+    for words in commands:
+        command = typer.main.get_command(app)
+        while words and (found := getattr(command, "commands", {}).get(words[0])) is not None:
+            command = found
+            words.pop(0)
+        known = {name for parameter in command.params for name in parameter.opts}
+        assert not hasattr(command, "commands"), words
+        assert {word for word in words if word.startswith("-")} <= known, words
 
 
 def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +294,16 @@ def test_topic_settings_are_pairs() -> None:
 def test_a_line_splits_into_key_and_value(
     line: bytes, separator: bytes | None, record: tuple[bytes | None, bytes]
 ) -> None:
-    assert produce.split_record(line, separator) == record
+    assert input_records.split_record(line, separator) == record
 
 
 def test_lines_end_with_lf_or_crlf_and_the_rest_waits() -> None:
-    assert produce.split_lines(b"a", b"b\r\nc\n\nd") == ([b"ab", b"c", b""], b"d")
+    assert input_lines.split_lines(b"a", b"b\r\nc\n\nd") == ([b"ab", b"c", b""], b"d")
 
 
 async def test_lines_come_as_they_are_written_and_the_last_needs_no_end() -> None:
     reading, writing = os.pipe()
-    lines = produce.read_lines(reading)
+    lines = input_lines.read_lines(reading)
     try:
         os.write(writing, b"one\ntw")
         assert await anext(lines) == ([b"one"], 6)
@@ -184,6 +337,96 @@ def test_a_record_prints_as_json_whatever_its_bytes() -> None:
         "value": None,
         "headers": [["h", {"base64": "/w=="}]],
     }
+
+
+def test_a_record_prints_as_its_bytes_alone() -> None:
+    assert consume.raw_bytes(record(b"k", b"\xff\n")) == b"\xff\n"
+    assert consume.raw_bytes(record(b"k", None)) == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("0", 0), ("1700000000000", 1_700_000_000_000), ("2026-01-31T12:00:00Z", 1_769_860_800_000)],
+)
+def test_a_time_is_milliseconds_or_a_date(text: str, milliseconds: int) -> None:
+    assert times.parse_time_ms(text) == milliseconds
+
+
+def test_a_time_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.cli.times.time.time", lambda: 1_000_000.0)
+    assert times.parse_time_ms("15m") == (1_000_000 - 900) * 1000
+    assert times.parse_time_ms("2d") == (1_000_000 - 172_800) * 1000
+
+
+def parse(line: bytes, format_name: str, **options: object) -> input_records.InputRecord | None:
+    return input_records.line_parser(input_lines.InputFormat(format_name), **options)(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "key"),
+    [
+        (b'{"id": "a"}', "id", b"a"),
+        (b'{"id": 7}', "id", b"7"),
+        (b'{"id": null}', "id", None),
+        (b'{"other": 1}', "id", None),
+        (b'{"a": {"b": "deep"}}', "a.b", b"deep"),
+        (b'{"a": 1}', "a.b", None),
+        (b"[1, 2]", None, None),
+    ],
+)
+def test_a_json_document_is_the_value_and_may_carry_the_key(line: bytes, field: str | None, key: bytes | None) -> None:
+    assert parse(line, "json", key_field=field) == (key, line, (), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "format_name", "options", "problem"),
+    [
+        (b"{", "json", {}, "not JSON"),
+        (b"\xff", "json", {}, "not JSON"),
+        (b"[1]", "json", {"key_field": "id"}, "not a JSON object"),
+        (b"{}", "records", {}, "value"),
+        (b'{"value": 1}', "records", {}, r"\$\.value"),
+        (b'{"value": "a", "kye": "b"}', "records", {}, "kye"),
+        (b'{"value": {"base64": "?"}}', "records", {}, "describe a record"),
+        (b'{"value": "a", "timestamp": -1}', "records", {}, "negative"),
+    ],
+)
+def test_a_line_of_another_format_says_what_is_wrong(
+    line: bytes, format_name: str, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(input_records.BadLineError, match=problem):
+        parse(line, format_name, **options)
+
+
+@pytest.mark.parametrize("format_name", ["json", "records"])
+def test_blank_lines_between_documents_mean_nothing(format_name: str) -> None:
+    assert parse(b"  ", format_name) is None
+
+
+def test_an_empty_line_is_an_empty_value() -> None:
+    assert parse(b"", "lines") == (None, b"", (), None)
+
+
+def test_what_consume_prints_produce_takes() -> None:
+    """Key, value, headers and timestamp go round; where it was read from does not say where it goes."""
+    for original in (record(b"k\xff", None), record(None, b"\x00v"), record(b"", "ü".encode())):
+        line = consume.json_line(original).strip()
+        assert parse(line, "records") == (original.key, original.value, original.headers, original.timestamp)
+
+
+def test_headers_of_the_command_line_come_before_those_of_a_line() -> None:
+    headers = input_records.parse_headers(["a=1", "b=x=y"])
+    taken = parse(b'{"value": "v", "headers": [["c", "3"]]}', "records", headers=headers)
+    assert taken is not None
+    assert taken.headers == (("a", b"1"), ("b", b"x=y"), ("c", b"3"))
+
+
+async def test_a_pipe_whose_reader_is_gone_is_noticed_without_writing() -> None:
+    reading, writing = os.pipe()
+    assert not consume.is_reader_gone(writing)
+    os.close(reading)
+    assert consume.is_reader_gone(writing)
+    os.close(writing)
 
 
 def test_a_table_that_goes_to_a_program_has_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,23 +2,39 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import typer
-from raftmq.cli.exit_codes import ExitCode, exit_code_of, reported
+from raftmq.cli.exit_codes import ExitCode, exit_code_of, reported, reported_question
 from raftmq.errors import (
     BootstrapError,
     BrokenConnectionError,
+    BufferFullError,
+    CorruptBatchError,
+    DeliveryExpiredError,
     DeliveryTimeoutError,
+    DiskFullError,
+    InternalError,
     InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicNameError,
     LeadershipLostError,
     NoLeaderError,
+    NotFormedError,
     OffsetOutOfRangeError,
     Outcome,
+    PermissionDeniedError,
     RaftMQError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    ThrottledError,
     TopicAlreadyExistsError,
     UnknownTopicError,
     UnreachableError,
+    UnsupportedCompressionError,
+    UnsupportedVersionError,
+    WrongClusterError,
 )
 
 
@@ -28,10 +44,22 @@ from raftmq.errors import (
         (BootstrapError("x"), ExitCode.UNAVAILABLE),
         (UnreachableError("x"), ExitCode.UNAVAILABLE),
         (NoLeaderError("x"), ExitCode.UNAVAILABLE),
+        (NotFormedError("x"), ExitCode.UNAVAILABLE),
+        (ThrottledError("x"), ExitCode.UNAVAILABLE),
+        (DiskFullError("x"), ExitCode.UNAVAILABLE),
+        (BufferFullError("x"), ExitCode.UNAVAILABLE),
+        (DeliveryExpiredError("x"), ExitCode.UNAVAILABLE),
         (InvalidPartitionsError("x"), ExitCode.USAGE),
+        (InvalidReplicationFactorError("x"), ExitCode.USAGE),
         (TopicAlreadyExistsError("x"), ExitCode.REJECTED),
         (UnknownTopicError("x"), ExitCode.REJECTED),
         (OffsetOutOfRangeError("x"), ExitCode.REJECTED),
+        (WrongClusterError("x"), ExitCode.REJECTED),
+        (UnsupportedVersionError("x"), ExitCode.REJECTED),
+        (UnsupportedCompressionError("x"), ExitCode.REJECTED),
+        (PermissionDeniedError("x"), ExitCode.REJECTED),
+        (RecordTooLargeError("x"), ExitCode.BAD_DATA),
+        (CorruptBatchError("t", 0, 5, 9), ExitCode.BAD_DATA),
         (BrokenConnectionError("x"), ExitCode.UNKNOWN_OUTCOME),
         (DeliveryTimeoutError("x"), ExitCode.UNKNOWN_OUTCOME),
         (LeadershipLostError("x"), ExitCode.UNKNOWN_OUTCOME),
@@ -39,6 +67,28 @@ from raftmq.errors import (
 )
 def test_an_error_has_its_exit_code(error: RaftMQError, code: ExitCode) -> None:
     assert exit_code_of(error) is code
+
+
+def test_an_answer_that_would_come_again_is_a_no_and_not_a_try_again() -> None:
+    """The bootstrap failed because of what somebody answered, not because nobody did."""
+    error = BootstrapError("x")
+    error.__cause__ = UnsupportedVersionError("y")
+    assert exit_code_of(error) is ExitCode.REJECTED
+    error.__cause__ = UnreachableError("y")
+    assert exit_code_of(error) is ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestTimedOutError("x"), ExitCode.UNAVAILABLE),
+        (BrokenConnectionError("x"), ExitCode.UNAVAILABLE),
+        (InternalError("x"), ExitCode.DEFECT),
+        (UnknownTopicError("x"), ExitCode.REJECTED),
+    ],
+)
+def test_a_question_that_was_not_answered_did_nothing(error: RaftMQError, code: ExitCode) -> None:
+    assert exit_code_of(error, is_question=True) is code
 
 
 def every_error(root: type[RaftMQError]) -> list[type[RaftMQError]]:
@@ -52,8 +102,8 @@ def test_whatever_may_have_happened_says_so() -> None:
         assert (exit_code_of(error) is ExitCode.UNKNOWN_OUTCOME) == (kind.outcome is Outcome.UNKNOWN), kind
 
 
-def ends_with(error: BaseException) -> int:
-    @reported
+def ends_with(error: BaseException, decorator: Callable[[Callable[[], None]], Callable[[], None]] = reported) -> int:
+    @decorator
     def command() -> None:
         raise error
 
@@ -64,8 +114,18 @@ def ends_with(error: BaseException) -> int:
 
 
 def test_an_error_is_one_sentence_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ends_with(TopicAlreadyExistsError("topic 'a'\n  exists already")) == 4
-    assert capsys.readouterr() == ("", "raftmq: topic 'a' exists already\n")
+    assert ends_with(InvalidTopicNameError("topic 'a/b'\n  has a slash")) == 2
+    assert capsys.readouterr() == ("", "raftmq: topic 'a/b' has a slash\n")
+
+
+def test_a_question_gets_no_advice_about_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with(RequestTimedOutError("no answer in time"), reported_question) == 3
+    assert capsys.readouterr().err == "raftmq: no answer in time\n"
+
+
+def test_an_error_of_this_machine_is_said_without_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends_with(PermissionError(13, "Permission denied", "d/node.mdb")) == 1
+    assert capsys.readouterr().err == "raftmq: d/node.mdb: permission denied\n"
 
 
 def test_ctrl_c_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> None:

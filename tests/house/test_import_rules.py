@@ -44,7 +44,8 @@ def broken_rules(copy: Path) -> set[str]:
     command = [str(LINT), "--config", str(ROOT / ".importlinter"), "--no-cache"]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert "Contracts:" in done.stdout, done.stdout + done.stderr
-    return {line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")}
+    # after the verdict may stand how many imports the rule lets pass
+    return {line.partition(" BROKEN")[0] for line in done.stdout.splitlines() if " BROKEN" in line}
 
 
 def test_the_rules_hold(copy: Path) -> None:

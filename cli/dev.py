@@ -1,0 +1,145 @@
+"""``raftmq dev``: a cluster on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from raftmq.cli.exit_codes import CommandError, ExitCode, complain, reported
+from raftmq.cli.options import DEFAULT_BOOTSTRAP
+from raftmq.cli.output import Output, OutputOption, print_json, print_table
+
+if TYPE_CHECKING:
+    from raftmq.testing import LocalCluster, LocalClusterError
+
+DEFAULT_BROKERS = 3
+DEFAULT_PORT = 9400
+LOOK_SECONDS = 0.5
+"""How soon a broker that ended by itself is told of."""
+
+
+@reported
+def dev(
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            "-n",
+            min=1,
+            max=50,
+            help="How many brokers. Default: 3, or as many as --data-dir holds.",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            "-d",
+            file_okay=False,
+            readable=False,
+            help="Keep the data here, for the next time. Default: a temporary directory.",
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65_000,
+            help="Where broker 1 takes clients; broker n 10 (n - 1) higher. Free ones where taken; 0: any.",
+        ),
+    ] = DEFAULT_PORT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C or SIGTERM: for trying things out and for developing against.
+
+    Each broker is a process of its own, with its own data, ports and host label. With --data-dir, the next run finds topics and
+    records again. Not for production: a machine that fails takes every replica with it.
+    """
+    from raftmq.cluster_addresses import load_addresses
+    from raftmq.testing import LocalCluster, LocalClusterError
+
+    if data_dir is not None and (data_dir / "node.mdb").exists():
+        raise typer.BadParameter(
+            f"{data_dir} is the data directory of one broker: raftmq broker start --data-dir {data_dir}",
+            param_hint="--data-dir",
+        )
+    count = brokers or (len(load_addresses(data_dir)) if data_dir is not None else 0) or DEFAULT_BROKERS
+    # Both end a foreground program; the terminal that is closed too. Ctrl-C raises this by itself.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    cluster = LocalCluster(count, directory=data_dir, first_port=port)
+    try:
+        if sys.stderr.isatty():
+            print(f"starting {count} brokers…", file=sys.stderr)
+        cluster.start()
+        try:
+            print_cluster(cluster, output, is_temporary=data_dir is None)
+            watch(cluster)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                print("\nstopping; Ctrl-C again kills", file=sys.stderr)
+            cluster.stop_all()
+    except LocalClusterError as error:
+        raise CommandError(in_one_sentence(error), ExitCode.DEFECT) from None
+    finally:
+        cluster.close()
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal handler: as Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def in_one_sentence(error: LocalClusterError) -> str:
+    """What went wrong, and the last thing that the broker concerned had to say."""
+    head, *log = str(error).splitlines()
+    said = [line for line in log if line.strip() and not line.startswith("---")]
+    return f"{head}: {said[-1].removeprefix('raftmq: ')}" if said else head
+
+
+def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) -> None:
+    """Where everything is, and what to try."""
+    rows = [(n, cluster.address(n), f"http://{cluster.http_address(n)}", cluster.log_path(n)) for n in cluster.node_ids]
+    if output is Output.JSON:
+        print_json(
+            {
+                "event": "cluster_ready",
+                "bootstrap_servers": cluster.bootstrap_servers,
+                "directory": str(cluster.directory),
+                "is_temporary": is_temporary,
+                "brokers": [
+                    {"node_id": n, "address": address, "http": http, "log": str(log)} for n, address, http, log in rows
+                ],
+            }
+        )
+        sys.stdout.flush()
+        return
+    print(f"{len(rows)} brokers are ready; Ctrl-C stops them\n")
+    print_table(("broker", "clients", "http", "log"), rows)
+    print(f"\ndata: {cluster.directory}{' (temporary: removed at the end)' if is_temporary else ''}")
+    print("\ntry, in another terminal:")
+    if cluster.address(1) != DEFAULT_BOOTSTRAP:
+        print(f"  export RAFTMQ_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}")
+    print("  raftmq topic create greetings --if-not-exists")
+    print("  echo hello | raftmq produce greetings")
+    print("  raftmq consume greetings --from-beginning --exit-at-end", flush=True)
+
+
+def watch(cluster: LocalCluster) -> None:
+    """Until a signal: tell of brokers that end by themselves. Raises `CommandError` when none is left."""
+    ended: set[int] = set()
+    never = threading.Event()
+    while len(ended) < len(cluster.node_ids):
+        never.wait(LOOK_SECONDS)
+        for node_id in cluster.node_ids:
+            if node_id not in ended and not cluster.is_running(node_id):
+                ended.add(node_id)
+                complain(f"broker {node_id} has ended; see {cluster.log_path(node_id)}")
+    raise CommandError("every broker has ended", ExitCode.DEFECT)

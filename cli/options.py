@@ -1,0 +1,33 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from raftmq.cli.completion import complete_topic
+
+DEFAULT_TIMEOUT = 20.0
+"""Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
+DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
+COUNT_MAX = 2**31 - 1
+OFFSET_MAX = 2**63 - 1
+"""What the protocol's fields hold: a larger number is refused as the command line's fault."""
+
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=complete_topic)
+]
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        envvar="RAFTMQ_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT[,HOST:PORT…]",
+        help="Client addresses of some brokers of the cluster.",
+    ),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),
+]

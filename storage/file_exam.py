@@ -1,0 +1,264 @@
+"""Reads one file of a data directory from end to end and says everything that is wrong with it. Changes nothing.
+
+Run as a program it serves `doctor`: one request a line on standard input, one answer a line on standard output. It is a process
+of its own because a damaged page can raise SIGBUS, which ends whoever reads it. Must not be used on files that are being written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import lmdb
+from raftmq.raft.entry import EntryKind
+from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_sound
+from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields
+from raftmq.storage.file_check import find_problem
+from raftmq.storage.registry import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
+from raftmq.storage.replica_codec import (
+    FORMAT_VERSION,
+    IDENTITY_KEY,
+    META_KEY,
+    ReplicaMeta,
+    decode_identity,
+    decode_meta,
+)
+
+if TYPE_CHECKING:
+    from lmdb import Transaction
+
+PROBLEMS_MAX = 5
+"""Told of one file: enough to see what happened to it. The rest is counted."""
+
+_DATA = int(EntryKind.DATA)
+
+
+@dataclass
+class FileReport:
+    """What one file is like."""
+
+    rows: int = 0
+    """Rows read, of every database in it."""
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+    newer_format: int = 0
+    """The format it has, when that is newer than this version reads; its rows were then not judged."""
+    identity: tuple[int, int] | None = None
+    """(group id, replica id) that a replica's file says it is of."""
+    node: dict[str, object] | None = None
+    """The registry's row about the node."""
+    replicas: list[tuple[int, int, str, str, int]] = field(default_factory=list)
+    """The registry's replicas: group id, replica id, state, reason, abnormal exits."""
+
+    def add(self, problem: str) -> None:
+        """Note a problem."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+def examine_replica(path: Path) -> FileReport:
+    """Every row of a replica's file: its checksum, and that the log has no gap and ends where it should."""
+    report = FileReport()
+    with _open(path, report) as file:
+        if file is None:
+            return report
+        meta = _examine_meta(file, report)
+        if not report.newer_format:
+            _examine_log(file, meta, report)
+            for key, value in _rows(file, "state", report):
+                if not is_sound(key, value):
+                    report.add(f"state row {bytes(key).hex()} does not match its checksum")
+    return report
+
+
+def examine_registry(path: Path) -> FileReport:
+    """Every row of `node.mdb`, and what they say."""
+    report = FileReport()
+    with _open(path, report) as file:
+        if file is None:
+            return report
+        for _, body in _sound_rows(file, "node", report):
+            node = json.loads(body)
+            report.node = node
+            if node["format_version"] > REGISTRY_FORMAT_VERSION:
+                report.newer_format = node["format_version"]
+                return report
+        for key, body in _sound_rows(file, "replicas", report):
+            state, reason, _, abnormal_exits = json.loads(body)
+            group_id, replica_id = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+            report.replicas.append((group_id, replica_id, state, reason, abnormal_exits))
+    return report
+
+
+# ------------------------------------------------------------------------------------------------------------- LMDB
+
+
+class _OpenFile(NamedTuple):
+    environment: lmdb.Environment
+    transaction: Transaction[memoryview]
+
+
+@contextmanager
+def _open(path: Path, report: FileReport) -> Iterator[_OpenFile | None]:
+    """One read transaction on a closed file, without its lock file; None, and a problem, when it is no database."""
+    try:
+        environment = lmdb.open(
+            str(path), subdir=False, readonly=True, lock=False, create=False, max_dbs=3, readahead=True
+        )
+    except lmdb.Error as error:
+        report.add(f"it cannot be opened: {error}")
+        yield None
+        return
+    try:
+        pages = environment.info()["last_pgno"] + 1
+        expected_bytes = pages * environment.stat()["psize"]
+        if path.stat().st_size < expected_bytes:
+            # A page past the end would be a SIGBUS. It may be one that nothing uses, so the file is walked without mapping it.
+            problem = find_problem(path)
+            if problem is not None:
+                report.add(f"it has {path.stat().st_size} bytes of {expected_bytes}, and {problem}")
+                yield None
+                return
+        with environment.begin(buffers=True) as transaction:
+            yield _OpenFile(environment, transaction)
+    except lmdb.Error as error:
+        report.add(f"it cannot be read to its end: {error}")
+        problem = find_problem(path)
+        if problem is not None:
+            report.add(problem)
+    finally:
+        environment.close()
+
+
+def _rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[memoryview, memoryview]]:
+    """Every row of a database, counted."""
+    try:
+        database = file.environment.open_db(name.encode(), file.transaction, create=False)
+    except lmdb.NotFoundError:
+        report.add(f"it has no database {name!r}")
+        return
+    with file.transaction.cursor(database) as cursor:
+        for key, value in cursor:
+            report.rows += 1
+            yield key, value
+
+
+def _sound_rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in _rows(file, name, report):
+        if is_sound(key, value):
+            yield bytes(key), bytes(value[:-CHECKSUM_BYTES])
+        else:
+            report.add(f"row {bytes(key)!r} of {name!r} does not match its checksum")
+
+
+# ------------------------------------------------------------------------------------------------------ a replica's file
+
+
+def _examine_meta(file: _OpenFile, report: FileReport) -> ReplicaMeta | None:
+    rows = {bytes(key): bytes(value) for key, value in _rows(file, "meta", report)}
+    meta: ReplicaMeta | None = None
+    try:
+        identity = decode_identity(rows.get(IDENTITY_KEY, b""))
+    except CodecError as error:
+        report.add(str(error) if IDENTITY_KEY in rows else "its identity row is missing")
+    else:
+        report.identity = (identity.group_id, identity.replica_id)
+        if identity.format_version > FORMAT_VERSION:
+            report.newer_format = identity.format_version
+            return None
+    try:
+        meta = decode_meta(rows.get(META_KEY, b""))
+    except CodecError as error:
+        report.add(str(error) if META_KEY in rows else "its meta row is missing")
+    return meta
+
+
+def _examine_log(file: _OpenFile, meta: ReplicaMeta | None, report: FileReport) -> None:
+    before: RowFields | None = None
+    next_index: int | None = None
+    for key, value in _rows(file, "log", report):
+        try:
+            index = decode_key(key)
+        except CodecError as error:
+            report.add(str(error))
+            continue
+        if next_index is not None and index != next_index:
+            report.add(f"entries {next_index} to {index - 1} are missing")
+            before = None
+        next_index = index + 1
+        fields = _examine_row(index, value, report)
+        if fields is not None:
+            follows = _follows(before, fields, meta)
+            if follows is not None:
+                report.add(follows)
+        before = fields
+    if meta is not None:
+        _examine_end(next_index, before, meta, report)
+
+
+def _examine_row(index: int, value: Buffer, report: FileReport) -> RowFields | None:
+    try:
+        return decode_row_fields(index, value)
+    except CodecError as error:
+        # the number inside a damaged row is not to be trusted: name it by its key
+        report.add(f"entry {index}: {error}")
+        return None
+
+
+def _follows(before: RowFields | None, fields: RowFields, meta: ReplicaMeta | None) -> str | None:
+    """What is wrong with an entry after the one before it; None for a first one, unless the log must begin there."""
+    index = fields.entry_index
+    if (fields.record_count > 0) != (fields.kind == _DATA):
+        return f"entry {index} of kind {fields.kind} has {fields.record_count} records"
+    if before is not None:
+        next_offset, term, time_ms = before.next_offset, before.term, before.append_time_ms
+    elif meta is not None and index == meta.position.index + 1:
+        next_offset, term, time_ms = meta.position.next_offset, meta.position.term, 0
+    else:
+        return None
+    if fields.base_offset != next_offset:
+        return f"entry {index} begins at offset {fields.base_offset}, and the one before it ends before {next_offset}"
+    if fields.term < term:
+        return f"entry {index} is of term {fields.term}, after one of term {term}"
+    if fields.append_time_ms < time_ms:
+        return f"entry {index} is older than the one before it"
+    return None
+
+
+def _examine_end(next_index: int | None, last: RowFields | None, meta: ReplicaMeta, report: FileReport) -> None:
+    """The log ends where the last commit said it does; a lost end looks like a shorter, sound log."""
+    if meta.last_index == meta.position.index and (next_index is None or next_index <= meta.last_index + 1):
+        return  # no entries but such as wait for their deletion
+    if next_index is None:
+        report.add(f"the log is empty and should end with entry {meta.last_index}")
+    elif next_index != meta.last_index + 1:
+        report.add(f"the log ends with entry {next_index - 1} and should with {meta.last_index}")
+    elif last is not None and last.next_offset != meta.last_next_offset:
+        report.add(f"the log ends before offset {last.next_offset} and should before {meta.last_next_offset}")
+
+
+# ---------------------------------------------------------------------------------------------------------- the process
+
+
+def main() -> None:
+    """Answer requests ``["registry" | "replica", path]`` until standard input ends."""
+    examine = {"registry": examine_registry, "replica": examine_replica}
+    for line in sys.stdin:
+        kind, path = json.loads(line)
+        try:
+            report = examine[kind](Path(path))
+        except (ValueError, TypeError, KeyError) as error:  # a row whose checksum is right and whose content is not
+            report = FileReport()
+            report.add(f"a row has impossible content: {error!r}")
+        sys.stdout.write(json.dumps(asdict(report)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Every error a user can meet: one sentence, a documented exit code, in a bounded time. Against one real broker."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import status_pb2
+from grpc_status import rpc_status
+from raftmq.proto import queue_pb2 as pb
+from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import assert_one_sentence, lines_of, raftmq, started
+
+pytestmark = [pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1) as running:
+        assert raftmq(running, "topic", "create", "there", "--partitions", "2").returncode == 0
+        yield running
+
+
+@pytest.fixture
+def frozen(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The broker accepts connections and answers nothing."""
+    cluster.pause(1)
+    yield cluster
+    cluster.resume(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("topic", "describe", "none"), 4, ["none", "raftmq topic create"]),
+        (("topic", "delete", "none", "--yes"), 4, ["none"]),
+        (("topic", "delete-records", "none", "--all", "--yes"), 4, ["none"]),
+        (("produce", "none"), 4, ["'none'", "raftmq topic create"]),
+        (("consume", "none"), 4, ["'none'", "raftmq topic create"]),
+        (("produce", "there", "--partition", "9"), 4, ["partitions 0 to 1"]),
+        (("consume", "there", "--partition", "9"), 4, ["partitions 0 to 1"]),
+        (("consume", "there", "--partition", "1", "--offset", "99"), 4, ["there/1", "99"]),
+        (("topic", "create", "a/b"), 2, ["a/b"]),
+        (("topic", "describe", "\udcff"), 2, ["UTF-8"]),
+        (("topic", "create", "x" * 250), 2, ["249"]),
+        (("topic", "create", "wide", "--replication-factor", "3"), 2, ["replication factor 3"]),
+        (("topic", "create", "odd", "--config", "no.such.setting=1"), 2, ["no.such.setting", "retention.ms"]),
+        (("topic", "create", "there"), 4, ["there"]),
+        (("topic", "add-partitions", "there", "2"), 2, ["2 partitions"]),
+        (("topic", "delete-records", "there", "--before", "99", "--yes"), 4, ["99"]),
+    ],
+)
+def test_a_no_of_the_cluster_is_one_sentence(
+    cluster: LocalCluster, arguments: tuple[str, ...], code: int, words: list[str]
+) -> None:
+    assert_one_sentence(raftmq(cluster, *arguments, "--timeout", "5", stdin=b"x\n"), code, *words)
+
+
+def new_topic(cluster: LocalCluster, name: str, *arguments: str) -> str:
+    assert raftmq(cluster, "topic", "create", name, *arguments).returncode == 0
+    return name
+
+
+def values_of(cluster: LocalCluster, topic: str) -> list[object]:
+    return [record["value"] for record in lines_of(cluster, topic, "--from-beginning")]
+
+
+def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster, "long")
+    done = raftmq(cluster, "produce", topic, stdin=b"one\ntwo\n" + b"x" * 1_100_000 + b"\nfour\n")
+    assert_one_sentence(done, 6, "line 3", "1100000 bytes", "1048576", "before it are written")
+    assert values_of(cluster, topic) == ["one", "two"]
+
+
+def test_a_line_without_end_is_refused_before_it_fills_memory(cluster: LocalCluster) -> None:
+    done = raftmq(cluster, "produce", "there", stdin=b"x" * 8_000_000)
+    assert_one_sentence(done, 6, "longer than 2097152 bytes")
+
+
+def test_a_record_above_the_topics_own_limit_is_refused(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster, "small", "--config", "max.batch.bytes=2048")
+    done = raftmq(cluster, "produce", topic, stdin=b"y" * 5000 + b"\n")
+    assert_one_sentence(done, 6, "small/0", "2048")
+    assert values_of(cluster, topic) == []
+
+
+def test_a_line_that_is_no_document_is_named(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster, "documents")
+    done = raftmq(cluster, "produce", topic, "--format", "json", stdin=b'{"a": 1}\n\n{"a":\n{"a": 3}\n')
+    assert_one_sentence(done, 6, "line 3", "not JSON")
+    assert values_of(cluster, topic) == ['{"a": 1}']
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("topic", "create", "late"),
+        ("cluster", "status"),
+        ("produce", "there"),
+        ("consume", "there", "--from-beginning"),
+    ],
+)
+def test_a_broker_that_does_not_answer_ends_the_command_in_time(
+    frozen: LocalCluster, arguments: tuple[str, ...]
+) -> None:
+    assert_one_sentence(raftmq(frozen, *arguments, "--timeout", "0.7", stdin=b"x\n"), 3, frozen.address(1))
+
+
+def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no_hang(cluster: LocalCluster) -> None:
+    """The broker freezes while 30 MB are on their way: more than the buffer takes."""
+    topic = new_topic(cluster, "frozen")
+    producer = started(cluster, "produce", topic, "--timeout", "2")
+    with producer:
+        assert producer.stdin is not None
+        assert producer.stderr is not None
+        producer.stdin.write(b"first\n")
+        producer.stdin.flush()
+        assert raftmq(cluster, "consume", topic, "--from-beginning", "-n", "1").stdout == b"first\n"
+        cluster.pause(1)
+        try:
+            try:
+                producer.stdin.write((b"z" * 999 + b"\n") * 30_000)
+                producer.stdin.close()
+            except BrokenPipeError:
+                pass  # it ended before it had read everything
+            assert producer.wait(30) == 5
+        finally:
+            cluster.resume(1)
+        said = producer.stderr.read().decode()
+    assert "may be written" in said
+    assert "known to be written: 1)" in said
+    assert said.count("\n") == 1
+
+
+def test_a_consumer_that_waits_ends_when_the_cluster_falls_silent(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster, "silence")
+    raftmq(cluster, "produce", topic, stdin=b"heard\n")
+    consumer = started(cluster, "consume", topic, "--from-beginning", "--timeout", "1")
+    with consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.readline() == b"heard\n"
+        cluster.pause(1)
+        try:
+            assert consumer.wait(30) == 3
+        finally:
+            cluster.resume(1)
+        assert consumer.stderr.read().startswith(b"raftmq: the cluster is silent for 1 s: ")
+
+
+def test_a_consumer_whose_topic_is_deleted_ends(cluster: LocalCluster) -> None:
+    topic = new_topic(cluster, "short-lived")
+    raftmq(cluster, "produce", topic, stdin=b"heard\n")
+    consumer = started(cluster, "consume", topic, "--from-beginning")
+    with consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.readline() == b"heard\n"
+        assert raftmq(cluster, "topic", "delete", topic, "--yes").returncode == 0
+        assert consumer.wait(30) == 4
+        assert consumer.stderr.read().startswith(b"raftmq: short-lived/0: ")
+
+
+def test_an_address_that_is_no_brokers_says_so(cluster: LocalCluster) -> None:
+    http = cluster.http_address(1)
+    assert_one_sentence(raftmq(cluster, "topic", "list", "--bootstrap-servers", http, "--timeout", "1"), 3, http)
+
+
+class Refusal(grpc.GenericRpcHandler):
+    """A broker that answers every call with one error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        detail = AnyMessage()
+        detail.Pack(pb.ErrorDetail(code=code, message=message))
+        self.status = status_pb2.Status(code=9, message=message, details=[detail])
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        def refuse(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+            yield from ()
+            context.abort_with_status(rpc_status.to_status(self.status))
+
+        return grpc.unary_stream_rpc_method_handler(refuse)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (pb.UNSUPPORTED_VERSION, "this broker speaks version 9, the client 1"),
+        (pb.WRONG_CLUSTER, "this node belongs to cluster b, not a"),
+        (pb.PERMISSION_DENIED, "no right to look"),
+    ],
+)
+def test_a_refusal_that_no_retry_changes_is_a_no(code: int, message: str, cluster: LocalCluster) -> None:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([Refusal(code, message)])
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        done = raftmq(cluster, "topic", "list", "--bootstrap-servers", address, "--timeout", "2")
+    finally:
+        server.stop(0).wait()
+    assert_one_sentence(done, 4, message)
+
+
+def test_errors_are_sentences_with_json_too(cluster: LocalCluster) -> None:
+    assert_one_sentence(raftmq(cluster, "topic", "describe", "none", "--output", "json"), 4)
+    done = raftmq(cluster, "cluster", "status", "--output", "json")
+    assert json.loads(done.stdout)["partitions_without_leader"] == 0
+
+
+def test_head_ends_a_consumer_that_waits(cluster: LocalCluster) -> None:
+    """The pipe's end is noticed although no further record comes that could be written to it."""
+    topic = new_topic(cluster, "headed")
+    raftmq(cluster, "produce", topic, stdin=b"only\n")
+    consumer = started(cluster, "consume", topic, "--from-beginning")
+    with consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.readline() == b"only\n"
+        consumer.stdout.close()
+        try:
+            assert consumer.wait(20) == 141
+        except subprocess.TimeoutExpired:
+            consumer.kill()
+            raise
+        assert consumer.stderr.read() == b""
