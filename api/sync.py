@@ -15,8 +15,11 @@ method documents for cancellation.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -179,7 +182,8 @@ class BulkDelivery:
 class Producer(_Client):
     """`raftmq.Producer` for synchronous code; any number of threads may share one.
 
-    Takes the same arguments and connects when it is made (or at ``with``, whichever is first).
+    Takes the same arguments and connects when it is made (or at ``with``, whichever is first). One that a program forgets to close
+    is closed at its end, which then waits up to 10 s for what was taken.
     """
 
     _name = "producer"
@@ -188,6 +192,7 @@ class Producer(_Client):
         super().__init__()
         self._client = _make(self._loop, _AsyncProducer, (), settings)
         self._run(self._client.start)
+        _open_producers.add(self)
 
     def __enter__(self) -> Self:
         self._check()
@@ -196,6 +201,7 @@ class Producer(_Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        _open_producers.discard(self)
         self._run(lambda: self._client.__aexit__(kind, error, traceback))
 
     def send(
@@ -251,7 +257,27 @@ class Producer(_Client):
 
     def close(self) -> None:
         """Flush, then close. As `raftmq.Producer.close`."""
+        _open_producers.discard(self)
         self._run(self._client.close)
+
+
+EXIT_FLUSH_SECONDS = 10.0
+"""How long a program that ends without closing its producers is held up for what they have taken."""
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _flush_at_exit() -> None:
+    """A program that forgets to close must not lose records without a word: flush, and say so."""
+    for producer in list(_open_producers):
+        if producer._generation != current_generation():
+            continue
+        warnings.warn(
+            "a raftmq.sync.Producer was not closed; closing it now: use with, or close()", ResourceWarning, stacklevel=1
+        )
+        producer._loop.run(producer._client.close(), EXIT_FLUSH_SECONDS)
+
+
+atexit.register(_flush_at_exit)
 
 
 class Consumer(_Client):
@@ -423,7 +449,7 @@ class Admin(_Client):
         name: str,
         partitions: int | None = None,
         replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | int] | None = None,
         *,
         if_not_exists: bool = False,
     ) -> TopicDescription:
@@ -447,7 +473,7 @@ class Admin(_Client):
     def alter_topic_config(
         self,
         name: str,
-        set: Mapping[str, str] | None = None,  # noqa: A002 - reads as what it does
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - reads as what it does
         unset: Sequence[str] = (),
     ) -> None:
         """As `raftmq.Admin.alter_topic_config`."""

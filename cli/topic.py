@@ -19,6 +19,7 @@ from raftmq.cli.options import (
     TopicArgument,
 )
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
+from raftmq.errors import TopicAlreadyExistsError
 from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -74,12 +75,16 @@ def create(
     name: NewNameArgument,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=COUNT_MAX, help="How many partitions. Default: the brokers'."),
+        typer.Option("--partitions", "-p", min=1, max=COUNT_MAX, help="How many partitions. Default: 1."),
     ] = None,
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", min=1, max=COUNT_MAX, help="Copies of each record. Default: 3, or one a host."
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=COUNT_MAX,
+            help="Copies of each record. Default: 3, or one for each --host label if those are fewer.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -90,13 +95,22 @@ def create(
 ) -> None:
     """Create a topic, and wait until each of its partitions has a leader."""
     settings = parse_config(config)
-    topic = ask(
-        bootstrap_servers,
-        timeout,
-        lambda admin: admin.create_topic(name, partitions, replication_factor, settings, if_not_exists=if_not_exists),
-    )
-    # only a topic that was there already is described with its whole configuration
-    print_change(output, name, "exists already" if topic.effective_config is not None else "created")
+    try:
+        topic = ask(
+            bootstrap_servers, timeout, lambda admin: admin.create_topic(name, partitions, replication_factor, settings)
+        )
+    except TopicAlreadyExistsError:
+        if not if_not_exists:
+            raise
+        print_change(output, name, "exists already")
+        return
+    if output is Output.JSON:
+        counts = {"partitions": len(topic.partitions), "replication_factor": topic.replication_factor}
+        print_json({"topic": name, "result": "created", **counts})
+    else:
+        print(
+            f"topic {name} created: partitions {len(topic.partitions)}, replication factor {topic.replication_factor}"
+        )
 
 
 @app.command("list")

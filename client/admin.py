@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -158,7 +158,7 @@ class Admin:
         name: str,
         partitions: int | None = None,
         replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | int] | None = None,
         *,
         if_not_exists: bool = False,
     ) -> TopicDescription:
@@ -166,9 +166,9 @@ class Admin:
 
         Args:
             name: letters, digits, ``.``, ``_`` and ``-``.
-            partitions: default: the brokers'.
+            partitions: default 1.
             replication_factor: default: the smaller of 3 and the number of hosts.
-            config: topic configuration; values are strings.
+            config: topic configuration, such as ``{"retention.ms": 3_600_000}``; strings, or numbers written as such.
             if_not_exists: return the topic that exists instead of raising, whatever its settings.
 
         Raises:
@@ -180,7 +180,7 @@ class Admin:
             name=name,
             partitions=_positive(partitions, "partitions"),
             replication_factor=_positive(replication_factor, "replication_factor"),
-            config=dict(config or {}),
+            config=_texts(config or {}),
             timeout_ms=max(1, int(self._timeout_seconds * 900)),  # the broker answers before our own patience ends
         )
         try:
@@ -191,7 +191,7 @@ class Admin:
             return await self.describe_topic(name)
         self._resolver.note_revision(response.metadata_revision)
         self._resolver.note_topic(response.topic)
-        return _topic(response.topic)
+        return await self.describe_topic(name)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises `UnknownTopicError`."""
@@ -220,7 +220,7 @@ class Admin:
     async def alter_topic_config(
         self,
         name: str,
-        set: Mapping[str, str] | None = None,  # noqa: A002 - reads as what it does
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - reads as what it does
         unset: Sequence[str] = (),
     ) -> None:
         """Set some configuration keys of a topic, and return others to their defaults.
@@ -229,7 +229,7 @@ class Admin:
         """
         self._check_usable()
         request = pb.AlterTopicRequest(
-            name=name, set=dict(set or {}), unset=list(unset), metadata_revision=self._resolver.metadata_revision
+            name=name, set=_texts(set or {}), unset=list(unset), metadata_revision=self._resolver.metadata_revision
         )
         response = await self._resolver.call_any(ALTER_TOPIC, request, self._timeout_seconds)
         self._resolver.note_revision(response.metadata_revision)
@@ -249,7 +249,7 @@ class Admin:
         response = await self._resolver.call_any(ADD_PARTITIONS, request, self._timeout_seconds)
         self._resolver.note_revision(response.metadata_revision)
         self._resolver.note_topic(response.topic)
-        return _topic(response.topic)
+        return await self.describe_topic(name)
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
@@ -289,9 +289,19 @@ class Admin:
             )
 
 
+def _texts(config: Mapping[str, str | int]) -> dict[str, str]:
+    pairs: Iterable[tuple[object, object]] = config.items()
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, str | int) or isinstance(value, bool):
+            raise TypeError(f"a configuration key is a string, its value a string or a number: {name!r}: {value!r}")
+    return {name: str(value) for name, value in config.items()}
+
+
 def _positive(number: int | None, name: str) -> int:
     if number is None:
         return 0
+    if not isinstance(number, int):
+        raise TypeError(f"{name} is a number, not {number!r}")
     if not 0 < number < 1 << 32:
         raise InvalidArgumentError(f"{name} must be positive, not {number}")
     return number

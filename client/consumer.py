@@ -90,6 +90,8 @@ class Consumer:
         if fetch_max_wait_ms < 0 or fetch_min_bytes < 0:
             raise InvalidArgumentError("fetch_max_wait_ms and fetch_min_bytes must not be negative")
         self.client_id = client_id
+        if not all(isinstance(topic, str) for topic in topics):
+            raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {topics!r}")
         self._topics = tuple(dict.fromkeys(topics))
         self._reset_time = _RESET_TIMES[auto_offset_reset]
         self._records_max = max_poll_records
@@ -197,9 +199,15 @@ class Consumer:
 
         Raises `InvalidArgumentError` for a consumer that was made with topics.
         """
+        check_not_forked(self._generation, "consumer")
         if self._topics:
             raise InvalidArgumentError("the consumer reads whole topics; make one without topics to assign partitions")
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = list(partitions)
+        for partition in wanted:
+            if not isinstance(partition, TopicPartition):
+                raise TypeError(
+                    f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
+                )
         for dropped in set(self._fetcher.partitions) - set(wanted):
             self._order.remove(self._fetcher.partitions.pop(dropped))
         self._current = None
@@ -207,15 +215,18 @@ class Consumer:
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The assigned partitions."""
+        check_not_forked(self._generation, "consumer")
         return frozenset(self._fetcher.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing from these partitions until `resume`; what is fetched is kept. Does not wait."""
+        check_not_forked(self._generation, "consumer")
         for state in self._states(partitions):
             state.is_paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`. Does not wait."""
+        check_not_forked(self._generation, "consumer")
         for state in self._states(partitions):
             state.is_paused = False
         self._data.set()
@@ -223,6 +234,7 @@ class Consumer:
 
     def paused(self) -> frozenset[TopicPartition]:
         """The paused partitions."""
+        check_not_forked(self._generation, "consumer")
         return frozenset(tp for tp, state in self._fetcher.partitions.items() if state.is_paused)
 
     # -------------------------------------------------------------------------------------------------------- positions
@@ -332,7 +344,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`."""
+        """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`.
+
+        With nothing to read from (no topics, nothing assigned) it raises `InvalidArgumentError` rather than wait for ever.
+        """
         while True:
             current = self._current
             if current is not None and not current.is_paused:
@@ -349,6 +364,8 @@ class Consumer:
             self._current = self._next_with_records(())
             self._fetcher.wake()
             if self._current is None:
+                if not self._fetcher.partitions and not self._topics:
+                    raise InvalidArgumentError("nothing is assigned: name topics, or call assign() before reading")
                 await self._data.wait()
 
     def _collect(self, chosen: set[TopicPartition], count_max: int) -> dict[TopicPartition, list[Record]]:

@@ -15,7 +15,10 @@ PartitionerName = Literal["crc32", "murmur2"]
 
 
 def crc32_partition(key: bytes, partition_count: int) -> int:
-    """Librdkafka's ``consistent``: CRC-32 modulo the number of partitions; runs at C speed in zlib."""
+    """Librdkafka's ``consistent_random``: CRC-32 modulo the number of partitions; runs at C speed in zlib.
+
+    Never asked about an empty key: as in librdkafka that is no key, and goes where records without a key go.
+    """
     return crc32(key) % partition_count
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
@@ -76,7 +77,8 @@ class Producer:
         delivery_timeout_ms: from taking a record to giving up on it.
         request_timeout_ms: how long a broker may take for one request before it is repeated.
         partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
-            or a function of (key, number of partitions). Records without a key stay on one partition for 64 KiB or 250 ms, then move on.
+            or a function of (key, number of partitions). Records without a key
+                (or, with crc32, an empty one) stay on one partition for 64 KiB or 250 ms, then move on.
         key_serializer: turns a key into bytes; keys must be bytes without one.
         value_serializer: the same for values.
         transport: replaces gRPC, for simulations.
@@ -199,6 +201,15 @@ class Producer:
                 finally:
                     await self._resolver.close()
                     log.info("producer_closed client_id=%s", self.client_id)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False) and not self._is_closed:
+            warnings.warn(
+                f"unclosed {self!r}: records it took may not be written; use async with, or close()",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -35,14 +35,16 @@ def to_bytes_column(cells: Sequence[object], serializer: Serializer | None, name
 
 def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
     """Headers as a tuple, and their bytes with overhead. Raises `TypeError`."""
-    pairs = tuple((name, value) for name, value in headers)
+    pairs: tuple[object, ...] = tuple(headers)
     size = 0
     for pair in pairs:
-        name, value = cast("tuple[object, object]", pair)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError("headers are pairs of a str and bytes, such as [('trace', b'1')]")
+        name, value = pair
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise TypeError("headers are pairs of a str and bytes")
         size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
-    return pairs, size
+    return tuple((name, value) for name, value in cast("Headers", pairs)), size
 
 
 def records_bytes(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -411,11 +412,17 @@ def _batch_bytes_max(config: Mapping[str, str]) -> int:
 def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
     """``"a:1,b:2"`` or a sequence of ``host:port`` → addresses. Raises `InvalidArgumentError`."""
     parts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidArgumentError(f"bootstrap_servers: {part!r} is not 'host:port'")
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:
         raise InvalidArgumentError("bootstrap_servers is empty; give host:port[,host:port...]")
     for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port")
+        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
+            raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port (an IPv6 host in brackets)")
     return addresses
+
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):\d{1,5}")
+"""A name or an IPv4 address, or an IPv6 address in brackets, and a port; so no ``http://`` and no second port."""

@@ -2,12 +2,13 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from raftmq.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,36 +19,67 @@ def readme_commands() -> list[str]:
     return [line for line in lines if line and not line.startswith("make ")]
 
 
+BROKERS = 3
+
+
 def test_there_are_commands_to_test() -> None:
-    assert sum(command.startswith("raftmq broker start") for command in readme_commands()) == 2
+    assert sum(command.startswith("raftmq broker start") for command in readme_commands()) == BROKERS
     assert any("raftmq consume" in command for command in readme_commands())
 
 
-def test_the_options_of_broker_start_exist() -> None:
-    environment = os.environ | {"COLUMNS": "200"}
-    shown = subprocess.run(
-        [sys.executable, "-m", "raftmq", "broker", "start", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    for command in readme_commands():
-        if command.startswith("raftmq broker start"):
-            assert set(re.findall(r"--[a-z-]+", command)) <= set(re.findall(r"--[a-z-]+", shown.stdout))
+def with_free_ports(commands: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The commands with ports that are free here, and the variables that move the first broker's default ones."""
+    with ExitStack() as held:
+        taken: dict[str, str] = {}
+        for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", "\n".join(commands)), "9400", "9401", "9402"}):
+            probe = held.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            taken[port] = str(probe.getsockname()[1])
+    moved = [re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{taken[m[2]]}", command) for command in commands]
+    names = {"RAFTMQ_LISTEN": "9400", "RAFTMQ_PEER_LISTEN": "9401", "RAFTMQ_HTTP_LISTEN": "9402"}
+    return moved, {name: f"127.0.0.1:{taken[port]}" for name, port in names.items()}
 
 
 @pytest.mark.e2e
-def test_the_other_commands_run_in_their_order() -> None:
+def test_every_command_runs_in_its_order(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with LocalCluster(brokers=3) as cluster:
-        environment = os.environ | {"RAFTMQ_BOOTSTRAP_SERVERS": cluster.bootstrap_servers, "PATH": path}
+    commands, addresses = with_free_ports(readme_commands())
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"PATH": path} | addresses
+    with ExitStack() as running:
         said = ""
-        for command in readme_commands():
-            if not command.startswith("raftmq broker start"):
-                done = subprocess.run(
-                    command, shell=True, env=environment, capture_output=True, text=True, timeout=60, check=False
+        for command in commands:
+            if command.startswith("raftmq broker start"):
+                broker = subprocess.Popen(
+                    command.split(),
+                    cwd=tmp_path,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
                 )
-                assert done.returncode == 0, f"{command}: {done.stderr}"
-                said = done.stdout
+                running.callback(end, broker)
+                assert broker.stdout is not None
+                assert '"broker_ready"' in broker.stdout.readline(), f"{command}: {broker.communicate()[1]}"
+                environment["RAFTMQ_BOOTSTRAP_SERVERS"] = addresses["RAFTMQ_LISTEN"]
+                continue
+            done = subprocess.run(
+                command,
+                shell=True,
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            said = done.stdout
     assert said == "hello\n"
+
+
+def end(broker: "subprocess.Popen[str]") -> None:
+    broker.terminate()
+    try:
+        broker.communicate(timeout=30)
+    finally:
+        broker.kill()
