@@ -358,6 +358,9 @@ def _checked(layers: Dynaconf) -> LoadedConfig:
     return LoadedConfig(config, sources)
 
 
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
+
+
 def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
     if config.bootstrap and config.join:
         raise ConfigError("bootstrap and join contradict each other: form a cluster, or join one")
@@ -367,4 +370,9 @@ def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
             raise ConfigError(
                 f"{sources[name]}: {name} = {address!r} is open to other machines, and there is no TLS and no credentials "
                 "yet: use a loopback address, or set allow_insecure_remote = true"
+            )
+        if config.advertise is None and split_address(address)[0] in _EVERY_ADDRESS:
+            raise ConfigError(
+                f"{sources[name]}: {name} = {address!r} is every address of this machine, which is none that others can "
+                "connect to: give the name that they reach it by with advertise (--advertise)"
             )

@@ -64,16 +64,15 @@ def config_group() -> None:
 @reported
 def start(
     data_dir: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--data-dir",
             "-d",
             file_okay=False,
             readable=False,
-            help="Where the broker keeps everything.",
-            show_default=False,
+            help="Where the broker keeps everything. Default: data_dir of the configuration.",
         ),
-    ],
+    ] = None,
     bootstrap: Annotated[
         bool, typer.Option("--bootstrap", help="Form a new cluster of one; once in a cluster's life.")
     ] = False,
@@ -122,6 +121,13 @@ def start(
     node_id: Annotated[
         int | None, typer.Option("--node-id", min=0, help="This broker's id; without it the cluster chooses.")
     ] = None,
+    replace_lost: Annotated[
+        bool,
+        typer.Option(
+            "--replace-lost",
+            help="With --node-id: the disk of that node is lost for good; take its place even where a partition then has no majority.",
+        ),
+    ] = False,
     allow_insecure_remote: Annotated[
         bool,
         typer.Option(
@@ -151,14 +157,16 @@ def start(
         "host": host,
         "rack": rack,
         "node_id": node_id,
+        "replace_lost": replace_lost or None,
         "allow_insecure_remote": allow_insecure_remote or None,
     }
     loaded = load(config, flags)
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
-    if not (loaded.config.bootstrap or loaded.config.join or (data_dir / "node.mdb").exists()):
+    directory = loaded.config.data_dir
+    if not (loaded.config.bootstrap or loaded.config.join or (directory / "node.mdb").exists()):
         raise typer.BadParameter(
-            f"{data_dir} belongs to no cluster: give --bootstrap to form one, or --join HOST:PORT to join one"
+            f"{directory} belongs to no cluster: give --bootstrap to form one, or --join HOST:PORT to join one"
         )
 
     from raftmq.broker.main import run_broker

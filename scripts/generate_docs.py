@@ -1,7 +1,7 @@
 """Write the reference pages from the code, so that they cannot disagree with it. Usage: python -m scripts.generate_docs [DIRECTORY]
 
-errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/config.py and
-broker/limits.py. Their docstrings are the text; this file only arranges it.
+errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/config.py,
+fsm/topic_config.py and broker/limits.py. Their docstrings are the text; this file only arranges it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from raftmq.broker.config import CONFIG_KEYS
 from raftmq.cli.broker import shown
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
+from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
 Command = Any  # typer brings its own copy of click, earlier ones the real one: no common name for the type
+EXAMPLE = ('data_dir = "/var/lib/raftmq"', 'listen = "127.0.0.1:9400"', 'join = "127.0.0.1:9410,127.0.0.1:9420"', 'host = "one"')
 HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
 
 
@@ -155,6 +157,13 @@ def configuration_page() -> str:
     lines += ["| key | default | meaning |", "|---|---|---|"]
     for key in CONFIG_KEYS.values():
         lines.append(f"| `{key.name}` | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
+    lines += ["", "A `raftmq.toml`, given with `--config` or found in the working directory:", "", "```toml", *EXAMPLE, "```"]
+    lines += ["", "## Settings of a topic", ""]
+    lines += ["Given to `raftmq topic create --config KEY=VALUE`, `raftmq topic alter`, `Admin.create_topic(config=…)`.", ""]
+    lines += ["| key | default | from | to | meaning |", "|---|---|---|---|---|"]
+    for setting in TOPIC_KEYS.values():
+        numbers = f"`{setting.default}` | `{setting.minimum}` | `{setting.maximum}`"
+        lines.append(f"| `{setting.name}` | {numbers} | {cell(setting.meaning)} |")
     lines += ["", *module_tables(limits)]
     return "\n".join(lines)
 

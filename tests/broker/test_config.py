@@ -125,8 +125,16 @@ def test_a_cluster_is_formed_or_joined():
 def test_ports_stay_on_loopback_unless_told_otherwise_in_so_many_words(key):
     with pytest.raises(ConfigError, match="allow_insecure_remote"):
         load_config(flags={key: "0.0.0.0:9400"})
-    config = load_config(flags={key: "0.0.0.0:9400", "allow_insecure_remote": True}).config
-    assert getattr(config, key) == "0.0.0.0:9400"
+    config = load_config(flags={key: "10.1.2.3:9400", "allow_insecure_remote": True}).config
+    assert getattr(config, key) == "10.1.2.3:9400"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9400", "[::]:9400"])
+def test_every_address_is_none_to_connect_to(address):
+    flags = {"listen": address, "allow_insecure_remote": True}
+    with pytest.raises(ConfigError, match="--advertise"):
+        load_config(flags=flags)
+    assert load_config(flags=flags | {"advertise": "broker-1"}).config.listen == address
 
 
 def test_loopback_is_recognized():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from raftmq.broker.request_error import RequestError
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetReplicas
+from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import queue_pb2 as pb
 
 from tests.broker.harness import CLUSTER_ID, Harness, running
@@ -23,13 +24,15 @@ def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterNo
     )  # fmt: skip
 
 
-async def three_nodes(node: Harness) -> pb.Topic:
+async def three_nodes(node: Harness) -> PartitionView:
     """Nodes 2 and 3 join; a topic with a replica on each of the three."""
     await node.register(2, "uuid-2")
     await node.register(3, "uuid-3")
     await node._metadata(CreateTopic("t", "log", 3, {}, (PartitionPlan((1, 2, 3)),)))
     node.connected = {2, 3}
-    return node.metadata.machine.partition(1)
+    partition = node.metadata.machine.partition(1)
+    assert partition is not None
+    return partition
 
 
 async def test_a_node_registers_and_learns_its_peers():

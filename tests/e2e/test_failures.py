@@ -8,7 +8,8 @@ import shutil
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import lmdb
@@ -52,9 +53,9 @@ async def check(workload: Workload) -> None:
     assert await workload.read_again() == history.read
 
 
-async def eventually(condition: object) -> None:
+async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
-        while not await asyncio.to_thread(condition):  # type: ignore[arg-type]  # noqa: ASYNC110 -- another process
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -216,6 +217,10 @@ async def test_a_broker_with_stale_metadata_serves_nothing_before_it_caught_up(c
     await eventually(lambda: all(path.name[0] != "1" for path in data_files(cluster, stale)))
 
 
+def is_refused_by_stranger(cluster: LocalCluster, node_id: int) -> bool:
+    return "this node belongs to cluster" in cluster.logs(node_id)
+
+
 async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
     """Its data directory comes to stand where a broker of this cluster was: same node id, same addresses."""
     async with LocalCluster(brokers=3) as stranger:
@@ -229,7 +234,7 @@ async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalClus
         cluster.restart(taken, wait=False)
         await workload.wait_progress()
         for node_id in (1, 2):
-            await eventually(lambda node_id=node_id: "this node belongs to cluster" in cluster.logs(node_id))
+            await eventually(partial(is_refused_by_stranger, cluster, node_id))
         await workload.wait_progress()
         cluster.kill(taken)
         shutil.rmtree(own)

@@ -6,7 +6,7 @@ That a rebuilt replica is whole is shown the hard way: another broker is killed 
 import asyncio
 import shutil
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import lmdb
@@ -58,9 +58,9 @@ def is_whole(cluster: LocalCluster) -> bool:
     return without == 0 and led == PARTITIONS + 1
 
 
-async def eventually(condition: object) -> None:
+async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(REPAIR_SECONDS):
-        while not await asyncio.to_thread(condition):  # type: ignore[arg-type]  # noqa: ASYNC110 -- another process
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process
             await asyncio.sleep(POLL_SECONDS)
 
 
