@@ -27,7 +27,12 @@ from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
 Command = Any  # typer brings its own copy of click, earlier ones the real one: no common name for the type
-EXAMPLE = ('data_dir = "/var/lib/raftmq"', 'listen = "127.0.0.1:9400"', 'join = "127.0.0.1:9410,127.0.0.1:9420"', 'host = "one"')
+EXAMPLE = (
+    'data_dir = "/var/lib/raftmq"',
+    'listen = "127.0.0.1:9400"',
+    'join = "127.0.0.1:9410,127.0.0.1:9420"',
+    'host = "one"',
+)
 HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
 
 
@@ -157,9 +162,19 @@ def configuration_page() -> str:
     lines += ["| key | default | meaning |", "|---|---|---|"]
     for key in CONFIG_KEYS.values():
         lines.append(f"| `{key.name}` | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
-    lines += ["", "A `raftmq.toml`, given with `--config` or found in the working directory:", "", "```toml", *EXAMPLE, "```"]
+    lines += [
+        "",
+        "A `raftmq.toml`, given with `--config` or found in the working directory:",
+        "",
+        "```toml",
+        *EXAMPLE,
+        "```",
+    ]
     lines += ["", "## Settings of a topic", ""]
-    lines += ["Given to `raftmq topic create --config KEY=VALUE`, `raftmq topic alter`, `Admin.create_topic(config=…)`.", ""]
+    lines += [
+        "Given to `raftmq topic create --config KEY=VALUE`, `raftmq topic alter`, `Admin.create_topic(config=…)`.",
+        "",
+    ]
     lines += ["| key | default | from | to | meaning |", "|---|---|---|---|---|"]
     for setting in TOPIC_KEYS.values():
         numbers = f"`{setting.default}` | `{setting.minimum}` | `{setting.maximum}`"
