@@ -173,8 +173,15 @@ async def delete_records(
 ) -> dict[TopicPartition, int]:
     """Delete the records below an offset (-1: all there are), per partition; returns the new log starts.
 
-    Idempotent: repeating it deletes nothing more. Raises as `call_leaders`; partitions without an answer may have been trimmed.
+    -1 is resolved once, at the beginning: repeating the call after a lost answer must not delete what was written since.
+    Raises as `call_leaders`; partitions without an answer may have been trimmed.
     """
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    everything = {partition: LATEST_TIME for partition, offset in before_offsets.items() if offset < 0}
+    if everything:
+        ends = await list_offsets(resolver, everything, timeout_seconds)
+        before_offsets = before_offsets | {partition: end.offset for partition, end in ends.items()}
+        timeout_seconds = max(0.001, deadline - asyncio.get_running_loop().time())
 
     async def ask(connection: Connection, group: list[Target], seconds: float) -> list[int | RaftMQError]:
         request = pb.DeleteRecordsRequest(

@@ -153,9 +153,10 @@ class NodesService:
 
     async def report_damage(self, request: pb.ReportDamageRequest, call: Call) -> pb.ReportDamageResponse:
         """Take note of damaged replicas of groups led here; what follows is the reconciler's."""
-        self._reporter(request.uuid, request.node_id, len(request.replicas))
+        node = self._reporter(request.uuid, request.node_id, len(request.replicas))
         for report in request.replicas:
-            self._host.note_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
+            if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # of its own data only
+                self._host.note_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
         return pb.ReportDamageResponse()
 
     async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:

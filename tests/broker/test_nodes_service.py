@@ -110,13 +110,14 @@ async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
 
 async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
     async with running() as node:
-        await three_nodes(node)
-        report = pb.ReplicaReport(group_id=1, replica_id=5, reason="a checksum")
-        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[report])
+        own, other = (replica.replica_id for replica in (await three_nodes(node)).replicas[1:])
+        report = pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
+        wrong = pb.ReplicaReport(group_id=1, replica_id=other)
+        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[wrong, report])
         await node.nodes.report_damage(request, node.call())
-        assert node.damage_noted == [(1, 5)]
-        for wrong in ({"uuid": "uuid-3"}, {"uuid": "nobody"}):
-            request = pb.ReportDamageRequest(node_id=2, replicas=[report], **wrong)
+        assert node.damage_noted == [(1, own)]
+        for who in ("uuid-3", "nobody"):
+            request = pb.ReportDamageRequest(node_id=2, uuid=who, replicas=[report])
             assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
         request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[report] * 1001)
         assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -20,6 +21,7 @@ def readme_commands() -> list[str]:
 
 
 BROKERS = 3
+READY_SECONDS = 60
 
 
 def test_there_are_commands_to_test() -> None:
@@ -59,7 +61,11 @@ def test_every_command_runs_in_its_order(tmp_path: Path) -> None:
                 )
                 running.callback(end, broker)
                 assert broker.stdout is not None
-                assert '"broker_ready"' in broker.stdout.readline(), f"{command}: {broker.communicate()[1]}"
+                patience = Timer(READY_SECONDS, broker.kill)
+                patience.start()
+                line = broker.stdout.readline()
+                patience.cancel()
+                assert '"broker_ready"' in line, f"{command}: {broker.communicate()[1]}"
                 environment["RAFTMQ_BOOTSTRAP_SERVERS"] = addresses["RAFTMQ_LISTEN"]
                 continue
             done = subprocess.run(
