@@ -43,8 +43,6 @@ Buffer = bytes | bytearray | memoryview
 _HEADER = Struct("<HBBIIIIqqQQQI")
 _CRC = Struct("<I")
 _CRC_OFFSET = HEADER_BYTES - _CRC.size
-_PRODUCER = Struct("<QQQ")
-_PRODUCER_OFFSET = 36
 
 
 class BatchFormatError(ValueError):
@@ -175,16 +173,6 @@ def seal(
         first_sequence,
         0,
     )[:_CRC_OFFSET]
-    return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
-
-
-def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, first_sequence: int) -> bytes:
-    """The same batch under another producer, epoch or sequence: the body is kept as it is, only the CRC is made anew."""
-    view = memoryview(batch)
-    parse_header(view)
-    head = bytearray(view[:_CRC_OFFSET])
-    _PRODUCER.pack_into(head, _PRODUCER_OFFSET, producer_id, producer_epoch, first_sequence)
-    body = view[HEADER_BYTES:]
     return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
 
 

@@ -1,6 +1,6 @@
 """One partition's part of an append on its way: what each batch was answered or waits for.
 
-Holds no protocol state: `PartitionLog` fills it in, in the order of the batches, and reads it when the waiting is over.
+Holds no protocol state: `PartitionAppends` fills it in, in the order of the batches, and reads it when the waiting is over.
 """
 
 from __future__ import annotations

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time, for record and entry times only; timers use the loop's own clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
 
 
 class WallClock:

@@ -1,4 +1,4 @@
-"""One replica of one Raft group on this node: its core, its state machine, its waiters and its recent entries.
+"""One replica of one Raft group on this node: its core, its state machine, its log and its waiters.
 
 A passive object: the engine steps it, services ask it. State changes happen in functions without `await`, so nothing
 needs to be checked again after them. It does no I/O but reads through the store, cold ones on a thread.
@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.broker.group_log import GroupLog
 from raftmq.broker.request_error import RequestError
 from raftmq.errors import InvariantError
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition, Proposal
+from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
-from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
-from raftmq.storage.log_store import LogStore, ReplicaKey
-from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
+from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
 T = TypeVar("T")
@@ -38,6 +38,8 @@ _REFUSAL_CODES = {
 }
 
 THROTTLE_RETRY_MS = 50
+_BEHIND_RETRY_MS = 100
+_UNCONFIRMED_RETRY_MS = 20
 
 
 class GroupHost(Protocol):
@@ -92,6 +94,14 @@ class _Waiter:
         self.results: list[object] = []
 
 
+class _ConfirmedRead(NamedTuple):
+    """A read that is served once its index is applied here."""
+
+    read_index: LogIndex
+    asked_at: float
+    future: asyncio.Future[LogIndex]
+
+
 class Group(Generic[MachineT]):
     """See the module. `machine` is a `Metadata` for group 0, a `LogPartition` for a log partition."""
 
@@ -100,9 +110,8 @@ class Group(Generic[MachineT]):
         key: ReplicaKey,
         core: RaftCore,
         machine: MachineT,
-        store: LogStore,
+        log: GroupLog,
         host: GroupHost,
-        recent_budget: RecentEntriesBudget,
         node_of_replica: Callable[[ReplicaId], NodeId],
         first_read_id: int = 1,
     ) -> None:
@@ -112,24 +121,34 @@ class Group(Generic[MachineT]):
         self.replica_id = key.replica_id
         self.core = core
         self.machine = machine
-        self.recent = RecentEntries(recent_budget)
+        self.log = log
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
-        """Where messages of a replica came from; used until metadata names its node."""
-        self._store = store
+        """Where messages of a replica came from; used until metadata names its node (see `node_of`)."""
         self._host = host
-        # the engine's own bookkeeping
-        self.is_dirty = False
         self.is_closed = False
+        """Silent for ever: nothing of it is stepped, sent or answered any more."""
+        self.is_dirty = False
+        """Whether the engine's next pass steps it. Written by the engine."""
         self.append_in_flight = False
+        """Whether a write (or an installation) is on its way to the disk. Written by `Commits` and `Snapshots`."""
         self.append_started_at = 0.0
+        """Loop time at which that write was handed over."""
         self.is_installing = False
+        """Whether that write replaces the file by a snapshot; nothing else of the group moves. Written by `Snapshots`."""
         self.durable_state_index: LogIndex = core.applied_index
+        """Index of the derived state on disk: a restart replays from it. Written by `Commits` and `Snapshots`.
+
+        Invariant: never above the machine's applied index, nor below the log's start.
+        """
         self.durable_membership: Membership = core.membership
-        self.durable_position: LogPosition | None = None
+        """The membership on disk, as of `durable_state_index`: what a snapshot taken now carries."""
         self.pending_truncation: LogPosition | None = None
+        """Where the log will start once the write that says so is durable. Written by `Commits`."""
         self.snapshots_in_progress = 0
+        """Snapshots of this group being sent: their rows must stay joined to the log. Written by `Snapshots`."""
         self.snapshot_sent_at: dict[ReplicaId, float] = {}
+        """Loop time at which each replica was last sent a snapshot. Written by `Snapshots`."""
         self.on_applied: Callable[[Entry, object], None] | None = None
         """Called after each applied entry with its result (the append judge's overlay, metadata's changes)."""
         self.on_leadership: Callable[[], None] | None = None
@@ -138,13 +157,16 @@ class Group(Generic[MachineT]):
         """Called when a snapshot replaced the machine's state."""
         self._waiters: deque[_Waiter] = deque()
         self._reads: dict[int, tuple[float, asyncio.Future[LogIndex]]] = {}
-        self._confirmed: deque[tuple[LogIndex, asyncio.Future[LogIndex]]] = deque()
+        """Reads that wait for a confirmation, by request id: when each was asked, and its future."""
+        self._confirmed: deque[_ConfirmedRead] = deque()
         self._next_read_id = first_read_id
         self._shared_read: asyncio.Future[LogIndex] | None = None
         self._progress: asyncio.Future[None] | None = None
-        self._fetched: tuple[Entry, ...] = ()
-        self._fetching = False
-        self._fetch_generation = 0
+        log.on_fetched = self._on_entries_fetched
+
+    def node_of(self, replica_id: ReplicaId) -> NodeId:
+        """The node of a replica: as metadata says, else where its messages came from; 0 when nobody knows."""
+        return self.node_of_replica(replica_id) or self.learned_nodes.get(replica_id, NO_NODE)
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
@@ -157,6 +179,20 @@ class Group(Generic[MachineT]):
     def term(self) -> Term:
         """The replica's current term: the partition's leader epoch when it leads."""
         return self.core.term
+
+    def require_leader(self) -> None:
+        """Raise RequestError unless this replica leads and may judge: NO_LEADER while it is being confirmed, else as
+        `not_leader` says.
+        """
+        if self.is_leader:
+            return
+        if self.core.role is Role.LEADER and not self.is_closed:
+            raise RequestError(
+                pb.NO_LEADER,
+                f"the leader of group {self.group_id} is being confirmed; try again",
+                retry_after_ms=_UNCONFIRMED_RETRY_MS,
+            )
+        raise self.not_leader()
 
     def not_leader(self) -> RequestError:
         """The definite refusal of a replica that does not lead, with the best hint there is."""
@@ -233,8 +269,9 @@ class Group(Generic[MachineT]):
     async def read_index(self) -> LogIndex:
         """Wait until this replica's state includes everything committed before the call (thesis 6.4).
 
-        Calls made in one pass of the loop share a confirmation round. Raises RequestError NO_LEADER or NOT_LEADER
-        (retriable) when leadership changed meanwhile or no confirmation came in `Timing.read_index_seconds`.
+        Calls made in one pass of the loop share a confirmation round. Raises RequestError, retriable: NO_LEADER or
+        NOT_LEADER when leadership changed meanwhile or no confirmation came in `Timing.read_index_seconds`; NOT_READY when
+        it came and the entries did not.
         """
         shared = self._shared_read
         if shared is None or shared.done():
@@ -267,20 +304,32 @@ class Group(Generic[MachineT]):
         self._reads.clear()
 
     def expire_reads(self, asked_before: float) -> None:
-        """Fail reads asked before that loop time: a lost message is never answered."""
+        """Fail reads asked before that loop time: a lost message is never answered, and a replica that was cut off after
+        a confirmation may never get the entries it waits for.
+        """
         while self._reads:
             request_id, (asked_at, future) = next(iter(self._reads.items()))
             if asked_at >= asked_before:
-                return
+                break
             del self._reads[request_id]
             _fail(future, self.not_leader())
+        while self._confirmed and self._confirmed[0].asked_at < asked_before:
+            _fail(self._confirmed.popleft().future, self._behind())
+
+    def _behind(self) -> RequestError:
+        return RequestError(
+            pb.NOT_READY,
+            f"this replica of group {self.group_id} has not received what was committed yet; try again",
+            retry_after_ms=_BEHIND_RETRY_MS,
+        )
 
     def on_read_confirmed(self, request_id: int, read_index: LogIndex) -> None:
         """A `ConfirmedRead` of a Ready: served once applied."""
         read = self._reads.pop(request_id, None)
         if read is not None:
-            self._confirmed.append((read_index, read[1]))
-            self._serve_confirmed()
+            asked_at, future = read
+            self._confirmed.append(_ConfirmedRead(read_index, asked_at, future))
+            self.serve_confirmed()
 
     def on_read_failed(self, request_id: int) -> None:
         """A failed read of a Ready."""
@@ -288,12 +337,13 @@ class Group(Generic[MachineT]):
         if read is not None:
             _fail(read[1], self.not_leader())
 
-    def _serve_confirmed(self) -> None:
+    def serve_confirmed(self) -> None:
+        """Answer the confirmed reads that the machine's state includes by now."""
         applied = self.core.applied_index
         if self.machine.applied_index < self.core.state_floor:
             return
-        while self._confirmed and self._confirmed[0][0] <= applied:
-            _, future = self._confirmed.popleft()
+        while self._confirmed and self._confirmed[0].read_index <= applied:
+            future = self._confirmed.popleft().future
             if not future.done():
                 future.set_result(applied)
 
@@ -309,7 +359,7 @@ class Group(Generic[MachineT]):
             if waiters:
                 self._answer_waiters(entry, result)
         self.core.apply_done(entries[-1].index)
-        self._serve_confirmed()
+        self.serve_confirmed()
         self.wake_progress()
 
     def _answer_waiters(self, entry: Entry, result: object) -> None:
@@ -364,70 +414,18 @@ class Group(Generic[MachineT]):
         self.fail_waiters()
         self.forget_reads()
         while self._confirmed:
-            _fail(self._confirmed.popleft()[1], self.not_leader())
+            _fail(self._confirmed.popleft().future, self.not_leader())
         self.wake_progress()
-        self.recent.clear()
+        self.log.clear()
 
     # ---------------------------------------------------------------------------------------------------- log reads
 
-    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
-        """`LogView.entries`: recent entries, or what a thread fetched; None starts a fetch."""
-        found = self.recent.slice(first, last, bytes_max)
-        if found is not None:
-            return found
-        fetched = self._fetched
-        if fetched and fetched[0].index <= first <= fetched[-1].index:
-            start = first - fetched[0].index
-            out: list[Entry] = []
-            size = 0
-            for entry in fetched[start : last - fetched[0].index + 1]:
-                size += len(entry.payload)
-                if out and size > bytes_max:
-                    break
-                out.append(entry)
-            return tuple(out)
-        if not self._fetching:
-            self._fetching = True
-            task = self._host.loop.create_task(self._fetch(first, last))
-            task.add_done_callback(_consume_exception)
-        return None
-
-    async def _fetch(self, first: LogIndex, last: LogIndex) -> None:
-        generation = self._fetch_generation
-        try:
-            found = await self._host.in_thread(self._store.entries, self.key, first, last, CATCH_UP_BYTES)
-            assert isinstance(found, tuple)
-            if generation == self._fetch_generation:
-                self._fetched = found
-        except DamagedReplicaError as error:
-            self._host.break_group(self, error)
-        except (LogRangeError, ReplicaClosedError, StorageUnavailableError):
-            pass  # truncated, closed or short of something meanwhile: the core asks again if it still wants them
-        finally:
-            self._fetching = False
-            if not self.is_closed:
-                self.core.entries_fetched()
-                self._host.mark_dirty(self)
-
-    def forget_fetched(self) -> None:
-        """The log's suffix changed or its prefix went: what was fetched may no longer be in it."""
-        self._fetched = ()
-        self._fetch_generation += 1
-
-    def header(self, index: LogIndex) -> EntryHeader:
-        """`LogView.header`: from memory, else one row read on the loop (rare: after a truncation only)."""
-        entry = self.recent.get(index)
-        if entry is not None:
-            return EntryHeader(
-                entry.index,
-                entry.term,
-                entry.kind,
-                entry.base_offset,
-                entry.record_count,
-                entry.append_time_ms,
-                len(entry.payload),
-            )
-        return self._store.header(self.key, index)
+    def _on_entries_fetched(self, damage: DamagedReplicaError | None) -> None:
+        if damage is not None:
+            self._host.break_group(self, damage)
+        if not self.is_closed:
+            self.core.entries_fetched()
+            self._host.mark_dirty(self)
 
     @property
     def log_start(self) -> LogPosition:
@@ -441,7 +439,7 @@ class Group(Generic[MachineT]):
             return start
         if not start.index < index <= self.core.log.durable_index:
             return None
-        header = self.header(index)
+        header = self.log.header(index)
         return LogPosition(index, header.term, header.next_offset, header.append_time_ms)
 
     @property
@@ -452,15 +450,6 @@ class Group(Generic[MachineT]):
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads."""
         return cast("T", await self._host.in_thread(function, *arguments))
-
-
-CATCH_UP_BYTES = 4 * 1024 * 1024
-"""Fetched at once for a peer that is behind the recent entries: eight appends' worth."""
-
-
-def data_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """Those that hold records."""
-    return [entry for entry in entries if entry.kind is EntryKind.DATA]
 
 
 def _fail(future: asyncio.Future[list[object]] | asyncio.Future[LogIndex], error: Exception) -> None:

@@ -20,7 +20,9 @@ import structlog
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from raftmq.broker.call_guard import POLL, CallGuard
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.grpc_hardening import quiet_grpc, start_server
 from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
@@ -161,7 +163,7 @@ def internal_error(method: str, failure: BaseException) -> RequestError:
 
 
 class _Adapter:
-    """What all servicers do around a service's method."""
+    """What all servicers do around a service's method. Errors leave it as RequestError: the guard ends the call with them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: RequestMetrics) -> None:
         self._loop = loop
@@ -196,8 +198,7 @@ class _Adapter:
             self._metrics.observe(method, "OK", self._loop.time() - started)
             return response
         self._metrics.observe(method, pb.ErrorCode.Name(failure.code), self._loop.time() - started)
-        await _abort(context, failure)
-        raise failure  # never reached: aborting raises
+        raise failure
 
     async def stream(
         self, method: str, answers: AsyncIterator[ResponseT], context: Context
@@ -206,12 +207,10 @@ class _Adapter:
         try:
             async for answer in answers:
                 yield answer
-        except RequestError as error:
-            await _abort(context, error)
-        except (asyncio.CancelledError, GeneratorExit):
+        except (RequestError, asyncio.CancelledError, GeneratorExit, grpc.aio.InternalError):
             raise
         except Exception as error:  # noqa: BLE001 -- as in `unary`
-            await _abort(context, internal_error(method, error))
+            raise internal_error(method, error) from None
         finally:
             self._metrics.stream_ended(method)
             await cast("AsyncGeneratorLike", answers).aclose()
@@ -343,8 +342,10 @@ class GrpcServer:
                 f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
                 "or set allow_insecure_remote",
             )
+        self.guard = CallGuard(self._host.loop, self._host.limits, _abort, {POLL: self._poll_bytes_max})
+        quiet_grpc()
         server = grpc.aio.server(
-            interceptors=(SecurityInterceptor(self._authenticate),),
+            interceptors=(SecurityInterceptor(self._authenticate), self.guard),
             options=self._options(),
             maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
         )
@@ -360,7 +361,7 @@ class GrpcServer:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         if port == 0:
             raise OSError(f"cannot listen on {listen}")
-        await server.start()
+        await start_server(server, self._host.loop)
         self._server = server
         self._health_task = self._host.loop.create_task(self._report_health())
         return port
@@ -376,12 +377,27 @@ class GrpcServer:
             await self._server.stop(grace_seconds)
         await self.forwarder.close()
 
+    def _poll_bytes_max(self, request: pb.PollRequest) -> int:
+        bytes_max = self._host.limits.poll_bytes_max
+        return min(request.max_bytes or bytes_max, bytes_max)
+
     def _options(self) -> Sequence[tuple[str, int]]:
         limits = self._host.limits
         return (
             ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
             ("grpc.max_send_message_length", -1),  # the topology of many partitions may be larger than what we take in
             ("grpc.max_concurrent_streams", limits.concurrent_rpcs_max),
+            ("grpc.max_allowed_incoming_connections", limits.client_connections_max),
+            # With it the window of a stream that nobody reads yet grows to megabytes; without, it is 64 KiB until its
+            # message is asked for, and then the message's length.
+            ("grpc.http2.bdp_probe", 0),
+            # Calls that came and are not taken yet: of a burst of more than a thousand grpc's default cancels some, unexplained.
+            ("grpc.server.max_pending_requests", limits.concurrent_rpcs_max),
+            ("grpc.server.max_pending_requests_hard_limit", limits.concurrent_rpcs_max),
+            ("grpc.server_handshake_timeout_ms", int(limits.client_handshake_seconds * 1000)),
+            # Batches are compressed by the SDK. gRPC's own compression is off: its limit is on the compressed size, and
+            # 4 MiB may become 4 GiB. A compressed request comes as it is, and is refused as malformed.
+            ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),  # two brokers on one port must be an error
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),

@@ -1,28 +1,35 @@
 """The HTTP port: metrics for Prometheus, liveness and readiness for whoever runs the broker.
 
 Runs on the broker's loop, so that an answer of /healthz is the proof that the loop turns. It must not take the process's
-signals, nor log per request.
+signals, nor log per request. Whatever connects, /healthz must answer: connections that say nothing, send a header byte by
+byte or do not read their answer are closed in time, and the longest of them first when there are many.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Final, Protocol, cast
 
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from raftmq.broker.grpc_server import GrpcServer
+from raftmq.broker.limits import Limits
 from raftmq.broker.metrics import BrokerMetrics, MetricsHost
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_CONCURRENCY_MAX = 64
 _KEEP_ALIVE_SECONDS = 5
+_HEAD_BYTES_MAX: Final = 16 * 1024
+"""Of a request line with its headers."""
+_UNSENT_BYTES_MAX: Final = 64 * 1024
+"""Pipelined requests wait while more of the answers before them is not taken."""
 _BACKLOG = 128
 
 
@@ -50,6 +57,51 @@ class _Server(uvicorn.Server):
         self.is_listening.set()
 
 
+class _Connection(H11Protocol):
+    """Uvicorn's, with an end: it may not wait for a request, nor hold an answer, for longer than the limit.
+
+    Uvicorn's own limits do not do: its concurrency limit counts idle connections and then refuses everybody, and it times
+    only what follows an answer.
+    """
+
+    def __init__(self, limits: Limits, **arguments: Any) -> None:  # noqa: ANN401 -- uvicorn's
+        super().__init__(**arguments)
+        self._limits = limits
+        self._ending: asyncio.TimerHandle | None = None
+        self._cycle_seen: object = None
+        self.began_at = 0.0
+        """Loop time when it was opened, or when its newest request began."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        self._begin_exchange()
+        others = cast("set[_Connection]", self.connections)
+        if len(others) > self._limits.http_connections_max:
+            oldest = min(others, key=lambda other: other.began_at)
+            others.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """A request that began has as long again."""
+        super().handle_events()
+        if self.cycle is not self._cycle_seen:
+            self._cycle_seen = self.cycle
+            self._begin_exchange()
+
+    def _begin_exchange(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self.began_at = self.loop.time()
+        # abort, not close: a close would wait for ever for a client that does not read
+        self._ending = self.loop.call_later(self._limits.http_exchange_seconds, self.transport.abort)
+
+
 class HttpServer:
     """One node's HTTP port."""
 
@@ -58,6 +110,7 @@ class HttpServer:
         self._metrics = BrokerMetrics(host, host.grpc.metrics)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._scrape: asyncio.Task[bytes] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen and serve; returns the bound port. Raises OSError when the address cannot be bound."""
@@ -75,12 +128,14 @@ class HttpServer:
             uvicorn.Config(
                 self.application(),
                 log_config=None,
+                log_level="error",  # it warns of every malformed request: whoever sends them would choose how much we log
                 access_log=False,
                 lifespan="off",
-                http="h11",
+                # a class as far as uvicorn is concerned: it only calls it
+                http=cast("type[asyncio.Protocol]", functools.partial(_Connection, self._host.limits)),
+                h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
                 ws="none",
                 server_header=False,
-                limit_concurrency=_CONCURRENCY_MAX,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=1,
             )
@@ -111,7 +166,10 @@ class HttpServer:
         )
 
     async def _serve_metrics(self, request: Request) -> Response:
-        return Response(await self._metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        # Scrapes at the same time share one rendering and its bytes: hundreds of them must not take the threads and the memory.
+        if self._scrape is None or self._scrape.done():
+            self._scrape = asyncio.get_running_loop().create_task(self._metrics.render())
+        return Response(await asyncio.shield(self._scrape), media_type=CONTENT_TYPE_LATEST)
 
     async def _healthz(self, request: Request) -> Response:
         return JSONResponse({"status": "ok", "loop_lag_seconds": round(self._host.watchdog.lag_seconds, 6)})

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
-from raftmq.broker.engine import Engine, Writers
+from raftmq.broker.engine import Engine
 from raftmq.broker.founding import born, unborn
 from raftmq.broker.group import Group
+from raftmq.broker.map_growth import grow_map_if_nearly_full
+from raftmq.broker.writers import Writers
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -21,7 +23,6 @@ from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
-from raftmq.raft.ready import Role
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
 from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -32,10 +33,6 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-FIRST_CAMPAIGN_SECONDS = 0.15
-"""The preferred leader of a new partition asks for votes this often until its peers have created their replicas too."""
-_FIRST_CAMPAIGNS_MAX = 40
 
 
 def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machine: StateMachine) -> RestoredState:
@@ -52,6 +49,7 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
             raise DamagedReplicaError(key, problem)
         registry.mark_verified(key)
     restored = store.open(key)
+    grow_map_if_nearly_full(store, key)
     try:
         machine.restore(store.state_rows(key), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row that does not decode
@@ -153,20 +151,12 @@ class LocalReplicas:
         self._on_serving(group)  # type: ignore[arg-type]  # its machine is the LogPartition made above
         is_alone = group.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
-            self._campaign_first(group, _FIRST_CAMPAIGNS_MAX)
+            self._engine.campaigns.begin_first(group)
 
     async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
         founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
         state = born(Membership(founders)) if key.replica_id in founders else unborn()
         await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
-
-    def _campaign_first(self, group: Group[StateMachine], attempts: int) -> None:
-        """A new group need not wait for an election timeout: its first replica takes the lead at once."""
-        if attempts and not group.is_closed and not group.core.leader_id and group.core.role is not Role.LEADER:
-            if group.core.role is Role.FOLLOWER or group.core.role is Role.PRE_CANDIDATE:
-                group.core.campaign()
-                self._engine.mark_dirty(group)
-            self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self._campaign_first, group, attempts - 1)
 
     async def _retire(self, key: ReplicaKey) -> None:
         hosted = self._engine.groups.get(key.group_id)

@@ -122,7 +122,7 @@ class EngineNumbers:
 
 def read_numbers(host: MetricsHost, requests: RequestMetrics) -> EngineNumbers:
     """Copy what a scrape shows. Runs on the loop, where nothing changes meanwhile."""
-    engine, watchdog = host.engine, host.watchdog
+    engine, counted, watchdog = host.engine, host.engine.counters, host.watchdog
     groups = list(engine.groups.values())
     now = host.loop.time()
     gauges = {
@@ -145,15 +145,22 @@ def read_numbers(host: MetricsHost, requests: RequestMetrics) -> EngineNumbers:
             "1 while appends are refused (disk reserve)",
             float(engine.write_refusal is not None),
         ),
+        "raftmq_map_used_fraction_max": (
+            "Part of its map that the fullest replica file uses (0-1)",
+            engine.map_used_fraction_max,
+        ),
         "raftmq_loop_lag_seconds": ("Latest measured lag of the event loop", watchdog.lag_seconds),
         "raftmq_loop_lag_max_seconds": ("Largest lag of the event loop so far", watchdog.lag_seconds_max),
     }
     counters = {
-        "raftmq_commits": ("Write transactions that became durable", float(engine.commits_total)),
-        "raftmq_commit_seconds": ("Time spent in them, queueing included", engine.commit_seconds_total),
-        "raftmq_elections": ("Elections this node stood in", float(engine.elections_total)),
-        "raftmq_stalls": ("Times the event loop stood still", float(engine.stalls_total)),
-        "raftmq_dropped_messages": ("Messages to peers dropped for want of room", float(engine.dropped_messages_total)),
+        "raftmq_commits": ("Write transactions that became durable", float(counted.commits_total)),
+        "raftmq_commit_seconds": ("Time spent in them, queueing included", counted.commit_seconds_total),
+        "raftmq_elections": ("Elections this node stood in", float(counted.elections_total)),
+        "raftmq_stalls": ("Times the event loop stood still", float(counted.stalls_total)),
+        "raftmq_dropped_messages": (
+            "Messages to peers dropped for want of room",
+            float(counted.dropped_messages_total),
+        ),
     }
     if requests.queue is not None:
         queue = requests.queue

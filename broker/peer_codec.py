@@ -97,6 +97,20 @@ class _Kind(IntEnum):
     READ_INDEX_RESPONSE = 9
 
 
+_NOTHING = struct.Struct("<")
+_LAYOUTS: dict[int, struct.Struct] = {
+    _Kind.VOTE_REQUEST: _VOTE_REQUEST,
+    _Kind.VOTE_RESPONSE: _VOTE_RESPONSE,
+    _Kind.APPEND_RESPONSE: _APPEND_RESPONSE,
+    _Kind.HEARTBEAT: _HEARTBEAT,
+    _Kind.HEARTBEAT_RESPONSE: _COUNTER,
+    _Kind.TIMEOUT_NOW: _NOTHING,
+    _Kind.READ_INDEX_REQUEST: _COUNTER,
+    _Kind.READ_INDEX_RESPONSE: _TWO,
+}
+"""What follows the common part, of messages whose length is fixed."""
+
+
 def encode_message(group_id: GroupId, message: Message) -> Parts:
     """The body of a MESSAGE frame. InstallSnapshot does not travel this way: see `encode_snapshot_begin`."""
     match message:
@@ -180,6 +194,9 @@ def decode_message(body: memoryview) -> tuple[GroupId, Message]:
 
 def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, body: memoryview) -> Message:
     at = _COMMON.size
+    layout = _LAYOUTS.get(kind)
+    if layout is not None and len(body) != at + layout.size:
+        raise FrameError(f"a message of kind {kind} has {at + layout.size} bytes, not {len(body)}")
     match kind:
         case _Kind.APPEND_REQUEST:
             prev_index, prev_term, commit, count = _APPEND_REQUEST.unpack_from(body, at)
@@ -354,6 +371,8 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
                 raise FrameError("membership ends beyond its frame")
             lists.append(tuple(ReplicaId(i) for i in _unpacked(body[at : at + 8 * count])))
             at += 8 * count
+        if at != len(body):
+            raise FrameError(f"{len(body) - at} bytes after the membership")
     except struct.error as error:
         raise FrameError(f"malformed snapshot: {error}") from error
     membership = Membership(lists[0], lists[1], lists[2], lists[3], bool(auto_leave), revision)

@@ -23,11 +23,15 @@ from raftmq.types import NodeId
 log = structlog.get_logger(__name__)
 
 _HELLO_BYTES_MAX = 4096
+_REASON_CHARACTERS_MAX = 500
+"""Of a refusal: it may quote what the other side said of itself, and must fit into the frame that carries it."""
+_HANDSHAKE_BUFFER_BYTES = FRAME_HEADER.size + _HELLO_BYTES_MAX
 _READ_BUFFER_BYTES = 256 * 1024
-"""Grows to the largest frame seen on the connection (at most `frame_bytes_max`) and stays: allocating and zeroing it
-anew cost more than the copy out of it."""
-_INBOUND_CONNECTIONS_MAX = 1024
-"""Three per peer are normal; beyond this new connections are closed at once."""
+"""A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
+comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
+out of it."""
+_SAID_AGAIN_SECONDS = 1.0
+"""Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
 
 
 class Channel(IntEnum):
@@ -103,12 +107,15 @@ class Transport(Protocol):
 
 
 class _FrameProtocol(asyncio.BufferedProtocol):
-    """Cuts a byte stream into checked frames."""
+    """Cuts a byte stream into checked frames. After `close` it looks at nothing any more, not even at what is here already."""
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
-        self._buffer = bytearray(_READ_BUFFER_BYTES)
+    def __init__(self) -> None:
+        self._frame_bytes_max = _HELLO_BYTES_MAX
+        self._buffer = bytearray(_HANDSHAKE_BUFFER_BYTES)
+        self._buffer_bytes_wanted = _HANDSHAKE_BUFFER_BYTES
+        """What the buffer may grow to without a frame that needs it."""
         self._filled = 0
+        self._is_closed = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -122,7 +129,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
         try:
             self._cut()
         except FrameError as error:
-            log.warning("peer_frame_refused", error_code="FRAME", reason=str(error))
+            self.on_frame_error(error)
             self.close()
 
     def _cut(self) -> None:
@@ -130,7 +137,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
         filled = self._filled
         view = memoryview(self._buffer)
         needed = 0
-        while filled - at >= FRAME_HEADER.size:
+        while filled - at >= FRAME_HEADER.size and not self._is_closed:
             length, type_number, crc = FRAME_HEADER.unpack_from(view, at)
             if length > self._frame_bytes_max:
                 raise FrameError(f"a frame of {length} bytes, at most {self._frame_bytes_max} are allowed")
@@ -147,36 +154,58 @@ class _FrameProtocol(asyncio.BufferedProtocol):
                 raise FrameError(f"unknown frame type {type_number}") from None
             self.on_frame(frame_type, body)
             at = end
+        self._keep_rest(at, needed)
+
+    def _keep_rest(self, at: int, needed: int) -> None:
+        """Move what is not a whole frame yet to the front, into a larger buffer when the read filled this one."""
+        filled, size = self._filled, len(self._buffer)
         rest = filled - at
-        if needed > len(self._buffer):
-            grown = bytearray(needed)
-            grown[:rest] = view[at:filled]
+        size_max = max(self._buffer_bytes_wanted, needed)
+        if filled == size < size_max:
+            size = min(2 * size, size_max)
+            if not self.reserve(size - len(self._buffer)):
+                raise FrameError("the read buffers of all peers together are full")
+            grown = bytearray(size)
+            grown[:rest] = memoryview(self._buffer)[at:filled]
             self._buffer = grown
         elif at:
-            self._buffer[:rest] = view[at:filled]
+            self._buffer[:rest] = memoryview(self._buffer)[at:filled]
         self._filled = rest
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
         raise NotImplementedError
 
+    def on_frame_error(self, error: FrameError) -> None:
+        raise NotImplementedError
+
+    def reserve(self, size: int) -> bool:
+        """Whether the buffer may grow by so much."""
+        raise NotImplementedError
+
     def close(self) -> None:
+        self._is_closed = True
         if self.transport is not None:
             self.transport.close()
 
 
 class _Inbound(_FrameProtocol):
     def __init__(self, server: PeerTransport) -> None:
-        super().__init__(_HELLO_BYTES_MAX)
+        super().__init__()
         self._server = server
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
+        self._reserved = 0
+        self.heard_at = 0.0
+        """Loop time of the last bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._server.admit(self):
-            transport.close()
-            return
+        self._server.admit(self)
         self._timeout = self._server.loop.call_later(self._server.timing.handshake_timeout_seconds, self.close)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_at = self._server.loop.time()
+        super().buffer_updated(nbytes)
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
         if self._node_id is not None:
@@ -186,29 +215,50 @@ class _Inbound(_FrameProtocol):
             raise FrameError("the first frame must be HELLO")
         hello = _decode_hello(body)
         assert self.transport is not None
-        reason = self._server.handler.refusal(hello)
-        if hello.wire_version != WIRE_VERSION:
-            reason = f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
+        reason = self._refusal(hello)
         if reason is not None:
-            self.transport.writelines(frame(FrameType.REFUSED, [reason.encode()]))
-            self.transport.close()
+            refusal = reason[:_REASON_CHARACTERS_MAX].encode()
+            self.transport.writelines(frame(FrameType.REFUSED, [refusal]))
+            self.close()
             return
         if self._timeout is not None:
             self._timeout.cancel()
         self._node_id = NodeId(hello.node_id)
         self._frame_bytes_max = self._server.limits.frame_bytes_max
-        answer = self._server.handler.hello(self._node_id, Channel(hello.channel))
+        self._buffer_bytes_wanted = _READ_BUFFER_BYTES
+        channel = Channel(hello.channel)
+        self._server.promote(self, self._node_id, channel)
+        answer = self._server.handler.hello(self._node_id, channel)
         self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
 
+    def _refusal(self, hello: Hello) -> str | None:
+        if hello.wire_version != WIRE_VERSION:
+            return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
+        if hello.channel not in tuple(Channel):
+            return f"there is no channel {hello.channel}"
+        return self._server.handler.refusal(hello)
+
+    def on_frame_error(self, error: FrameError) -> None:
+        self._server.say_refused(error)
+
+    def reserve(self, size: int) -> bool:
+        if not self._server.reserve(size):
+            return False
+        self._reserved += size
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
         if self._timeout is not None:
             self._timeout.cancel()
+        self._server.release(self._reserved)
+        self._reserved = 0
         self._server.dismiss(self)
 
 
 class _Outbound(_FrameProtocol):
     def __init__(self, link: _Link) -> None:
-        super().__init__(_HELLO_BYTES_MAX)
+        super().__init__()
         self._link = link
         self.welcomed: asyncio.Future[Hello] = link.loop.create_future()
         self.closed: asyncio.Future[None] = link.loop.create_future()
@@ -223,6 +273,12 @@ class _Outbound(_FrameProtocol):
         else:
             reason = bytes(body).decode(errors="replace") if frame_type is FrameType.REFUSED else "no WELCOME"
             self.welcomed.set_exception(FrameError(f"the peer refused the connection: {reason}"))
+
+    def on_frame_error(self, error: FrameError) -> None:
+        log.warning("peer_frame_refused", peer_id=self._link.node_id, error_code="FRAME", reason=str(error))
+
+    def reserve(self, size: int) -> bool:
+        return False  # an answer to a HELLO fits
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -355,7 +411,13 @@ class PeerTransport:
         self.uniform = uniform
         self.links_to_flush: list[_Link] = []
         self._links: dict[tuple[NodeId, Channel], _Link] = {}
-        self._inbound: set[_Inbound] = set()
+        self._handshakes: dict[_Inbound, None] = {}
+        """Inbound connections that have not said who they are, in the order they came."""
+        self._inbound: dict[tuple[NodeId, Channel], _Inbound] = {}
+        """Those that have: one for each channel of a node, the newest."""
+        self._read_buffer_bytes = 0
+        self._refused_frames_unsaid = 0
+        self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
@@ -368,22 +430,65 @@ class PeerTransport:
         self.set_peers({})
         if self._server is not None:
             self._server.close()
-        for inbound in list(self._inbound):
+        for inbound in (*self._handshakes, *self._inbound.values()):
             inbound.close()
         await asyncio.sleep(0)
 
-    def admit(self, inbound: _Inbound) -> bool:
-        """Count an inbound connection; False: too many."""
-        if len(self._inbound) >= _INBOUND_CONNECTIONS_MAX:
-            return False
-        self._inbound.add(inbound)
+    @property
+    def inbound_connections(self) -> int:
+        """Connections that others opened, greeted or not."""
+        return len(self._handshakes) + len(self._inbound)
+
+    def admit(self, inbound: _Inbound) -> None:
+        """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:
+        a peer says who it is within a round trip, whoever does not is none.
+        """
+        if len(self._handshakes) >= self.limits.peer_handshakes_max:
+            self._drop(next(iter(self._handshakes)))
+        self._handshakes[inbound] = None
         assert inbound.transport is not None
         _tune(inbound.transport.get_extra_info("socket"), self.timing)
-        return True
+
+    def promote(self, inbound: _Inbound, node_id: NodeId, channel: Channel) -> None:
+        """The connection is a peer's. It takes the place of one before it: a node that comes again has lost that one."""
+        self._handshakes.pop(inbound, None)
+        before = self._inbound.pop((node_id, channel), None)
+        if before is not None:
+            before.close()
+        elif len(self._inbound) >= self.limits.peer_connections_max:
+            self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
+        self._inbound[node_id, channel] = inbound
 
     def dismiss(self, inbound: _Inbound) -> None:
         """An inbound connection is gone."""
-        self._inbound.discard(inbound)
+        self._handshakes.pop(inbound, None)
+        for key in [key for key, other in self._inbound.items() if other is inbound]:
+            del self._inbound[key]
+
+    def _drop(self, inbound: _Inbound) -> None:
+        inbound.close()
+        self.dismiss(inbound)
+
+    def reserve(self, size: int) -> bool:
+        """Whether read buffers may grow by so much, all connections together."""
+        if self._read_buffer_bytes + size > self.limits.peer_read_buffer_bytes_max:
+            return False
+        self._read_buffer_bytes += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Read buffers are gone."""
+        self._read_buffer_bytes -= size
+
+    def say_refused(self, error: FrameError) -> None:
+        """Log that a peer sent what is no frame, at most once a second."""
+        now = self.loop.time()
+        if now - self._refused_frame_said_at < _SAID_AGAIN_SECONDS:
+            self._refused_frames_unsaid += 1
+            return
+        log.warning("peer_frame_refused", error_code="FRAME", reason=str(error), others=self._refused_frames_unsaid)
+        self._refused_frame_said_at = now
+        self._refused_frames_unsaid = 0
 
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
         """See `Transport`."""
@@ -426,8 +531,8 @@ class PeerTransport:
 def _decode_hello(body: memoryview) -> Hello:
     try:
         return msgspec.msgpack.decode(body, type=Hello)
-    except msgspec.DecodeError as error:
-        raise FrameError(f"malformed HELLO: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # it raises all of them for bad bytes
+        raise FrameError(f"malformed HELLO: {error}") from None
 
 
 def _tune(sock: socket.socket | None, timing: Timing) -> None:

@@ -132,11 +132,6 @@ class AppendJudge:
         self._order: deque[tuple[LogIndex, int]] = deque()
         self._new_count = 0
 
-    @property
-    def pending_count(self) -> int:
-        """Batches of idempotent producers that were appended and not applied."""
-        return len(self._order)
-
     def judge(self, header: BatchHeader) -> Verdict:
         """What to do with a batch. Changes nothing but forgets what has been applied meanwhile."""
         producer_id = header.producer_id

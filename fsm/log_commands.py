@@ -79,16 +79,7 @@ class TrimLog(LogCommand, frozen=True, tag="trim"):
     before_offset: int
 
 
-class SetLogConfig(LogCommand, frozen=True, tag="config"):
-    """The topic's configuration as of a metadata revision; an older one than known changes nothing. Result `Configured`."""
-
-    config: dict[str, str]
-    revision: int
-
-
-LogPartitionCommand = (
-    OpenPartition | CommitOffset | CommitOffsets | ResetOffset | ForgetOffsets | TrimLog | SetLogConfig
-)
+LogPartitionCommand = OpenPartition | CommitOffset | CommitOffsets | ResetOffset | ForgetOffsets | TrimLog
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -123,14 +114,7 @@ class Trimmed(msgspec.Struct, frozen=True):
     log_start_offset: int
 
 
-class Configured(msgspec.Struct, frozen=True):
-    """Result of SetLogConfig."""
-
-    revision: int
-    """The revision of the configuration in force now."""
-
-
-LogResult = Opened | Committed | Results | Forgotten | Trimmed | Configured | Rejected
+LogResult = Opened | Committed | Results | Forgotten | Trimmed | Rejected
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER: msgspec.msgpack.Decoder[LogPartitionCommand] = msgspec.msgpack.Decoder(LogPartitionCommand)

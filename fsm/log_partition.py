@@ -1,8 +1,8 @@
 """A log partition's state machine: what is derived from its log, and nothing that is in it.
 
-Holds the producers' table, consumer groups' offsets with their fences, where the log starts and ends, and the topic's
-configuration. Records stay in the log: of a batch only the 64-byte header is read. No data entry is ever refused here,
-since its offsets are taken: judging happens before proposing (`append_judge`).
+Holds the producers' table, consumer groups' offsets with their fences, and where the log starts and ends. Records stay in
+the log: of a batch only the 64-byte header is read. No data entry is ever refused here, since its offsets are taken: judging
+happens before proposing (`append_judge`).
 
 Invariants: 0 <= log_start_offset <= next_offset; equal logs give byte-equal rows; no payload makes `apply` raise.
 """
@@ -20,14 +20,12 @@ from raftmq.fsm.group_offsets import GroupOffset, GroupOffsets
 from raftmq.fsm.log_commands import (
     CommitOffset,
     CommitOffsets,
-    Configured,
     ForgetOffsets,
     LogPartitionCommand,
     LogResult,
     OpenPartition,
     ResetOffset,
     Results,
-    SetLogConfig,
     TrimLog,
     Trimmed,
     decode_command,
@@ -50,8 +48,6 @@ class LogScalars(msgspec.Struct, frozen=True):
     """Offset after the last applied record."""
     appended_bytes: int = 0
     """Payload bytes of all data entries ever applied, trimmed ones included."""
-    config: dict[str, str] = {}
-    config_revision: int = 0
 
 
 class LogPartition:
@@ -65,9 +61,6 @@ class LogPartition:
         """Offset after the last applied record: this replica's high watermark."""
         self.appended_bytes = 0
         """Payload bytes of all data entries ever applied, trimmed ones included; never decreases."""
-        self.config: dict[str, str] = {}
-        """The topic's configuration as this log knows it. Replaced, never changed in place."""
-        self.config_revision = 0
         self.producers = ProducerTable(2)
         self._offsets = GroupOffsets(3)
         self._scalars: Table[int, LogScalars] = number_table(1, LogScalars)
@@ -113,8 +106,6 @@ class LogPartition:
         self.log_start_offset = scalars.log_start_offset
         self.next_offset = scalars.next_offset
         self.appended_bytes = scalars.appended_bytes
-        self.config = scalars.config
-        self.config_revision = scalars.config_revision
         self._are_scalars_dirty = False
         self.applied_index = state_index
 
@@ -161,8 +152,6 @@ class LogPartition:
                 return self._offsets.forget(command)
             case TrimLog():
                 return self._trim(command)
-            case SetLogConfig():
-                return self._set_config(command)
 
     def _trim(self, command: TrimLog) -> Trimmed:
         start = min(max(command.before_offset, self.log_start_offset), self.next_offset)
@@ -170,13 +159,6 @@ class LogPartition:
             self.log_start_offset = start
             self._are_scalars_dirty = True
         return Trimmed(start)
-
-    def _set_config(self, command: SetLogConfig) -> Configured:
-        if command.revision > self.config_revision:
-            self.config = command.config
-            self.config_revision = command.revision
-            self._are_scalars_dirty = True
-        return Configured(self.config_revision)
 
     # ---------------------------------------------------------------------------------------------------------------- rows
 
@@ -190,7 +172,5 @@ class LogPartition:
             self._are_scalars_dirty = False
             self._scalars.put(
                 0,
-                LogScalars(
-                    self.log_start_offset, self.next_offset, self.appended_bytes, self.config, self.config_revision
-                ),
+                LogScalars(self.log_start_offset, self.next_offset, self.appended_bytes),
             )

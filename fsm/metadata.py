@@ -200,6 +200,13 @@ class Metadata:
         """The node that holds a replica, desired or retiring; None if unknown, forgotten or lost. Group 0 too."""
         return self._tables.replica_node(group_id, replica_id)
 
+    def is_group_given_out(self, group_id: int) -> bool:
+        """Whether the group id was ever given to a partition; it may be deleted since. False for group 0.
+
+        Ids are given in order and never again, so a given id without a partition is a deleted one.
+        """
+        return 0 < group_id < self._tables.cluster.next_group_id
+
     def is_replica_retired(self, group_id: int, replica_id: int) -> bool:
         """Whether a replica once given out is no longer wanted anywhere, so that its files may go.
 
@@ -210,7 +217,7 @@ class Metadata:
             return False
         if group_id == METADATA_GROUP:
             return bool(tables.cluster.cluster_id) and tables.cluster.is_bootstrap_replica_given
-        return group_id < tables.cluster.next_group_id
+        return self.is_group_given_out(group_id)
 
 
 def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: int) -> MetadataResult:

@@ -18,13 +18,3 @@ ANONYMOUS_EXPIRY_MS: Final = 24 * _HOUR_MS
 """Longer than any delivery timeout: a retry must still find what it repeats."""
 NAMED_EXPIRY_MS: Final = 14 * 24 * _HOUR_MS
 """A job that is restarted after a long weekend must still find its epoch and sequence."""
-
-
-def is_named(producer_id: int) -> bool:
-    """Whether the id belongs to a named producer."""
-    return producer_id >= NAMED_PRODUCER_BIT
-
-
-def expiry_ms(producer_id: int) -> int:
-    """How long a producer is remembered after its last append (milliseconds of append time)."""
-    return NAMED_EXPIRY_MS if is_named(producer_id) else ANONYMOUS_EXPIRY_MS

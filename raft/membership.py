@@ -116,20 +116,6 @@ def apply_change(membership: Membership, change: MembershipChange) -> Membership
     return enter_joint(membership, change)
 
 
-def simple_change(membership: Membership, change: MembershipChange) -> Membership:
-    """The membership after a change of at most one voter, and any learners.
-
-    Raises:
-        MembershipError: joint already, more than one voter changes, or no voter would remain.
-    """
-    if membership.is_joint:
-        raise MembershipError("a simple change in a joint configuration")
-    target = _with_steps(membership, change)
-    if len(set(target.voters) ^ set(membership.voters)) > 1:
-        raise MembershipError("more than one voter changes without a joint configuration")
-    return target
-
-
 def enter_joint(membership: Membership, change: MembershipChange) -> Membership:
     """The joint configuration: the old voters become `outgoing`, the steps change the incoming ones.
 
@@ -196,7 +182,6 @@ def _with_steps(membership: Membership, change: MembershipChange) -> Membership:
 _FORMAT = 1
 _CHANGE_HEADER = struct.Struct("<BBQH")  # format, is_explicit, revision, step count
 _STEP = struct.Struct("<BQ")  # op, replica id
-_MEMBERSHIP_HEADER = struct.Struct("<BBQHHHH")  # format, auto_leave, revision, counts of the four sets
 
 
 def encode_change(change: MembershipChange) -> bytes:
@@ -222,34 +207,3 @@ def decode_change(payload: bytes) -> MembershipChange:
     except (struct.error, ValueError) as error:
         raise MembershipError(f"not a membership change: {error}") from error
     return MembershipChange(steps, revision, bool(is_explicit))
-
-
-def encode_membership(membership: Membership) -> bytes:
-    """A membership as bytes (little-endian), for storage and snapshots."""
-    sets = (membership.voters, membership.learners, membership.outgoing, membership.learners_next)
-    header = _MEMBERSHIP_HEADER.pack(_FORMAT, membership.auto_leave, membership.revision, *map(len, sets))
-    return header + struct.pack(f"<{sum(map(len, sets))}Q", *(replica_id for ids in sets for replica_id in ids))
-
-
-def decode_membership(data: bytes) -> Membership:
-    """The membership in `data`.
-
-    Raises:
-        MembershipError: the bytes are no membership, or a defective one.
-    """
-    try:
-        format_number, auto_leave, revision, *counts = _MEMBERSHIP_HEADER.unpack_from(data)
-        ids = struct.unpack(f"<{sum(counts)}Q", data[_MEMBERSHIP_HEADER.size :])
-    except struct.error as error:
-        raise MembershipError(f"not a membership: {error}") from error
-    if format_number != _FORMAT:
-        raise MembershipError(f"unknown format {format_number} of a membership")
-    sets: list[tuple[ReplicaId, ...]] = []
-    for count in counts:
-        sets.append(tuple(ReplicaId(replica_id) for replica_id in ids[:count]))
-        ids = ids[count:]
-    membership = Membership(sets[0], sets[1], sets[2], sets[3], bool(auto_leave), revision)
-    defect = find_defect(membership)
-    if defect:
-        raise MembershipError(defect)
-    return membership

@@ -227,6 +227,10 @@ class LmdbLogStore:
         """How much of the file's map is used (0..1): an alarm is due at 0.7."""
         return self._replica(key).map_fraction()
 
+    def map_bytes(self, key: ReplicaKey) -> int:
+        """The size of the open file's map: how large the file may become."""
+        return self._replica(key).map_bytes()
+
     def grow_map(self, key: ReplicaKey, map_bytes: int) -> None:
         """Raise the limit of the file's size, on the replica's writer; reads in progress end first."""
         self._replica(key).grow_map(map_bytes)

@@ -223,6 +223,11 @@ class LmdbReplica:
             info = self.environment.info()
             return float((info["last_pgno"] + 1) * self.environment.stat()["psize"] / info["map_size"])
 
+    def map_bytes(self) -> int:
+        """The map as it is; LMDB opens a file that outgrew the size it was given with a larger one."""
+        with self.gate.shared():
+            return int(self.environment.info()["map_size"])
+
     def grow_map(self, map_bytes: int) -> None:
         """Remap the file. Row streams are cut: a map moves under its readers."""
         with self.gate.alone():

@@ -87,7 +87,8 @@ class QueueServicer(object):
 
     def AppendStream(self, request_iterator, context):
         """Answers carry the correlation id of their request and come in any order; order of effect holds per producer and
-        partition; at most 5 batches of one producer may be in flight per partition.
+        partition. Of each producer a partition remembers the last five batches: with more in flight, an older one that is
+        repeated is acknowledged without its offset (base offset -1).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

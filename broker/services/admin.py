@@ -137,7 +137,7 @@ class AdminService:
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
         """Where new partitions go. Every bound is checked before anything is computed in proportion to `count`."""
-        metadata, per_node_max = self._metadata, self._host.limits.partitions_max
+        metadata, limits = self._metadata, self._host.limits
         if existing_count + count > PARTITIONS_PER_TOPIC_MAX:
             raise RequestError(
                 pb.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}"
@@ -155,11 +155,11 @@ class AdminService:
             raise RequestError(cast("pb.ErrorCode", error.code), error.message) from error
         planned = Counter(node_id for plan in plans for node_id in plan.node_ids)
         for node_id, new in planned.items():
-            if counts.get(node_id, 0) + new > per_node_max:
+            if counts.get(node_id, 0) + new > limits.partitions_max:
                 raise RequestError(
                     pb.TOO_MANY_PARTITIONS,
                     f"node {node_id} would have {counts.get(node_id, 0) + new} partition replicas, "
-                    f"it takes {per_node_max}; add nodes or ask for fewer partitions",
+                    f"it takes {limits.partitions_max} ({limits.partitions_max_reason}); add nodes or ask for fewer partitions",
                 )
         return plans
 

@@ -30,11 +30,6 @@ class MetadataLeader:
         self._host = host
         self._forwarder = forwarder
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this node leads the metadata group. Raises NOT_FORMED or NOT_READY."""
-        return self._host.metadata.is_leader
-
     async def run(
         self,
         path: str,

@@ -167,7 +167,7 @@ class QueueService:
             except RequestError as error:
                 begun.append(_Begun(None, None, error))
             else:
-                begun.append(_Begun(partition, partition.begin_append(list(part.batches), deadline), None))
+                begun.append(_Begun(partition, partition.appends.begin(list(part.batches), deadline), None))
         return begun
 
     async def _finish(self, correlation_id: int, begun: list[_Begun], deadline: float) -> pb.AppendResponse:
@@ -178,7 +178,7 @@ class QueueService:
                 assert error is not None
                 response.partitions.add(error=error.detail)
                 continue
-            result = partition.append_result(ticket)
+            result = ticket.result(partition.log_start_offset)
             self.appended_batches_total += len(result.base_offsets)
             self.appended_bytes_total += sum(map(len, ticket.batches[: len(result.base_offsets)]))
             response.partitions.append(result)
@@ -189,7 +189,7 @@ class QueueService:
             (partition, ticket) for partition, ticket, _ in begun if partition is not None and ticket is not None
         ]
         if any(ticket.gap_position is not None for _, ticket in tickets):
-            await asyncio.gather(*(partition.finish_append(ticket, deadline) for partition, ticket in tickets))
+            await asyncio.gather(*(partition.appends.finish(ticket, deadline) for partition, ticket in tickets))
             return
         waiting = {future for _, ticket in tickets for future in ticket.pending()}
         if waiting:

@@ -1,4 +1,4 @@
-"""The batch header: layout, checks, restamping."""
+"""The batch header: layout and checks."""
 
 import struct
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq import batch_header
-from raftmq.batch_header import BatchFormatError, parse_header, seal, validate, with_producer
+from raftmq.batch_header import BatchFormatError, parse_header, seal, validate
 
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -150,19 +150,3 @@ def test_each_defect_has_its_error(batch: bytes, error: type[BatchFormatError]) 
 
 def test_the_largest_sequence_fits() -> None:
     assert validate(sealed(first_sequence=2**64 - 3), 1000).last_sequence == 2**64 - 1
-
-
-@given(body=st.binary(max_size=50), producer=st.tuples(U64, U64, st.integers(0, 2**63)))
-def test_restamping_changes_the_producer_and_nothing_else(body: bytes, producer: tuple[int, int, int]) -> None:
-    batch = sealed(body, flags=77, producer_id=1, producer_epoch=2, first_sequence=3)
-    stamped = with_producer(batch, *producer)
-    header = validate(stamped, 1000)
-    assert header[9:12] == producer
-    assert header[:9] == parse_header(batch)[:9]
-    assert stamped[64:] == body
-    assert with_producer(stamped, 1, 2, 3) == batch
-
-
-def test_restamping_garbage_is_refused() -> None:
-    with pytest.raises(BatchFormatError):
-        with_producer(b"garbage" * 20, 1, 2, 3)

@@ -56,16 +56,19 @@ class EngineNode:
         self.readers = ThreadPoolExecutor(2)
         self.broken = []
         rng = random.Random(node_id)
-        self.engine = Engine(cluster.loop, self, self.store, self.readers, clock, rng, rng.random, limits, TIMING)
         self.writers = WriterThreads(
             self.store,
             thread_count=1,
             on_done=lambda done: cluster.loop.call_soon_threadsafe(self.engine.on_completions, done),
             on_error=self.on_fatal,
         )
-        self.engine.start(node_id, MemoryTransport(cluster, node_id), self.writers)
+        self.engine = Engine(
+            cluster.loop, self, self.store, self.readers, MemoryTransport(cluster, node_id), self.writers, clock,
+            rng, rng.random, limits, TIMING,
+        )  # fmt: skip
+        self.engine.start(node_id)
 
-    def on_leadership(self, group): ...
+    def on_leadership_row(self, group_id): ...
 
     def on_replica_broken(self, group, error):
         self.broken.append((group.group_id, error))
@@ -107,7 +110,7 @@ class EngineCluster:
         for node_id in range(1, self.size + 1):
             self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock)
         for node in self.nodes.values():
-            node.engine.peers = tuple(n for n in self.nodes if n != node.node_id)
+            node.engine.publisher.peers = tuple(n for n in self.nodes if n != node.node_id)
         return self
 
     async def __aexit__(self, *_):

@@ -17,6 +17,7 @@ from raftmq.batch_header import seal
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.founding import born
 from raftmq.broker.group import Group
+from raftmq.broker.group_log import GroupLog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.recent_entries import RecentEntriesBudget
@@ -35,32 +36,20 @@ from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
+from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.ready import AppendWork, Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
-from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
 
 T = TypeVar("T")
 
 NODE_ID = NodeId(1)
 CLUSTER_ID = "cluster-of-tests"
 PRODUCER = 7
-
-
-class _View:
-    """The core's view of its group's log; the two refer to each other."""
-
-    group: Group[StateMachine]
-
-    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
-        return self.group.entries(first, last, bytes_max)
-
-    def header(self, index: LogIndex) -> EntryHeader:
-        return self.group.header(index)
 
 
 class FakeForwarder:
@@ -146,11 +135,9 @@ class Harness:
         key = ReplicaKey(group_id, replica_id)
         self.store.create(key, born(Membership((replica_id,))), ())
         restored = self.store.open(key)
-        view = _View()
-        core = RaftCore(replica_id, restored, view, random.Random(1), RaftSettings())
-        group = Group(key, core, machine, self.store, self, self.recent_budget, lambda replica: NODE_ID)
-        view.group = group
-        group.durable_position = restored.position
+        log = GroupLog(key, self.store, self.loop, self.in_thread, self.recent_budget)
+        core = RaftCore(replica_id, restored, log, random.Random(1), RaftSettings())
+        group = Group(key, core, machine, log, self, lambda replica: NODE_ID)
         self.groups[group_id] = group
         return group
 
@@ -198,7 +185,7 @@ class Harness:
             ready = core.ready(with_append=True)
             if ready.append is not None:
                 if ready.append.entries:
-                    group.recent.append(ready.append.entries)
+                    group.log.append(ready.append.entries)
                 if self.hold_commits:
                     self._held.append((group, ready.append))
                 else:
@@ -254,6 +241,9 @@ class Harness:
         self.reads_in_thread += 1
         await asyncio.sleep(0)
         return function(*arguments)
+
+    def on_leadership_row(self, group_id: GroupId) -> None:
+        self.bump()
 
     def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
         return self.leaders.get(group_id, (NodeId(0), "", Term(0)))

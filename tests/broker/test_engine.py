@@ -31,10 +31,10 @@ async def test_proposals_during_a_commit_share_the_next_one():
         cluster.create_group(7, (1,))
         leader = await cluster.leader(7)
         engine = cluster.nodes[1].engine
-        before = engine.commits_total
+        before = engine.counters.commits_total
         futures = [leader.propose([data(n)])[1] for n in range(500)]
         await asyncio.gather(*futures)
-        assert engine.commits_total - before < 50
+        assert engine.counters.commits_total - before < 50
         assert leader.machine.next_offset == 500
 
 
@@ -71,7 +71,7 @@ async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_
         cluster.heal()
         while old.machine.next_offset < 2:
             await next_progress([old])
-        entries = [e for e in old.entries(6, old.core.commit_index, 10**6) if e.record_count]
+        entries = [e for e in old.log.entries(6, old.core.commit_index, 10**6) if e.record_count]
     assert [e.payload[64:] for e in entries] == [b"0", b"2"]
 
 
@@ -104,7 +104,7 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         leader = await cluster.leader(7)
         for number in range(50):
             await leader.propose([data(number)])[1]
-        cluster.nodes[leader.replica_id].engine.flush_state(leader)
+        cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
         while joiner.machine.next_offset < 50:
@@ -131,10 +131,10 @@ async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
         for number in range(50):
             await leader.propose([data(number)])[1]
         engine = cluster.nodes[leader.replica_id].engine
-        engine.flush_state(leader)
+        engine.commits.flush_state(leader)
         while leader.durable_state_index < leader.core.applied_index:
             await next_progress([leader])
-        engine.truncate(leader, leader.durable_state_index)
+        engine.commits.truncate(leader, leader.durable_state_index)
         while leader.log_start.index <= 40:
             await next_progress([leader])
         cluster.heal()

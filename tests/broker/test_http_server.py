@@ -27,7 +27,7 @@ async def serving():
         node = cast("Any", node)  # it gets what an HttpHost has besides
         source = random.Random(1)
         node.engine = Engine(
-            node.loop, node, node.store, None, WallClock(), source, source.random, node.limits, node.timing
+            node.loop, node, node.store, None, None, None, WallClock(), source, source.random, node.limits, node.timing
         )
         node.engine.groups = node.groups
         node.watchdog = Watchdog(node.loop, 1.0)
@@ -78,6 +78,7 @@ async def test_metrics_show_the_node_in_base_units():
     async with serving() as (node, port):
         topic = await node.topic("flights", partitions=2)
         node.queue = node.grpc.queue
+        node.engine.map_used_fraction_max = 0.25
         await node.append(topic, batch(3))
         await node.queue.poll(poll_request(topic, 0), node.call())
         node.grpc.metrics.observe("Append", "OK", 0.003)
@@ -93,6 +94,7 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_groups",] == 3
         assert values["raftmq_groups_led",] == 3
         assert values["raftmq_ready",] == 1
+        assert values["raftmq_map_used_fraction_max",] == 0.25
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
         assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
         assert values["raftmq_appended_batches_total",] == 1

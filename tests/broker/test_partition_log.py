@@ -230,7 +230,7 @@ async def test_a_request_whose_deadline_has_passed_is_dropped_before_proposing()
             await node.queue.append(append_request(topic, batch(1)), node.call(-1))
         assert raised.value.code == pb.REQUEST_TIMED_OUT
         assert raised.value.detail.outcome == pb.NOT_APPLIED
-        assert (await log.append([batch(1)], node.loop.time() - 1)).error.outcome == pb.NOT_APPLIED
+        assert log.appends.begin([batch(1)], node.loop.time() - 1).result(0).error.outcome == pb.NOT_APPLIED
         assert log.group.core.last_index == last
 
 
@@ -382,7 +382,7 @@ async def test_truncation_stops_before_the_batch_that_holds_the_start():
         await log.delete_records(7, node.loop.time() + 5)
         index = await log.truncation_index()
         assert index is not None
-        assert log.group.recent.get(index + 1).base_offset == 5
+        assert log.group.log.recent.get(index + 1).base_offset == 5
         await log.delete_records(-1, node.loop.time() + 5)
         assert await log.truncation_index() == log.group.core.applied_index
 
@@ -394,15 +394,55 @@ async def test_retention_by_time_trims_an_idle_partition_and_keeps_what_is_young
         await node.append(topic, batch(5, sequence=0))
         node.clock_ms += 8_000
         await node.append(topic, batch(5, sequence=5))
-        await log.enforce_retention()
+        await log.retention.enforce()
         assert log.log_start_offset == 0
         node.clock_ms += 5_000
-        await log.enforce_retention()
+        await log.retention.enforce()
         assert log.log_start_offset == 5
         node.clock_ms += 10_000
-        await log.enforce_retention()
+        await log.retention.enforce()
         assert log.log_start_offset == 10
         assert (await node.append(topic, batch(1, sequence=10))).base_offsets == [10]
+
+
+async def test_a_record_exactly_as_old_as_retention_allows_stays():
+    async with running() as node:
+        topic = await node.topic(retention_ms="10000")
+        log = node.partition(topic)
+        await node.append(topic, batch(5, sequence=0))
+        node.clock_ms += 10_000
+        await log.retention.enforce()
+        assert log.log_start_offset == 0
+        node.clock_ms += 1
+        await log.retention.enforce()
+        assert log.log_start_offset == 5
+
+
+async def test_retention_goes_on_from_a_start_inside_a_batch():
+    """DeleteRecords may end inside a batch; retention deletes whole ones."""
+    async with running() as node:
+        topic = await node.topic(retention_ms="10000")
+        log = node.partition(topic)
+        await node.append(topic, batch(5, sequence=0))
+        node.clock_ms += 6_000
+        await node.append(topic, batch(5, sequence=5))
+        await log.delete_records(2, node.loop.time() + 5)
+        node.clock_ms += 3_000
+        await log.retention.enforce()
+        assert log.log_start_offset == 2
+        node.clock_ms += 2_000
+        await log.retention.enforce()
+        assert log.log_start_offset == 5
+
+
+async def test_retention_for_ever_deletes_nothing():
+    async with running() as node:
+        topic = await node.topic(retention_ms="-1", retention_bytes="-1")
+        log = node.partition(topic)
+        await node.append(topic, batch(5, sequence=0))
+        node.clock_ms += 10**13
+        await log.retention.enforce()
+        assert log.log_start_offset == 0
 
 
 async def test_retention_by_size_keeps_at_least_the_limit():
@@ -412,12 +452,12 @@ async def test_retention_by_size_keeps_at_least_the_limit():
         one = len(batch(1, body=b"x" * 10_000))
         for number in range(100):
             await node.append(topic, batch(1, sequence=number, body=b"x" * 10_000))
-        await log.enforce_retention()
+        await log.retention.enforce()
         kept = (log.high_watermark - log.log_start_offset) * one
         assert 500_000 <= kept <= 500_000 + 2 * 64 * 1024
         for number in range(100, 200):  # now the marks grow with what is applied
             await node.append(topic, batch(1, sequence=number, body=b"x" * 10_000))
-        await log.enforce_retention()
+        await log.retention.enforce()
         kept = (log.high_watermark - log.log_start_offset) * one
         assert 500_000 <= kept <= 500_000 + 2 * 64 * 1024
 
@@ -429,7 +469,7 @@ async def test_retention_is_enforced_by_the_leader_alone():
         await node.append(topic, batch(5, sequence=0))
         node.clock_ms += 60_000
         node.lose_leadership(GroupId(topic.partitions[0].group_id))
-        await log.enforce_retention()
+        await log.retention.enforce()
         assert log.log_start_offset == 0
 
 

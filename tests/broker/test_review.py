@@ -70,7 +70,7 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
         node.writers.submit = lambda key, update, token: (updates.append(update), submit(key, update, token))
         await until(lambda: not group.is_dirty)
         group.core.step(request)
-        node.engine.flush_state(group)
+        node.engine.commits.flush_state(group)
         assert updates[0].entries == ()
         assert updates[0].hard_state.commit_index <= 5
         await until(lambda: not group.append_in_flight)
@@ -111,7 +111,7 @@ async def test_derived_state_is_not_written_between_a_snapshot_and_its_installat
         node = cluster.nodes[1]
         await until(lambda: not group.is_dirty)
         group.core.step(snapshot(20, list(group.machine.rows()), members=(1, 2)))
-        node.engine.flush_state(group)
+        node.engine.commits.flush_state(group)
         assert not group.append_in_flight
 
 
@@ -127,9 +127,9 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
         cluster.isolate(lagging)
         for number in range(10):
             await leader.propose([data(number)])[1]
-        engine.flush_state(leader)
+        engine.commits.flush_state(leader)
         await until(lambda: leader.durable_state_index >= leader.core.applied_index)
-        engine.truncate(leader, leader.durable_state_index)
+        engine.commits.truncate(leader, leader.durable_state_index)
         await until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
         leader.core.progress[lagging].become_probe()
         leader.core.progress[lagging].is_recently_active = True
@@ -152,8 +152,8 @@ async def test_deleting_rows_of_a_retired_replica_does_not_end_the_process():
         node = cluster.nodes[1]
         node.engine.remove_group(GROUP)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: node.store.retire(leader.key)))
-        node.engine._delete_rows(leader)
-        node.engine.truncate(leader, leader.core.applied_index)
+        node.engine.commits._truncated_rows.delete(leader)
+        node.engine.commits.truncate(leader, leader.core.applied_index)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
         assert cluster.fatal == []
@@ -169,7 +169,7 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
             raise StorageFullError(key, "no room")
 
         node.store.delete_truncated = full
-        node.engine._delete_rows(leader)
+        node.engine.commits._truncated_rows.delete(leader)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
         assert cluster.fatal == []
@@ -177,7 +177,7 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
 
 
 async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
-    monkeypatch.setattr("raftmq.broker.engine._SPACE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("raftmq.broker.snapshots.SPACE_RETRY_SECONDS", 0.01)
     async with EngineCluster() as cluster:
         group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
         node = cluster.nodes[1]
@@ -228,7 +228,7 @@ async def test_a_tick_that_fails_does_not_end_the_ticking():
 
         seen = []
         cluster.loop.set_exception_handler(lambda loop, context: seen.append(context))
-        engine._arm(tick, 0.001)
+        engine._timers.arm(tick, 0.001)
         await until(lambda: len(calls) > 2)
         cluster.loop.set_exception_handler(None)
         assert len(seen) == 1
@@ -269,10 +269,10 @@ async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
         cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
         engine = cluster.nodes[1].engine
         good = AppendRequest(2, 1, 6, 5, 5, (entry(6),), 5)
-        engine._on_message(2, GROUP, good)
+        engine.on_message(2, GROUP, good)
         await until(lambda: engine.inbound_bytes == 0)
         gap = dataclasses.replace(good, entries=(entry(6), entry(9, payload=b"y" * 100)))
-        engine._on_message(2, GROUP, gap)
+        engine.on_message(2, GROUP, gap)
         await until(lambda: not engine.groups[GROUP].is_dirty)
         assert engine.inbound_bytes == 0
 
@@ -286,7 +286,7 @@ async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
         engine = cluster.nodes[follower.replica_id].engine
         engine.limits = Limits(inbound_append_bytes_max=0)
         await leader.propose([data(1)])[1]
-        await until(lambda: engine.dropped_messages_total)
+        await until(lambda: engine.counters.dropped_messages_total)
         engine.limits = Limits()
         async with asyncio.timeout(5):
             while follower.machine.next_offset < 2:

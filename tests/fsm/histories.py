@@ -162,7 +162,6 @@ def log_command(rng: random.Random, log: LogBuilder) -> lc.LogPartitionCommand:
         lambda: lc.ResetOffset(group, epoch, offset),
         lambda: lc.ForgetOffsets(("g2", "größe", "none"), log.time_ms - rng.choice([0, HOUR_MS])),
         lambda: lc.TrimLog(offset),
-        lambda: lc.SetLogConfig({f"k{key}": "v" for key in rng.sample(range(1, 9), 3)}, rng.randint(0, 9)),
     ]
     return rng.choice(makers)()
 

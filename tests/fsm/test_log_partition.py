@@ -1,10 +1,10 @@
-"""The log partition: positions, trims, configuration."""
+"""The log partition: positions and trims."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.fsm import codes
-from raftmq.fsm.log_commands import Configured, SetLogConfig, TrimLog, Trimmed
+from raftmq.fsm.log_commands import TrimLog, Trimmed
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Rejected
 from raftmq.raft.entry import EntryKind
@@ -50,14 +50,6 @@ def test_the_start_is_the_largest_trim_so_far_clamped_at_each_moment(steps: list
             start = max(start, min(step.before_offset, log.next_offset))
             assert partition.apply(log.log(step)) == Trimmed(start)
     assert (partition.log_start_offset, partition.next_offset) == (start, log.next_offset)
-
-
-def test_an_older_configuration_changes_nothing(log: LogBuilder, partition: LogPartition) -> None:
-    assert partition.apply(log.log(SetLogConfig({"a": "1"}, 7))) == Configured(7)
-    assert partition.apply(log.log(SetLogConfig({"a": "2"}, 6))) == Configured(7)
-    assert partition.config == {"a": "1"}
-    assert partition.apply(log.log(SetLogConfig({}, 8))) == Configured(8)
-    assert partition.config == {}
 
 
 def test_an_unreadable_command_is_rejected_and_changes_nothing(log: LogBuilder, partition: LogPartition) -> None:

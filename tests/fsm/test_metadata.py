@@ -316,6 +316,16 @@ def test_a_topic_created_again_is_a_new_one(cluster: Cluster) -> None:
     assert not cluster.state.is_replica_retired(99, 99), "not given out yet"
 
 
+def test_a_group_id_without_a_partition_was_deleted_if_it_was_given_out(cluster: Cluster) -> None:
+    """So that who led a deleted partition can be forgotten, and who leads one not heard of yet is not."""
+    first = cluster.create("t", (1,), (2,))
+    cluster.run(mc.DeleteTopic(first))
+    cluster.create("t", (1,))
+    given = [group_id for group_id in range(10) if cluster.state.is_group_given_out(group_id)]
+    assert given == [1, 2, 3]
+    assert [group_id for group_id in given if cluster.state.partition(group_id) is None] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "plans", "code"),
     [

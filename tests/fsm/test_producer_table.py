@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
-from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT, is_named
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.raft.entry import Entry, EntryKind
 
 from tests.fsm.histories import HOUR_MS, LogBuilder
@@ -26,7 +26,7 @@ class Twin:
         self.batches.append((producer_id, epoch, first, first + count - 1, entry.base_offset, entry.append_time_ms))
 
     def state(self, producer_id: int, times: list[int]) -> tuple[int, int, int, list[tuple[int, int, int]]] | None:
-        limit = (14 * 24 if is_named(producer_id) else 24) * HOUR_MS
+        limit = (14 * 24 if producer_id >= NAMED_PRODUCER_BIT else 24) * HOUR_MS
         mine = [one for one in self.batches if one[0] == producer_id]
         # Cut where the log's time ran past a batch by the limit before the producer's next batch.
         alive: list[tuple[int, int, int, int, int, int]] = []

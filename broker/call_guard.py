@@ -1,0 +1,457 @@
+"""Bounds what calls hold outside our code: requests on their way in, answers on their way out, and places for both.
+
+gRPC reads a whole message before a handler sees it and keeps an answer until its reader takes it, so thousands of clients
+that send half a message, or read nothing, would take gigabytes. Here each call asks for room at every step. Where there is
+none, the one that has stood still for longest makes room, so that those who are quick are not refused for those who are
+slow; only when nobody stands still is the newcomer told to come again.
+
+Must know nothing of what a call means. Invariant: what was taken is given back however the call ends.
+
+Source: RFC 9113 section 10.5 (denial of service).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import socket
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import DecodeError, Message
+from raftmq.broker.limits import Limits
+from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+STANDSTILL_SECONDS: Final = 1.0
+"""Who has not moved for so long may be asked to make room."""
+RETRY_MS: Final = 200
+OTHER_STREAMS_MAX: Final = 64
+"""Of each streaming method that clients of ours do not need (health, reflection)."""
+WATCHES_MAX: Final = 1024
+UNARY_CALLS_MAX: Final = 1024
+"""Other calls than polls: they end in milliseconds."""
+_UNSENT_BYTES_MIN: Final = 32 * 1024
+"""What an answer counts at least: one of no size still holds a call until it is taken."""
+_REFUSALS_WAITING_MAX: Final = 512
+"""Refusals that wait to be sent; a call beyond them ends without a word."""
+STREAM_REQUESTS_UNANSWERED_MAX: Final = 512
+"""Of one stream: a client that does not read its answers is not read any more. Above what the service itself takes on."""
+
+_COPIES: Final = 2
+"""Of an answer while it is sent: ours, and gRPC's."""
+
+POLL: Final = "/raftmq.v1.Queue/Poll"
+APPEND_STREAM: Final = "/raftmq.v1.Queue/AppendStream"
+WATCH: Final = "/raftmq.v1.Topology/Watch"
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+Context = grpc.aio.ServicerContext[Any, Any]
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
+    Serve = Callable[[str, Handler, "Context", "Room", "Hold"], Awaitable[None]]
+Behaviour = Callable[..., Any]
+"""A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
+Abort = Callable[[Context, RequestError], Awaitable[None]]
+"""Ends a call with an error's status; raises."""
+
+
+class Hold:
+    """Room that a call has taken."""
+
+    __slots__ = ("context", "is_evicted", "is_sending", "moved_at", "size", "task")
+
+    def __init__(self, size: int, context: Context, task: asyncio.Task[Any], moved_at: float) -> None:
+        self.size = size
+        self.context = context
+        self.task = task
+        self.moved_at = moved_at
+        """Loop time of the last sign of life."""
+        self.is_evicted = False
+        self.is_sending = False
+        """gRPC has an answer of the call that was not taken: whatever else is sent would queue behind it."""
+
+
+class Room:
+    """A number of bytes, or of places, that calls share. In the order of their last sign of life."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
+        self._loop = loop
+        self._size_max = size_max
+        self._what = what
+        self._holds: OrderedDict[Hold, None] = OrderedDict()
+        self._leaving: set[Hold] = set()
+        """Evicted while sending: the memory is gone when gRPC has given the call up, not before."""
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self.size = 0
+        """Taken now."""
+        self.evictions = 0
+        """Calls that had to make room, ever."""
+
+    def take(self, context: Context, size: int = 1) -> Hold:
+        """Room for the current task. Raises RequestError THROTTLED when there is none and nobody stands still."""
+        self.check(size)
+        task = asyncio.current_task()
+        assert task is not None
+        hold = Hold(size, context, task, self._loop.time())
+        self._holds[hold] = None
+        self.size += size
+        return hold
+
+    async def wait(self, context: Context, size: int = 1) -> Hold:
+        """`take`, as soon as there is room. Whoever came last goes first: under attack the old ones are the attackers'."""
+        while True:
+            try:
+                return self.take(context, size)
+            except RequestError:
+                await self._changed()
+
+    async def _changed(self) -> None:
+        """Return when somebody has given room back, or stands still."""
+        woken: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[woken] = None
+        oldest = next(iter(self._holds), None)
+        since = oldest.moved_at if oldest is not None else self._loop.time()
+        timer = self._loop.call_at(since + STANDSTILL_SECONDS, _wake, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._waiting.pop(woken, None)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for room."""
+        return len(self._waiting)
+
+    def check(self, size: int) -> None:
+        """Make room without taking it. Raises as `take`."""
+        now = self._loop.time()
+        leaving = sum(hold.size for hold in self._leaving)
+        while self._holds and self.size - leaving + size > self._size_max:
+            longest = next(iter(self._holds))
+            if now - longest.moved_at < STANDSTILL_SECONDS:
+                break
+            if longest.is_sending:
+                leaving += longest.size
+            self._evict(longest)
+        if self.size and self.size + size > self._size_max:
+            raise self.refusal()
+
+    def _evict(self, hold: Hold) -> None:
+        hold.is_evicted = True
+        self.evictions += 1
+        if hold.is_sending:
+            del self._holds[hold]
+            self._leaving.add(hold)
+            cut_off(self._loop, hold.context.peer())
+        else:
+            self.give_back(hold)
+            hold.task.cancel()
+
+    def touch(self, hold: Hold) -> None:
+        """A sign of life."""
+        if hold in self._holds:
+            hold.moved_at = self._loop.time()
+            self._holds.move_to_end(hold)
+
+    def give_back(self, hold: Hold) -> None:
+        """The call does not need it any more. Safe to call again."""
+        if hold in self._holds:
+            del self._holds[hold]
+        elif hold in self._leaving:
+            self._leaving.remove(hold)
+        else:
+            return
+        self.size -= hold.size
+        if self._waiting:
+            _wake(self._waiting.popitem()[0])
+
+    def refusal(self) -> RequestError:
+        """Why a call was refused, or had to make room."""
+        return RequestError(pb.THROTTLED, f"this node has no room for more {self._what} now", retry_after_ms=RETRY_MS)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
+    """Close the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server."""
+    address = peer_address(peer)
+    if address is not None:
+        log.warning("slow_reader_disconnected", peer=peer)
+        loop.run_in_executor(None, close_connections_to, *address)
+
+
+def peer_address(peer: str) -> tuple[str, int] | None:
+    """The other end of a connection as gRPC names it (``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``), as a socket has it."""
+    family, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if family in ("ipv4", "ipv6") and port.isdigit() else None
+
+
+def close_connections_to(host: str, port: int) -> int:
+    """Shut down this process's TCP connections to an address; how many there were."""
+    closed = 0
+    for entry in Path("/dev/fd").iterdir():
+        try:
+            number = os.dup(int(entry.name))  # ours: it cannot become another file meanwhile
+        except OSError:
+            continue  # gone
+        try:
+            duplicate = socket.socket(fileno=number)
+        except OSError:
+            os.close(number)  # no socket
+            continue
+        with duplicate, contextlib.suppress(OSError):
+            if duplicate.getpeername()[:2] == (host, port):
+                duplicate.shutdown(socket.SHUT_RDWR)
+                closed += 1
+    return closed
+
+
+class CallGuard(grpc.aio.ServerInterceptor):
+    """Serves every method over raw bytes, so that receiving and sending are steps of our own. The innermost interceptor."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        abort: Abort,
+        answer_bytes_max: Mapping[str, Callable[[Any], int]],
+    ) -> None:
+        """`answer_bytes_max` tells of a request how large its answer may be, for methods whose answers may be large:
+        work for an answer that there is no room for is not begun.
+        """
+        self._answer_bytes_max = answer_bytes_max
+        self._abort = abort
+        self._message_bytes_max = limits.grpc_message_bytes_max
+        self.receiving = Room(loop, limits.receiving_bytes_max, "requests on their way in")
+        self.unsent = Room(loop, limits.unsent_bytes_max, "answers that are not read")
+        self.unary_calls = Room(loop, UNARY_CALLS_MAX, "calls")
+        self._places: dict[str, Room] = {
+            POLL: Room(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
+            APPEND_STREAM: Room(loop, limits.append_streams_max, "append streams"),
+            WATCH: Room(loop, WATCHES_MAX, "watches"),
+        }
+        self._loop = loop
+        self._handlers: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[RequestT, ResponseT] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[RequestT, ResponseT] | None:
+        """See `grpc.aio.ServerInterceptor`."""
+        method = handler_call_details.method
+        guarded = self._handlers.get(method)
+        if guarded is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            guarded = self._handlers[method] = self._guarded(method, handler)  # as many as there are methods
+        return guarded
+
+    def places(self, method: str, *, is_stream: bool) -> Room:
+        """The room of places that a call of the method takes one of."""
+        room = self._places.get(method)
+        if room is None:
+            room = Room(self._loop, OTHER_STREAMS_MAX, "streams") if is_stream else self.unary_calls
+            self._places[method] = room
+        return room
+
+    def _guarded(self, method: str, handler: Handler) -> Handler:
+        room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
+        serve = self._stream if handler.request_streaming else self._call
+
+        async def guarded(_: object, context: Context) -> None:
+            error = await self._run(serve, method, handler, context, room)
+            if error is not None:
+                await self._refuse(context, error)
+
+        # to gRPC all methods look alike: bytes in, bytes out, when we say so
+        return grpc.stream_stream_rpc_method_handler(cast("Callable[..., Any]", guarded))
+
+    async def _run(
+        self, serve: Serve, method: str, handler: Handler, context: Context, room: Room
+    ) -> RequestError | None:
+        """Serve a call; the error to refuse it with, if any.
+
+        It is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
+        the refusal either.
+        """
+        place: Hold | None = None
+        try:
+            place = room.take(context)
+            await serve(method, handler, context, room, place)
+        except RequestError as error:
+            return error.with_traceback(None)
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None  # the client is gone: nothing to answer, nothing to log
+        except asyncio.CancelledError:
+            if place is None or not place.is_evicted or place.is_sending:
+                raise
+            place.task.uncancel()
+            refusal = room.refusal()
+            refusal.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
+            return refusal
+        finally:
+            if place is not None:
+                room.give_back(place)
+        return None
+
+    async def _refuse(self, context: Context, error: RequestError) -> None:
+        """End a call with an error; one whose client does not even take that ends without, when others need the room."""
+        if self.unsent.waiting >= _REFUSALS_WAITING_MAX:
+            raise asyncio.CancelledError
+        hold = await self.unsent.wait(context, _UNSENT_BYTES_MIN)
+        try:
+            hold.is_sending = True
+            await self._abort(context, error)
+        finally:
+            self.unsent.give_back(hold)
+
+    # ------------------------------------------------------------------------------------------------ one request
+
+    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
+        raw = await self._receive(context)
+        if raw is None:
+            raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
+        request = _parsed(handler, raw)
+        del raw
+        room.touch(place)
+        if not handler.response_streaming:
+            answer_bytes_max = self._answer_bytes_max.get(method)
+            size = answer_bytes_max(request) if answer_bytes_max is not None else 0
+            self.unsent.check(max(_COPIES * size, _UNSENT_BYTES_MIN))
+            response = await cast("Behaviour", handler.unary_unary)(request, context)
+            hold = await self._room_for(context, response)
+            data = _bytes(handler, response)
+            del response
+            room.give_back(place)  # from here on it counts as an answer not taken
+            await self._send(context, data, hold, place)
+            return
+        sender = _Sender(self, handler, context, room, place)
+        answers = cast("Behaviour", handler.unary_stream)(request, sender)
+        if inspect.isawaitable(answers):  # it writes what it has to say itself
+            await answers
+            return
+        await self._send_all(cast("AsyncIterator[Any]", answers), sender)
+
+    async def _receive(self, context: Context) -> bytes | None:
+        """The request's bytes; None when the client ended its side without one."""
+        hold = await self.receiving.wait(context, self._message_bytes_max)
+        try:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            if not hold.is_evicted:
+                raise
+            hold.task.uncancel()
+            raise self.receiving.refusal() from None
+        finally:
+            self.receiving.give_back(hold)
+        return None if raw is grpc.aio.EOF else cast("bytes", raw)
+
+    async def _room_for(self, context: Context, answer: Message) -> Hold:
+        """A small answer waits for room; a large one is refused, for it would wait in memory."""
+        size = _COPIES * answer.ByteSize()
+        if size <= _UNSENT_BYTES_MIN:
+            return await self.unsent.wait(context, _UNSENT_BYTES_MIN)
+        return self.unsent.take(context, size)
+
+    async def _send(self, context: Context, data: bytes, hold: Hold, place: Hold) -> None:
+        """Hand an answer to gRPC; returns when the client has room for it.
+
+        A client that has none for long loses its connection when others need the memory.
+        """
+        hold.is_sending = place.is_sending = True
+        try:
+            await context.write(data)
+        finally:
+            self.unsent.give_back(hold)
+        place.is_sending = False
+
+    async def send(self, handler: Handler, context: Context, answer: Message, place: Hold) -> None:
+        """Send a message of a stream."""
+        hold = await self._room_for(context, answer)
+        await self._send(context, _bytes(handler, answer), hold, place)
+
+    # ------------------------------------------------------------------------------------------------ streams
+
+    async def _stream(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
+        sender = _Sender(self, handler, context, room, place)
+        answers = cast("Behaviour", handler.stream_stream)(sender.requests(), sender)
+        await self._send_all(cast("AsyncIterator[Any]", answers), sender)
+
+    async def _send_all(self, answers: AsyncIterator[Any], sender: _Sender) -> None:
+        try:
+            async for answer in answers:
+                await sender.write(answer)
+        finally:
+            await cast("Any", answers).aclose()  # generators all of them
+
+
+class _Sender:
+    """A stream's context, as its method sees it: messages are told apart from bytes here, and unanswered requests counted."""
+
+    def __init__(
+        self,
+        guard: CallGuard,
+        handler: Handler,
+        context: Context,
+        room: Room,
+        place: Hold,
+    ) -> None:
+        self._guard = guard
+        self._handler = handler
+        self._context = context
+        self._room = room
+        self._place = place
+        self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX)
+
+    async def requests(self) -> AsyncIterator[Any]:
+        """The client's messages."""
+        while (raw := await self._context.read()) is not grpc.aio.EOF:
+            self._room.touch(self._place)
+            yield _parsed(self._handler, cast("bytes", raw))
+            await self._unanswered.acquire()
+
+    async def write(self, answer: Message) -> None:
+        """Send a message."""
+        await self._guard.send(self._handler, self._context, answer, self._place)
+        self._room.touch(self._place)
+        self._unanswered.release()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever else a context has
+        return getattr(self._context, name)
+
+
+def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message
+    parse = cast("Callable[[bytes], Any]", handler.request_deserializer)
+    try:
+        return parse(raw)
+    except (DecodeError, RecursionError) as error:
+        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of this method: {error}") from None
+
+
+def _bytes(handler: Handler, answer: Any) -> bytes:  # noqa: ANN401 -- any message
+    serialize = cast("Callable[[Any], bytes]", handler.response_serializer)
+    return serialize(answer)
+
+
+def rooms(guard: CallGuard) -> Mapping[str, Room]:
+    """All rooms by name, for whoever measures."""
+    return {"receiving": guard.receiving, "unsent": guard.unsent, "unary": guard.unary_calls, **guard._places}

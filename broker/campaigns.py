@@ -1,0 +1,119 @@
+"""Which replicas here may ask for votes now: a bounded number at once, none while its disk hangs.
+
+Decides nothing about elections, which is the core's: it says when a core that wants to campaign, or should, may. The
+metadata group and leadership transfers do not wait at the gate. Source: a mass failover (a dead node that led a thousand
+groups) must not become a storm of campaigns that time each other out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from raftmq.broker.commits import Commits
+from raftmq.broker.engine_host import EngineHost
+from raftmq.broker.group import Group
+from raftmq.broker.limits import Limits, Timing
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.ready import Role
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+FIRST_CAMPAIGN_SECONDS = 0.15
+"""The preferred leader of a new group asks for votes this often until its peers have created their replicas too."""
+_FIRST_CAMPAIGNS_MAX = 40
+_WAITING = (Role.FOLLOWER, Role.PRE_CANDIDATE)
+"""Roles in which a group without a leader may ask (again): nobody's term changes before a majority would vote."""
+
+
+class Campaigns:
+    """One node's gate, and the campaigns that do not wait for an election timeout."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: EngineHost,
+        commits: Commits,
+        groups: Mapping[GroupId, Group[StateMachine]],
+        limits: Limits,
+        timing: Timing,
+        uniform: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._host = host
+        self._commits = commits
+        self._groups = groups
+        self._limits = limits
+        self._timing = timing
+        self._uniform = uniform
+        self._held: dict[GroupId, float] = {}
+        """Groups that hold a place at the gate, and when each took it; in the order of these times."""
+
+    def ask(self, group: Group[StateMachine]) -> None:
+        """Campaign if the gate lets the group through; else whoever asked asks again later."""
+        if self._commits.is_hanging(group):
+            return
+        if group.group_id != METADATA_GROUP_ID and not self._enter_gate(group.group_id):
+            return
+        group.core.campaign()
+        self._host.mark_dirty(group)
+
+    def _enter_gate(self, group_id: GroupId) -> bool:
+        """Take a place, or keep the one held. A place is given for one election timeout: a group without a quorum is a
+        candidate for ever, and must not keep the others from campaigning, nor itself from trying again.
+        """
+        held = self._held
+        now = self._loop.time()
+        if group_id not in held and len(held) >= self._limits.campaigns_max:
+            began_after = now - self._timing.election_seconds(group_id)
+            while held and next(iter(held.values())) <= began_after:
+                del held[next(iter(held))]
+            if len(held) >= self._limits.campaigns_max:
+                return False
+        held.pop(group_id, None)  # the dict is in the order of the times
+        held[group_id] = now
+        return True
+
+    def leave_gate(self, group_id: GroupId) -> None:
+        """The group's campaign ended, however it did."""
+        self._held.pop(group_id, None)
+
+    def on_peer_refused(self, node_id: NodeId) -> None:
+        """The peer's process is gone: followers of its groups need not wait for their election timeout."""
+        for group in list(self._groups.values()):
+            core = group.core
+            if core.role is Role.FOLLOWER and core.leader_id and group.node_of(core.leader_id) == node_id:
+                core.forget_leader()
+                self._host.mark_dirty(group)
+                self._ask_soon(group)
+
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """A peer can be reached again: groups that had no majority without it may have one now."""
+        for group in list(self._groups.values()):
+            core = group.core
+            if (
+                not core.leader_id
+                and core.role in _WAITING
+                and any(group.node_of(member) == node_id for member in core.membership.voter_ids)
+            ):
+                core.peer_returned()
+                self._ask_soon(group)
+
+    def _ask_soon(self, group: Group[StateMachine]) -> None:
+        low, high = self._timing.refused_campaign_min_seconds, self._timing.refused_campaign_max_seconds
+        self._loop.call_later(low + (high - low) * self._uniform(), self._ask_if_leaderless, group)
+
+    def _ask_if_leaderless(self, group: Group[StateMachine]) -> None:
+        core = group.core
+        if not group.is_closed and not core.leader_id and core.role in _WAITING:
+            self._host.guarded(group, self.ask, group)
+            if len(self._held) >= self._limits.campaigns_max and group.group_id not in self._held:
+                # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
+                self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, group)
+
+    def begin_first(self, group: Group[StateMachine], attempts: int = _FIRST_CAMPAIGNS_MAX) -> None:
+        """A new group need not wait for an election timeout: its first replica takes the lead at once."""
+        if not attempts or group.is_closed or group.core.leader_id or group.core.role is Role.LEADER:
+            return
+        if group.core.role is Role.FOLLOWER or group.core.role is Role.PRE_CANDIDATE:
+            self._host.guarded(group, self.ask, group)
+        self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self.begin_first, group, attempts - 1)

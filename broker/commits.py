@@ -1,0 +1,202 @@
+"""Turns what the cores want durable into writes, one in flight per replica, and tells the cores when it is.
+
+One transaction holds the log, the hard state and the derived state applied since the last one. While a write is under way
+proposals and appends gather for the next: that is the group commit. Must not retry a failed commit, which ends the process.
+
+Invariants: at most one write of a replica is in flight; no write names an entry, as committed, that the disk does not hold
+with it; a truncation is never past the durable state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+import structlog
+from raftmq.broker.engine_counters import EngineCounters
+from raftmq.broker.engine_host import EngineHost
+from raftmq.broker.group import Group
+from raftmq.broker.inbound_bytes import InboundBytes
+from raftmq.broker.limits import Timing
+from raftmq.broker.truncated_rows import TruncatedRows
+from raftmq.broker.writers import Writers
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.ready import AppendWork
+from raftmq.storage.log_store import LogStore, Update
+from raftmq.storage.writer_threads import Completion
+from raftmq.types import LogIndex
+
+log = structlog.get_logger(__name__)
+
+SPACE_RETRY_SECONDS = 1.0
+"""A write that found no room is submitted again this often, until there is."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Write:
+    """An append on its way to the disk."""
+
+    group: Group[StateMachine]
+    work: AppendWork | None
+    """None: derived state or a truncation only."""
+    update: Update
+    inbound_bytes: int = 0
+    """What of the inbound budget this write gives back."""
+
+
+class Commits:
+    """The writes of one node's replicas."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: EngineHost,
+        store: LogStore,
+        writers: Writers,
+        timing: Timing,
+        inbound: InboundBytes,
+        counters: EngineCounters,
+    ) -> None:
+        self._loop = loop
+        self._host = host
+        self._writers = writers
+        self._timing = timing
+        self._inbound = inbound
+        self._counters = counters
+        self._truncated_rows = TruncatedRows(loop, host, store, writers)
+
+    def close(self) -> None:
+        """Begin nothing more. Writes already handed over still complete."""
+        self._truncated_rows.close()
+
+    # ------------------------------------------------------------------------------------------------ appends
+
+    def start(self, group: Group[StateMachine], work: AppendWork, inbound: int) -> None:
+        """Write what a Ready wants durable; `inbound` bytes of the budget are given back once it is."""
+        if work.entries:
+            group.log.append(work.entries)
+        if not work.must_sync:
+            # rides with the next write; every earlier one is durable, because only one is in flight
+            self._inbound.total -= inbound
+            self.finish(group, work)
+            return
+        update = self._update(group, work)
+        group.append_in_flight = True
+        group.append_started_at = self._loop.time()
+        self._writers.submit(group.key, update, _Write(group, work, update, inbound))
+
+    def finish(self, group: Group[StateMachine], work: AppendWork) -> None:
+        """The work is durable: send what waited for that, and tell the core."""
+        for message in work.responses:
+            self._host.send(group, message)
+        group.core.append_done(work.token)
+        self._host.mark_dirty(group)
+
+    def _update(self, group: Group[StateMachine], work: AppendWork | None) -> Update:
+        """The one transaction: the log, the hard state, and the derived state applied since the last one."""
+        machine, core = group.machine, group.core
+        entries = work.entries if work is not None else ()
+        # what is committed may still wait for a later write: the disk must never name an entry that it does not hold
+        end = entries[-1].index if entries else core.log.durable_index
+        rows: tuple[tuple[bytes, bytes | None], ...] = ()
+        state_index: LogIndex | None = None
+        membership = None
+        if machine.applied_index > group.durable_state_index:
+            rows = machine.take_dirty_rows()
+            state_index = machine.applied_index
+            if core.membership != group.durable_membership:
+                membership = core.membership
+        return Update(
+            hard_state=HardState(core.term, core.vote, LogIndex(min(core.commit_index, end))),
+            entries=entries,
+            truncation=group.pending_truncation,
+            state_rows=rows,
+            state_index=state_index,
+            membership=membership,
+        )
+
+    def on_completions(self, completions: Sequence[Completion]) -> None:
+        """Writes that are durable, or found no room."""
+        now = self._loop.time()
+        counters = self._counters
+        for completion in completions:
+            write = completion.token
+            assert isinstance(write, _Write)
+            group = write.group
+            if completion.error is not None:
+                # prevented by the reserve; if it happens all the same the write waits for space, in order
+                log.warning("write_waits_for_space", group_id=group.group_id, reason=str(completion.error))
+                self._loop.call_later(SPACE_RETRY_SECONDS, self._submit_again, write)
+                continue
+            self._inbound.total -= write.inbound_bytes
+            counters.commits_total += 1
+            counters.commit_seconds_total += now - group.append_started_at
+            self._host.guarded(group, self._on_durable, group, write)
+
+    def _submit_again(self, write: _Write) -> None:
+        if write.group.is_closed:
+            self._inbound.total -= write.inbound_bytes
+        else:
+            self._writers.submit(write.group.key, write.update, write)
+
+    def _on_durable(self, group: Group[StateMachine], write: _Write) -> None:
+        group.append_in_flight = False
+        update = write.update
+        if update.state_index is not None:
+            group.durable_state_index = update.state_index
+        if update.membership is not None:
+            group.durable_membership = update.membership
+        if update.truncation is not None:
+            self._on_truncated(group, update.truncation)
+        if write.work is not None:
+            self.finish(group, write.work)
+        else:
+            group.wake_progress()  # whoever waits for the state to be durable
+            self._host.mark_dirty(group)
+
+    def is_hanging(self, group: Group[StateMachine]) -> bool:
+        """Whether the write in flight has taken longer than an election timeout."""
+        return group.append_in_flight and (
+            self._loop.time() - group.append_started_at > self._timing.election_seconds(group.group_id)
+        )
+
+    # ------------------------------------------------------------------------------------------------ derived state
+
+    def flush_state(self, group: Group[StateMachine]) -> None:
+        """Make the derived state durable on its own, when no append does it (before a trim on an idle group)."""
+        if not group.append_in_flight and self._may_write_derived(group):
+            self._write_derived(group)
+
+    def truncate(self, group: Group[StateMachine], index: LogIndex) -> None:
+        """Delete the log up to `index` (inclusive) as far as safety allows now: never past the durable state, nor past
+        a snapshot being streamed.
+        """
+        index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
+        if group.pending_truncation is not None or group.snapshots_in_progress or not self._may_write_derived(group):
+            return
+        position = group.position_of(index)
+        if position is None or position.index <= group.log_start.index:
+            return
+        group.pending_truncation = position
+        if not group.append_in_flight:
+            self._write_derived(group)
+
+    @staticmethod
+    def _may_write_derived(group: Group[StateMachine]) -> bool:
+        """False once the core stands on a snapshot that the machine and the disk do not have yet."""
+        return not group.is_closed and not group.is_installing and group.core.log.snapshot is None
+
+    def _write_derived(self, group: Group[StateMachine]) -> None:
+        update = self._update(group, None)
+        group.append_in_flight = True
+        group.append_started_at = self._loop.time()
+        self._writers.submit(group.key, update, _Write(group, None, update))
+
+    def _on_truncated(self, group: Group[StateMachine], position: LogPosition) -> None:
+        group.pending_truncation = None
+        group.core.compacted(position)
+        group.log.forget_through(position.index)
+        self._truncated_rows.delete(group)

@@ -1,0 +1,266 @@
+"""How a node comes to belong to a cluster: forms one, joins one, or continues in the one it is of.
+
+A cluster forms once, when the operator says so; a joiner never forms one. What must be durable before the next step is:
+identity, then the replica of metadata, then the cluster's id, and only then does the node speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid as uuid_module
+from dataclasses import dataclass
+from typing import cast
+
+import grpc.aio
+import structlog
+from raftmq.broker.config import BrokerConfig
+from raftmq.broker.engine import Engine
+from raftmq.broker.founding import born, unborn
+from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.peer_directory import PeerDirectory
+from raftmq.broker.request_error import RequestError
+from raftmq.errors import InvariantError
+from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+from raftmq.raft.membership import Membership
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, NodeId, ReplicaId
+
+log = structlog.get_logger(__name__)
+
+FEATURE_LEVEL = 1
+_FIRST_REPLICA = ReplicaId(1)
+"""The metadata replica of the node that forms the cluster."""
+_RETRY_SECONDS = 0.5
+_RETRY_SECONDS_MAX = 4.0
+_CALL_SECONDS = 5.0
+_DEFINITE_REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddresses:
+    """Where others reach this node, as `host:port`."""
+
+    client: str
+    peer: str
+    http: str
+
+
+class Forming:
+    """See the module. Made when the node's ports are bound, since the others must be told of them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        version: str,
+        addresses: NodeAddresses,
+        registry: Registry,
+        store: LmdbLogStore,
+        engine: Engine,
+        replicas: LocalReplicas,
+        metadata: MetadataReplica,
+        peers: PeerDirectory,
+    ) -> None:
+        self._config = config
+        self._version = version
+        self._addresses = addresses
+        self._registry = registry
+        self._store = store
+        self._engine = engine
+        self._replicas = replicas
+        self._metadata = metadata
+        self._peers = peers
+
+    async def bootstrap(self) -> None:
+        """Form a cluster of one. Identity is durable first, then the replica, then it may speak."""
+        node_uuid = uuid_module.uuid4().hex
+        cluster_id = uuid_module.uuid4().hex
+        key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
+        if not self._registry.uuid:
+            self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
+        await self._metadata.create(key, born(Membership((_FIRST_REPLICA,))))
+        self._registry.set_cluster(cluster_id)
+        await self._open_metadata(key)
+        group = self._metadata.require()
+        group.core.campaign()
+        self._engine.mark_dirty(group)
+        while not group.is_leader:
+            await group.wait_progress()
+        await self._initialize_cluster()
+        result = await self._metadata.propose(self._registration())
+        if isinstance(result, Rejected):
+            raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
+        log.info("cluster_formed", cluster_id=cluster_id, node_id=self._registry.node_id)
+
+    async def _initialize_cluster(self) -> None:
+        command = InitializeCluster(self._registry.cluster_id, FEATURE_LEVEL, self._registry.uuid)
+        result = await self._metadata.propose(command)
+        if isinstance(result, Rejected):
+            raise RequestError(pb.INTERNAL, f"the cluster could not be formed: {result.message}")
+
+    async def join(self) -> None:
+        """Register with a seed, then start a metadata replica that waits for its first snapshot.
+
+        Raises:
+            RequestError: NOT_FORMED when there is nobody to ask; INVALID_ARGUMENT when the cluster refuses this node.
+        """
+        if not self._config.join:
+            raise RequestError(
+                pb.NOT_FORMED,
+                "this data directory belongs to no cluster: start with --bootstrap to form one or --join HOST:PORT",
+            )
+        if not self._registry.uuid:
+            self._registry.set_identity(uuid=uuid_module.uuid4().hex, node_id=self._config.node_id)
+        answer = await self._register(self._config.join)
+        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
+        await self._start_as_learner(answer)
+        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
+
+    async def _start_as_learner(self, answer: pb.RegisterNodeResponse) -> None:
+        """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
+        key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
+        if not self._registry.has_replica(key):
+            await self._metadata.create(key, unborn())
+        self._registry.set_cluster(answer.cluster_id)
+        self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
+        await self._open_metadata(key)
+        self._metadata.require().learned_nodes.update(
+            {ReplicaId(r.replica_id): NodeId(r.node_id) for r in answer.metadata_replicas}
+        )
+
+    async def resume(self) -> None:
+        """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
+        self._peers.learn(self._registry.peer_addresses())
+        live = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
+        quarantined = self._registry.quarantined()
+        sound = [key for key in live if key not in quarantined]
+        if sound:
+            try:
+                await self._open_metadata(sound[-1])
+            except (DamagedReplicaError, MissingReplicaError, InvariantError) as error:
+                await self._replace_metadata_replica(sound[-1], str(error))
+        else:
+            await self._replace_metadata_replica(live[-1], quarantined[live[-1]])
+
+    async def _open_metadata(self, key: ReplicaKey) -> None:
+        await self._metadata.open(key)
+        self._peers.refresh()
+
+    async def _replace_metadata_replica(self, damaged: ReplicaKey, reason: str) -> None:
+        """The metadata replica is of no use: its peers give this node another one, which catches up from them."""
+        self._registry.quarantine(damaged, reason)
+        log.error("replica_quarantined", group_id=damaged.group_id, replica_id=damaged.replica_id, reason=reason)
+        seeds = tuple(dict.fromkeys((*self._registry.seeds, *self._config.join)))
+        if not seeds:
+            raise RequestError(
+                pb.REPLICA_QUARANTINED,
+                f"the metadata replica in {self._config.data_dir} cannot be used ({reason}) and no other broker is known "
+                "that could replace it: name one with --join, or restore the directory",
+            )
+        answer = await self._register(seeds, damaged_metadata_replica=damaged.replica_id)
+        await self._start_as_learner(answer)
+        # the cluster has given it up: nobody will ever ask for it again
+        await self._replicas.on_writer(damaged, lambda: self._store.retire(damaged))
+        self._registry.retire_replica(damaged)
+
+    # ------------------------------------------------------------------------------------------------ announcing
+
+    async def announce(self) -> None:
+        """Tell the cluster this boot's addresses, until metadata has them; through the peers known, or the seeds."""
+        addresses = self._addresses
+        config = self._config
+        wanted = (addresses.client, addresses.peer, addresses.http, self._version, config.host_label(), config.rack)
+        pause = _RETRY_SECONDS / 2
+        while True:
+            me = self._metadata.require().machine.node(self._registry.node_id)
+            known = me and (me.client_address, me.peer_address, me.http_address, me.version, me.host, me.rack)
+            if known == wanted:
+                return
+            try:
+                await self._announce_once()
+            except RequestError as error:  # leadership moved, or whoever was asked could not say yes: try again
+                log.warning("announcement_postponed", reason=str(error))
+            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+
+    async def _announce_once(self) -> None:
+        group = self._metadata.require()
+        if group.is_leader:
+            if not group.machine.cluster_id and group.replica_id == _FIRST_REPLICA:
+                await self._initialize_cluster()  # a crash came between the replica's creation and this
+            await self._metadata.propose(self._registration())
+            return
+        me = self._registry.node_id
+        known = [n.client_address for n in group.machine.nodes() if n.node_id != me and n.state != "removed"]
+        seeds = dict.fromkeys((*known, *self._config.join))  # those known may all have moved
+        if seeds:
+            await self._register_once(tuple(seeds))
+
+    # ------------------------------------------------------------------------------------------------ registering
+
+    async def _register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterNodeResponse:
+        pause = _RETRY_SECONDS / 2
+        while True:
+            answer = await self._register_once(seeds, damaged_metadata_replica)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+
+    async def _register_once(
+        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
+    ) -> pb.RegisterNodeResponse | None:
+        """Ask one seed after the other; None when none of them could answer now."""
+        request = self._request(damaged_metadata_replica)
+        for seed in seeds:
+            async with grpc.aio.insecure_channel(seed) as channel:
+                stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in _DEFINITE_REFUSALS:
+                        raise RequestError(
+                            pb.INVALID_ARGUMENT, f"{seed} refused this node: {error.details()}"
+                        ) from error
+                    log.warning("seed_unavailable", address=seed, reason=error.details())
+                else:
+                    return cast("pb.RegisterNodeResponse", answer)
+        return None
+
+    def _request(self, damaged_metadata_replica: int) -> pb.RegisterNodeRequest:
+        me = self._registration()
+        return pb.RegisterNodeRequest(
+            uuid=me.uuid,
+            node_id=me.node_id,
+            client_address=me.client_address,
+            peer_address=me.peer_address,
+            http_address=me.http_address,
+            host=me.host,
+            rack=me.rack,
+            version=me.version,
+            feature_level_max=me.feature_level_max,
+            cluster_id=self._registry.cluster_id,
+            damaged_metadata_replica_id=damaged_metadata_replica,
+            replaces_lost=self._config.replace_lost,
+        )
+
+    def _registration(self) -> RegisterNode:
+        return RegisterNode(
+            uuid=self._registry.uuid,
+            node_id=self._registry.node_id,
+            client_address=self._addresses.client,
+            peer_address=self._addresses.peer,
+            http_address=self._addresses.http,
+            host=self._config.host_label(),
+            rack=self._config.rack,
+            version=self._version,
+            feature_level_max=FEATURE_LEVEL,
+        )

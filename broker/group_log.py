@@ -1,0 +1,132 @@
+"""A group's log as its core reads it: recent entries from memory, older ones fetched by a thread, single headers.
+
+Must not block the loop for entries: what is not in memory is fetched, and the core is told to ask again. Invariant: nothing
+fetched is served once the log may have changed under it (its suffix replaced, its prefix deleted).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.raft.log_view import LogView
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
+from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.types import LogIndex
+
+log = structlog.get_logger(__name__)
+
+CATCH_UP_BYTES = 4 * 1024 * 1024
+"""Fetched at once for a peer that is behind the recent entries: eight appends' worth."""
+
+Fetch = Callable[[Callable[..., tuple[Entry, ...]], ReplicaKey, LogIndex, LogIndex, int], Awaitable[tuple[Entry, ...]]]
+"""Runs a blocking read on the reader threads."""
+
+
+class GroupLog(LogView):
+    """See the module. Made before the core, which reads headers while it is made."""
+
+    def __init__(
+        self,
+        key: ReplicaKey,
+        store: LogStore,
+        loop: asyncio.AbstractEventLoop,
+        in_thread: Fetch,
+        recent_budget: RecentEntriesBudget,
+    ) -> None:
+        self.recent = RecentEntries(recent_budget)
+        self.on_fetched: Callable[[DamagedReplicaError | None], None] | None = None
+        """Called when a fetch ended, whatever came of it; with an error when a row is damaged. Set by the group."""
+        self._key = key
+        self._store = store
+        self._loop = loop
+        self._in_thread = in_thread
+        self._fetched: tuple[Entry, ...] = ()
+        self._fetching: asyncio.Task[None] | None = None
+        self._generation = 0
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
+        """`LogView.entries`: recent entries, or what a thread fetched; None starts a fetch."""
+        found = self.recent.slice(first, last, bytes_max)
+        if found is not None:
+            return found
+        fetched = self._fetched
+        if fetched and fetched[0].index <= first <= fetched[-1].index:
+            return _cut(fetched[first - fetched[0].index : last - fetched[0].index + 1], bytes_max)
+        if self._fetching is None:
+            self._fetching = self._loop.create_task(self._fetch(first, last))
+            self._fetching.add_done_callback(_say_what_failed)
+        return None
+
+    async def _fetch(self, first: LogIndex, last: LogIndex) -> None:
+        generation = self._generation
+        damage: DamagedReplicaError | None = None
+        try:
+            found = await self._in_thread(self._store.entries, self._key, first, last, CATCH_UP_BYTES)
+            if generation == self._generation:
+                self._fetched = found
+        except DamagedReplicaError as error:
+            damage = error
+        except (LogRangeError, ReplicaClosedError, StorageUnavailableError):
+            pass  # truncated, closed or short of something meanwhile: the core asks again if it still wants them
+        finally:
+            self._fetching = None
+            if self.on_fetched is not None:
+                self.on_fetched(damage)
+
+    def header(self, index: LogIndex) -> EntryHeader:
+        """`LogView.header`: from memory, else one row read on the loop (rare: after a truncation only)."""
+        entry = self.recent.get(index)
+        if entry is None:
+            return self._store.header(self._key, index)
+        return EntryHeader(
+            entry.index,
+            entry.term,
+            entry.kind,
+            entry.base_offset,
+            entry.record_count,
+            entry.append_time_ms,
+            len(entry.payload),
+        )
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    def append(self, entries: tuple[Entry, ...]) -> None:
+        """The log's suffix from the first of these on is replaced by them."""
+        self.recent.append(entries)
+        self._forget_fetched()
+
+    def forget_through(self, index: LogIndex) -> None:
+        """The log now starts after `index`."""
+        self.recent.evict_through(index)
+        self._forget_fetched()
+
+    def clear(self) -> None:
+        """The log is another one, or of no use any more."""
+        self.recent.clear()
+        self._forget_fetched()
+
+    def _forget_fetched(self) -> None:
+        self._fetched = ()
+        self._generation += 1
+
+
+def _say_what_failed(fetch: asyncio.Task[None]) -> None:
+    """Of a fetch: nobody waits for it. What is not foreseen (the readers were shut down) costs the peer a moment only."""
+    if not fetch.cancelled() and (error := fetch.exception()) is not None:
+        log.warning("catch_up_read_failed", reason=repr(error))
+
+
+def _cut(entries: Sequence[Entry], bytes_max: int) -> tuple[Entry, ...]:
+    """The first of them that fit, at least one."""
+    out: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += len(entry.payload)
+        if out and size > bytes_max:
+            break
+        out.append(entry)
+    return tuple(out)

@@ -1,0 +1,96 @@
+"""What this node knows of the others: where they are, who they are, and which groups they may lead.
+
+From its own copy of metadata, and remembered for the next start, when metadata is not there yet. A node of another cluster,
+one meant for another node, and one whose identity changed are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftmq.broker.leadership_publisher import LeadershipPublisher
+from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.peer_codec import WIRE_VERSION
+from raftmq.broker.peer_transport import Channel, Hello, Transport
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+
+class PeerDirectory:
+    """See the module. `in_background` runs a short write of the registry off the loop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        metadata: MetadataReplica,
+        transport: Transport,
+        publisher: LeadershipPublisher,
+        in_background: Callable[..., object],
+    ) -> None:
+        self._registry = registry
+        self._metadata = metadata
+        self._transport = transport
+        self._publisher = publisher
+        self._in_background = in_background
+        self._addresses: dict[NodeId, str] = {}
+
+    def refresh(self) -> None:
+        """Take over what metadata says now."""
+        group = self._metadata.group
+        if group is None:
+            return
+        nodes = [n for n in group.machine.nodes() if n.state in ("active", "draining")]
+        if nodes:
+            self.learn({NodeId(n.node_id): n.peer_address for n in nodes})
+            seeds = [n.client_address for n in nodes if n.node_id != self._registry.node_id]
+            self._in_background(self._registry.set_seeds, seeds)
+
+    def learn(self, addresses: dict[NodeId, str]) -> None:
+        """Keep connections to exactly these nodes (this one left out)."""
+        addresses = {node: address for node, address in addresses.items() if node != self._registry.node_id}
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        self._publisher.peers = tuple(addresses)
+        self._transport.set_peers(addresses)
+        self._in_background(self._registry.set_peer_addresses, dict(addresses))
+
+    def is_any_connected(self) -> bool:
+        """Whether there is another node within reach."""
+        return any(self._transport.is_connected(node_id) for node_id in self._addresses)
+
+    def client_address_of(self, node_id: NodeId) -> str:
+        """Where clients reach another node; empty when unknown."""
+        group = self._metadata.group
+        node = group.machine.node(node_id) if group is not None else None
+        return node.client_address if node is not None else ""
+
+    def may_lead(self, group_id: GroupId, node_id: NodeId) -> bool:
+        """Whether the node has a replica of the group, as far as this one knows."""
+        group = self._metadata.group
+        if group is None or group_id == METADATA_GROUP_ID:
+            return True
+        partition = group.machine.partition(group_id)
+        return partition is None or any(r.node_id == node_id for r in partition.replicas + partition.retiring)
+
+    def hello(self, target: NodeId, channel: Channel) -> Hello:
+        """What this node says of itself to a peer."""
+        registry = self._registry
+        return Hello(WIRE_VERSION, registry.cluster_id, registry.node_id, registry.uuid, target, channel, registry.boot)
+
+    def refusal(self, hello: Hello) -> str | None:
+        """Why a peer is not let in; None to let it in."""
+        cluster_id, node_id = self._registry.cluster_id, self._registry.node_id
+        if not cluster_id:
+            return "this node belongs to no cluster yet"
+        if hello.cluster_id != cluster_id:
+            return f"this node belongs to cluster {cluster_id}, not {hello.cluster_id}"
+        if hello.target_node_id != node_id:
+            return f"this is node {node_id}, not {hello.target_node_id}"
+        group = self._metadata.group
+        known = group.machine.node(NodeId(hello.node_id)) if group is not None else None
+        if known is not None and known.uuid != hello.uuid:
+            return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
+        if known is not None and known.state == "removed":
+            return f"node {hello.node_id} was removed from the cluster"
+        return None

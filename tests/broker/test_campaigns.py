@@ -1,0 +1,73 @@
+"""The campaign gate: a bounded number of campaigns at once, also of new groups and of those whose leader is gone."""
+
+from raftmq.broker.limits import Limits
+from raftmq.raft.ready import Role
+
+from tests.broker.engine_cluster import TIMING, EngineCluster, next_progress
+
+GROUPS = range(1, 9)
+
+
+def campaigning(engine) -> int:
+    return sum(group.core.role is not Role.FOLLOWER for group in engine.groups.values())
+
+
+async def test_the_first_campaigns_of_new_groups_pass_the_gate_too():
+    """A topic of a thousand partitions made a thousand campaigns at once: first campaigns did not ask at the gate."""
+    async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
+        for node_id in cluster.nodes:
+            cluster.isolate(node_id)
+        for group_id in GROUPS:
+            cluster.create_group(group_id)
+        engine = cluster.nodes[1].engine
+        for group_id in GROUPS:
+            engine.campaigns.begin_first(engine.groups[group_id])
+        assert campaigning(engine) == 2
+        cluster.heal()
+        for group_id in GROUPS:
+            await cluster.leader(group_id)
+
+
+async def test_the_first_campaign_makes_a_leader_long_before_an_election_timeout():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(1)
+        cluster.nodes[2].engine.campaigns.begin_first(groups[2])
+        while not groups[2].is_leader:
+            await next_progress([groups[2]])
+        assert groups[2].term == 6, "the first campaign after the log's synthetic start won"
+
+
+async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gate_allows():
+    async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
+        for group_id in GROUPS:
+            cluster.create_group(group_id)
+        led = dict.fromkeys(cluster.nodes, 0)
+        for group_id in GROUPS:
+            led[(await cluster.leader(group_id)).replica_id] += 1
+        engine = cluster.nodes[min(led, key=lambda node_id: led[node_id])].engine
+        followers = [group for group in engine.groups.values() if group.core.role is Role.FOLLOWER]
+        assert len(followers) > 2
+        for node_id in cluster.nodes:
+            cluster.isolate(node_id)
+        for group in followers:
+            group.core.forget_leader()
+            engine.campaigns._ask_if_leaderless(group)
+        assert sum(group.core.role is Role.PRE_CANDIDATE for group in followers) == 2
+
+
+async def test_a_group_without_a_majority_has_a_leader_soon_after_its_peer_returned():
+    """Its pre-votes failed until the timeout was stretched to the fourfold: the peer's return ends the stretch."""
+    async with EngineCluster(2) as cluster:
+        groups = cluster.create_group(1, (1, 2))
+        cluster.isolate(1)
+        for _ in range(3):
+            groups[1].core.campaign()
+            groups[1].core.tick(0)
+        assert groups[1].core._failed_pre_votes == 2
+        cluster.heal()
+        engine = cluster.nodes[1].engine
+        engine.timing = TIMING
+        engine.campaigns._uniform = lambda: 0.0
+        engine.campaigns.on_peer_up(2)
+        assert groups[1].core._failed_pre_votes == 0
+        await cluster.leader(1)

@@ -1,0 +1,71 @@
+"""Reads that wait: for a confirmation, and then for the entries."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from raftmq.broker.founding import born
+from raftmq.broker.group import _ConfirmedRead
+from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
+from raftmq.raft.messages import AppendRequest, ReadIndexResponse
+from raftmq.types import METADATA_GROUP_ID, LogIndex
+
+from tests.broker.engine_cluster import TIMING, EngineCluster, next_progress
+
+GROUP = 7
+
+
+async def asked(group) -> tuple[asyncio.Future[LogIndex], int]:
+    """A read of a follower on its way to the leader, and its id."""
+    read = asyncio.ensure_future(group.read_index())
+    while not group._reads:  # noqa: ASYNC110 -- one turn of the loop at a time
+        await asyncio.sleep(0)
+    return read, next(iter(group._reads))
+
+
+async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
+    """It waited for ever: only reads without a confirmation were expired."""
+    async with EngineCluster() as cluster:
+        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        group.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(group)
+        group.on_read_confirmed(request_id, 50)
+        group.expire_reads(0.0)
+        await asyncio.sleep(0)
+        assert not read.done(), "it is young"
+        group.expire_reads(cluster.loop.time() + 1)
+        with pytest.raises(RequestError) as given_up:
+            await asyncio.wait_for(read, 5)
+    assert given_up.value.code == pb.NOT_READY
+    assert given_up.value.detail.retriable
+
+
+async def test_the_engine_gives_up_old_reads_by_itself():
+    async with EngineCluster() as cluster:
+        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        cluster.isolate(1)
+        group.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(group)
+        group.core.step(ReadIndexResponse(2, 1, 6, request_id, 50))
+        cluster.nodes[1].engine.mark_dirty(group)
+        cluster.nodes[1].engine.timing = dataclasses.replace(TIMING, read_index_seconds=0.05)
+        with pytest.raises(RequestError):
+            await asyncio.wait_for(read, 5)
+
+
+async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_it_is_there():
+    """A broker that joined hung in its start: nothing came after metadata's snapshot, so nobody looked at the read again."""
+    async with EngineCluster(2) as cluster:
+        cluster.create_group(METADATA_GROUP_ID, (1,))
+        leader = await cluster.leader(METADATA_GROUP_ID, among=(1,))
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 2),)))
+        while leader.durable_state_index < leader.core.applied_index:
+            cluster.nodes[1].engine.commits.flush_state(leader)
+            await next_progress([leader])
+        newcomer = cluster.add_empty(METADATA_GROUP_ID, 2)
+        read = cluster.loop.create_future()
+        newcomer._confirmed.append(_ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
+        await asyncio.wait_for(read, 10)
+        assert newcomer.log_start.index >= 6, "everything came by the snapshot, nothing after it"

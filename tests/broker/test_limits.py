@@ -1,0 +1,54 @@
+"""How many partition replicas a process takes: as configured, and as many as it may have files open."""
+
+import contextlib
+import resource
+
+import pytest
+from raftmq.broker.limits import FILES_PER_REPLICA, Limits, within_open_files, within_this_process
+from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+
+from tests.broker.harness import running
+
+
+@pytest.mark.parametrize(
+    ("open_files_max", "partitions_max"),
+    [(1_000_000, 1000), (1024 + 3000, 1000), (1024 + 2999, 999), (2048, 341), (1024, 170), (64, 10), (2, 1)],
+)
+def test_replicas_leave_files_to_connections(open_files_max: int, partitions_max: int) -> None:
+    limits = within_open_files(Limits(), open_files_max)
+    assert limits.partitions_max == partitions_max
+    used = partitions_max * FILES_PER_REPLICA
+    assert open_files_max - used >= min(Limits().connection_files_max, open_files_max // 2) or partitions_max == 1
+
+
+@contextlib.contextmanager
+def open_files(count: int):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_process_is_asked_what_it_may_open() -> None:
+    with open_files(1024):
+        assert within_this_process(Limits()).partitions_max == 170
+        assert within_this_process(Limits(partitions_max=7)) == Limits(partitions_max=7)
+
+
+async def test_partitions_beyond_the_open_files_are_refused_and_told_why() -> None:
+    async with running(within_open_files(Limits(), 64)) as node:
+        await node.topic("a", partitions=10)
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=1), node.call())
+    assert refused.value.code == pb.TOO_MANY_PARTITIONS
+    assert "RLIMIT_NOFILE = 64" in refused.value.detail.message
+
+
+async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
+    async with running(Limits(partitions_max=1)) as node:
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=2), node.call())
+    assert "partitions_max" in refused.value.detail.message

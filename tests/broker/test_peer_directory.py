@@ -1,0 +1,109 @@
+"""Which nodes are let in, and what is remembered of where they are."""
+
+from types import SimpleNamespace
+
+import pytest
+from raftmq.broker.peer_codec import WIRE_VERSION
+from raftmq.broker.peer_directory import PeerDirectory
+from raftmq.broker.peer_transport import Channel, Hello
+from raftmq.fsm.metadata_views import ReplicaView
+
+from tests.broker.harness import CLUSTER_ID, running
+
+
+class Registry:
+    """What of the registry the directory uses."""
+
+    def __init__(self, cluster_id: str = CLUSTER_ID) -> None:
+        self.cluster_id = cluster_id
+        self.node_id = 1
+        self.uuid = "uuid-1"
+        self.boot = 3
+        self.seeds: list[str] = []
+        self.peers: dict[int, str] = {}
+
+    def set_seeds(self, seeds):
+        self.seeds = seeds
+
+    def set_peer_addresses(self, addresses):
+        self.peers = addresses
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.calls: list[dict[int, str]] = []
+        self.connected: set[int] = set()
+
+    def set_peers(self, addresses):
+        self.calls.append(addresses)
+
+    def is_connected(self, node_id):
+        return node_id in self.connected
+
+
+def directory(group=None, registry=None):
+    transport, publisher = Transport(), SimpleNamespace(peers=())
+    registry = registry or Registry()
+    peers = PeerDirectory(
+        registry, SimpleNamespace(group=group), transport, publisher, lambda function, *arguments: function(*arguments)
+    )
+    return peers, registry, transport, publisher
+
+
+def hello(**changes) -> Hello:
+    values = {
+        "wire_version": WIRE_VERSION, "cluster_id": CLUSTER_ID, "node_id": 2, "uuid": "uuid-2", "target_node_id": 1,
+        "channel": Channel.CONTROL, "boot": 1,
+    }  # fmt: skip
+    return Hello(**(values | changes))
+
+
+async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        peers, registry, transport, publisher = directory(node.metadata)
+        peers.refresh()
+        peers.refresh()
+    assert transport.calls == [{2: "node-2:9401", 3: "node-3:9401"}], "once, and without this node"
+    assert registry.peers == transport.calls[0]
+    assert registry.seeds == ["node-2:9400", "node-3:9400"]
+    assert publisher.peers == (2, 3)
+    assert not peers.is_any_connected()
+    transport.connected.add(3)
+    assert peers.is_any_connected()
+    assert peers.client_address_of(2) == "node-2:9400"
+    assert peers.client_address_of(9) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"node_id": 9, "uuid": "new"}, None),
+        ({"cluster_id": "another"}, "cluster"),
+        ({"target_node_id": 2}, "this is node 1"),
+        ({"uuid": "somebody else"}, "another identity"),
+    ],
+)
+async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason):
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        refusal = directory(node.metadata)[0].refusal(hello(**changes))
+    assert refusal is None if reason is None else reason in refusal
+
+
+def test_a_node_of_no_cluster_lets_nobody_in():
+    peers = directory(registry=Registry(cluster_id=""))[0]
+    assert "no cluster" in peers.refusal(hello())
+
+
+async def test_only_a_node_with_a_replica_may_lead_a_known_partition():
+    async with running() as node:
+        topic = await node.topic()
+        group_id = topic.partitions[0].group_id
+        assert node.metadata.machine.partition(group_id).replicas == (ReplicaView(2, 1),)
+        peers = directory(node.metadata)[0]
+        assert [peers.may_lead(group_id, node_id) for node_id in (1, 2)] == [True, False]
+        assert peers.may_lead(group_id + 1, 2), "a partition not heard of yet"
+        assert peers.may_lead(0, 2)

@@ -1,0 +1,63 @@
+"""Each package has a map, its README.md: short, naming every module, and nothing that is not there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAPPED = ("api", "bench", "broker", "cli", "client", "fsm", "raft", "sim", "storage", "tests")
+LINES_MAX = 40
+FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|toml)")
+
+
+def modules_of(folder: Path) -> set[str]:
+    """The modules right in a folder and the folders that hold modules; package files and test set-up explain themselves."""
+    files = {path.name for path in folder.glob("*.py")} - {"__init__.py", "__main__.py", "conftest.py"}
+    return files | {f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))}
+
+
+def names_in(text: str) -> list[str]:
+    """What stands in code quotes."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def missing_modules(text: str, modules: set[str]) -> set[str]:
+    """Those that the map does not name. A folder is named by anything in it, too."""
+    names = names_in(text)
+    return {
+        module
+        for module in modules
+        if not any(name == module or (module.endswith("/") and name.startswith(module)) for name in names)
+    }
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """Files that the map names and that are neither in the package nor in the checkout."""
+    named = [name for name in names_in(text) if FILE.fullmatch(name)] + re.findall(r"\]\(([^)#:]+)\)", text)
+    return [name for name in named if not (folder / name).exists() and not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_a_map(package: str) -> None:
+    folder = ROOT / package
+    text = (folder / "README.md").read_text()
+    assert text.startswith(f"# {package}/\n")
+    assert len(text.splitlines()) <= LINES_MAX
+    assert missing_files(text, folder) == []
+    assert missing_modules(text, modules_of(folder)) == set()
+
+
+def test_a_forgotten_module_and_a_file_that_is_gone_are_found(tmp_path: Path) -> None:
+    for name in ("new.py", "known.py", "__init__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "one.py").touch()
+    text = "`known.py`, `gone.py`, [x](nowhere.md)"
+    assert missing_modules(text, modules_of(tmp_path)) == {"new.py", "parts/"}
+    assert missing_files(text, tmp_path) == ["gone.py", "nowhere.md"]
+
+
+def test_every_map_is_listed() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    assert [package for package in MAPPED if f"(../{package}/README.md)" not in index] == []
