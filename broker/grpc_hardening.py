@@ -9,13 +9,14 @@ UNIMPLEMENTED without a look at the name. Must do nothing on a grpcio that works
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
 import grpc.aio
-from grpc._cython import cygrpc  # type: ignore[attr-defined]  # a compiled module without stubs
 
+cygrpc: Final[Any] = importlib.import_module("grpc._cython.cygrpc")  # compiled, and its stubs know half of it
 UNKNOWN_CALLS_MAX: Final = 256
 """Calls of unknown methods being answered at once; more are dropped without an answer."""
 
