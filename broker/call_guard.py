@@ -117,6 +117,16 @@ class Room:
             except RequestError:
                 await self._changed()
 
+    async def wait_possible(self, size: int) -> None:
+        """`wait` without taking the room: what needs it is not known exactly yet, and is not begun in vain."""
+        while True:
+            try:
+                self.check(size)
+            except RequestError:
+                await self._changed()
+            else:
+                return
+
     async def _changed(self) -> None:
         """Return when somebody has given room back, or stands still."""
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -217,7 +227,9 @@ def close_connections_to(host: str, port: int) -> int:
             os.close(number)  # no socket
             continue
         with duplicate, contextlib.suppress(OSError):
-            if duplicate.getpeername()[:2] == (host, port):
+            name = duplicate.getpeername()
+            # a listener for both families has IPv4 clients under their IPv6 names
+            if len(name) >= 2 and (str(name[0]).removeprefix("::ffff:"), name[1]) == (host, port):
                 duplicate.shutdown(socket.SHUT_RDWR)
                 closed += 1
     return closed
@@ -336,7 +348,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         if not handler.response_streaming:
             answer_bytes_max = self._answer_bytes_max.get(method)
             size = answer_bytes_max(request) if answer_bytes_max is not None else 0
-            self.unsent.check(max(_COPIES * size, _UNSENT_BYTES_MIN))
+            await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
             response = await cast("Behaviour", handler.unary_unary)(request, context)
             hold = await self._room_for(context, response)
             data = _bytes(handler, response)

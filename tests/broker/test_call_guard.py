@@ -1,0 +1,181 @@
+"""Who makes room when there is none, and how a connection is told from others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from raftmq.broker import call_guard
+from raftmq.broker.call_guard import Room, close_connections_to, peer_address
+from raftmq.broker.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+
+
+class Clock:
+    """As much of a loop as a room needs, with a time of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when, callback, *arguments):
+        return self._loop.call_later(3600, callback, *arguments)  # here time does not pass by itself
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+
+class Context:
+    """A call's context; its connection can be cut."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+
+@pytest.fixture
+async def clock():
+    return Clock()
+
+
+async def _holding(room, held, size=1):
+    """A call that takes room and keeps it until it is cancelled."""
+    hold = room.take(Context(), size)
+    held.append(hold)
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        room.give_back(hold)
+
+
+async def _started(room, count):
+    held: list = []
+    tasks = [asyncio.create_task(_holding(room, held)) for _ in range(count)]
+    while len(held) < count:  # noqa: ASYNC110 -- one turn of the loop
+        await asyncio.sleep(0)
+    return held, tasks
+
+
+async def _end(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock):
+    room = Room(clock, 3, "things")
+    _, tasks = await _started(room, 3)
+    with pytest.raises(RequestError) as raised:
+        room.take(Context())
+    assert raised.value.code == pb.THROTTLED
+    assert raised.value.detail.retriable
+    assert raised.value.detail.retry_after_ms > 0
+    await _end(tasks)
+    assert room.size == 0
+
+
+async def test_the_one_that_stood_still_for_longest_makes_room(clock):
+    room = Room(clock, 3, "things")
+    held, tasks = await _started(room, 3)
+    clock.now += 2
+    room.touch(held[0])
+
+    hold = room.take(Context())
+
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.cancelled() for task in tasks] == [False, True, False]
+    assert held[1].is_evicted
+    room.give_back(hold)
+    await _end(tasks)
+    assert (room.size, room.evictions) == (0, 1)
+
+
+async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
+    """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
+    cut = []
+    monkeypatch.setattr(call_guard, "cut_off", lambda loop, peer: cut.append(peer))
+    room = Room(clock, 2, "answers")
+    held, tasks = await _started(room, 2)
+    held[0].is_sending = True
+    clock.now += 2
+    room.touch(held[1])
+
+    for _ in range(3):
+        with pytest.raises(RequestError):
+            room.take(Context())
+    assert cut == ["ipv4:127.0.0.1:1"], "once"
+    assert not tasks[0].done()
+
+    await _end(tasks[:1])  # the connection's end ends the call
+    room.give_back(room.take(Context()))
+    await _end(tasks[1:])
+    assert room.size == 0
+
+
+async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
+    room = Room(clock, 1, "requests")
+    _, tasks = await _started(room, 1)
+    order = []
+
+    async def wait(name):
+        hold = await room.wait(Context())
+        order.append(name)
+        room.give_back(hold)
+
+    waiting = []
+    for name in "abc":
+        waiting.append(asyncio.create_task(wait(name)))
+        while room.waiting < len(waiting):  # noqa: ASYNC110 -- one turn of the loop
+            await asyncio.sleep(0)
+    waiting[1].cancel()
+    await _end(tasks)
+    await asyncio.gather(waiting[0], waiting[2])
+    assert order == ["c", "a"]
+    assert (room.size, room.waiting) == (0, 0)
+
+
+def test_an_answer_larger_than_the_room_goes_alone():
+    async def take():
+        room = Room(asyncio.get_running_loop(), 10, "answers")
+        room.give_back(room.take(Context(), 100))
+        hold = room.take(Context(), 100)
+        with pytest.raises(RequestError):
+            room.take(Context(), 1)
+        room.give_back(hold)
+
+    asyncio.run(take())
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("ipv4:127.0.0.1:5", ("127.0.0.1", 5)),
+        ("ipv6:[::1]:5", ("::1", 5)),
+        ("ipv6:%5B::1%5D:5", ("::1", 5)),
+        ("unix:/tmp/x", None),
+        ("", None),
+    ],
+)
+def test_a_connections_name_is_understood(name, address):
+    assert peer_address(name) == address
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_one_connection_is_closed_and_no_other(family):
+    """Also when the listener takes both families, as gRPC's does."""
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6) as listener:
+        address = ("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(address) as one, socket.create_connection(address) as other:
+            accepted = [listener.accept()[0] for _ in range(2)]
+            # both ends are in this process: the accepted one has the client's name as its peer
+            assert close_connections_to(*one.getsockname()[:2]) == 1
+            one.settimeout(5)
+            assert one.recv(1) == b""
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.recv(1)
+            for sock in accepted:
+                sock.close()
