@@ -52,7 +52,7 @@ async def _holding(room, held, size=1):
 
 
 async def _started(room, count):
-    held: list = []
+    held: list[object] = []
     tasks = [asyncio.create_task(_holding(room, held)) for _ in range(count)]
     while len(held) < count:  # noqa: ASYNC110 -- one turn of the loop
         await asyncio.sleep(0)
