@@ -49,7 +49,7 @@ class MemoryTransport:
 class EngineNode:
     """An engine with its store and writers, and the owner of both."""
 
-    def __init__(self, cluster, node_id, limits, clock):
+    def __init__(self, cluster, node_id, limits, clock, timing):
         self.cluster = cluster
         self.node_id = node_id
         self.store = MemoryLogStore()
@@ -64,7 +64,7 @@ class EngineNode:
         )
         self.engine = Engine(
             cluster.loop, self, self.store, self.readers, MemoryTransport(cluster, node_id), self.writers, clock,
-            rng, rng.random, limits, TIMING,
+            rng, rng.random, limits, timing,
         )  # fmt: skip
         self.engine.start(node_id)
 
@@ -97,8 +97,9 @@ class EngineNode:
 class EngineCluster:
     """Use as an async context manager. Replica ids equal node ids."""
 
-    def __init__(self, size=3, limits=None, clock=None):
+    def __init__(self, size=3, limits=None, clock=None, timing=TIMING):
         self.size = size
+        self.timing = timing
         self.clock = clock or WallClock()
         self.limits = limits or Limits()
         self.nodes = {}
@@ -108,7 +109,7 @@ class EngineCluster:
     async def __aenter__(self):
         self.loop = asyncio.get_running_loop()
         for node_id in range(1, self.size + 1):
-            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock)
+            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock, self.timing)
         for node in self.nodes.values():
             node.engine.publisher.peers = tuple(n for n in self.nodes if n != node.node_id)
         return self
