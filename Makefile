@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# compiled modules go there too: nothing but .venv is left beside the sources
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
 .PHONY: help setup demo test check fix sim bench docs
 
