@@ -1,1 +1,1 @@
-"""Pure assignors of partitions to the members of a consumer group. None yet: they come with consumer groups."""
+"""Which member of a consumer group gets which partition: pure functions from a group to its assignment."""

@@ -20,6 +20,8 @@ from pathlib import Path
 import raftmq
 from raftmq.testing import LocalCluster
 
+from bench.assignors import bench_assignors
+
 PARTITIONS = 6
 
 
@@ -176,6 +178,9 @@ def measure(rounds: int, only: list[str]) -> dict[str, dict[str, list[float]]]:
     """{workload: {figure: one value per round}}; a fresh cluster for each workload."""
     figures: dict[str, dict[str, list[float]]] = {}
     for name in only:
+        if name == "assignors":  # computes only, and takes the median of its own runs
+            figures[name] = {figure: [value] for figure, value in bench_assignors().items()}
+            continue
         with LocalCluster(brokers=3) as cluster:
             for _ in range(1 if name == "idle" else rounds):
                 if name == "idle":
@@ -193,7 +198,7 @@ async def _run(workload: Callable[[str], Awaitable[dict[str, float]]], servers: 
 
 
 def main() -> None:
-    names = [*WORKLOADS, "idle"]
+    names = [*WORKLOADS, "idle", "assignors"]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(names), help="comma-separated: " + ", ".join(names))
