@@ -81,6 +81,9 @@ class ErrorCode(IntEnum):
     FENCED = 60
     UNKNOWN_MEMBER = 61
     STALE_EPOCH = 62
+    UNKNOWN_GROUP = 63
+    GROUP_NOT_EMPTY = 64
+    TOO_MANY_MEMBERS = 65
     CONFLICT = 70
     UNKNOWN_NODE = 71
     NODE_ID_TAKEN = 72
@@ -251,6 +254,20 @@ class ClusterAlreadyFormedError(UsageError):
     code = ErrorCode.CLUSTER_ALREADY_FORMED
 
 
+class UnknownGroupError(UsageError):
+    """No member and no committed offset of this consumer group is known."""
+
+    code = ErrorCode.UNKNOWN_GROUP
+    advice = "see which there are: raftmq group list"
+
+
+class GroupNotEmptyError(UsageError):
+    """The consumer group has members; the operation needs one without."""
+
+    code = ErrorCode.GROUP_NOT_EMPTY
+    advice = "stop its consumers first, or say that they shall be fenced"
+
+
 class ClosedClientError(UsageError):
     """The client was closed (or never started) and takes no more calls."""
 
@@ -401,6 +418,13 @@ class UnknownMemberError(RejectedError):
     """The consumer group does not know this member (any more)."""
 
     code = ErrorCode.UNKNOWN_MEMBER
+
+
+class TooManyMembersError(RejectedError):
+    """The consumer group has as many members as it may, or the cluster as many groups and members."""
+
+    code = ErrorCode.TOO_MANY_MEMBERS
+    retriable = True
 
 
 class StaleEpochError(RejectedError):

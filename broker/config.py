@@ -232,6 +232,9 @@ class BrokerConfig:
         _LIMITS.recent_entries_bytes_max, _bytes(MIB, 1 << 40), "recent batches kept in memory"
     )
     parked_polls_max: int = _key(_LIMITS.parked_polls_max, _integer(1, 1_000_000), "long polls waiting at once")
+    consumer_groups_max: int = _key(_LIMITS.consumer_groups_max, _integer(1, 100_000), "consumer groups in the cluster")
+    group_members_max: int = _key(_LIMITS.group_members_max, _integer(1, 10_000), "members of one consumer group")
+    members_max: int = _key(_LIMITS.members_max, _integer(1, 1_000_000), "members of all consumer groups")
     concurrent_rpcs_max: int = _key(_LIMITS.concurrent_rpcs_max, _integer(16, 1_000_000), "calls and streams at once")
     # timing
     data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat of partitions")
@@ -245,6 +248,11 @@ class BrokerConfig:
     retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "how often retention is enforced")
     leadership_publish_seconds: float = _time(
         _TIMING.leadership_publish_seconds, "how often leaders say again what they lead"
+    )
+    offsets_retention_seconds: float = _key(
+        _TIMING.offsets_retention_seconds,
+        _seconds(1, 10 * 366 * 86_400),
+        "how long offsets of a consumer group without members are kept",
     )
     controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")
     shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown")

@@ -20,8 +20,10 @@ import structlog
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from raftmq.broker.assignor_process import ProcessPlanRunner
 from raftmq.broker.call_guard import POLL, CallGuard
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.grpc_hardening import quiet_grpc, start_server
 from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.partition_log import PartitionLog
@@ -30,9 +32,12 @@ from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal, Right
 from raftmq.broker.services.forwarder import FORWARDED_KEY, Forwarder, GrpcForwarder
+from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.broker.services.partition_leaders import PartitionLeaders
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.statuses import STATUS_DETAILS_KEY, status_details, status_message, status_of
@@ -59,6 +64,16 @@ RIGHTS: Mapping[str, Right] = {
     "/raftmq.v1.Queue/Poll": Right.CONSUME,
     "/raftmq.v1.Queue/ListOffsets": Right.CONSUME,
     "/raftmq.v1.Queue/DeleteRecords": Right.ADMIN,
+    "/raftmq.v1.Queue/OpenPartitions": Right.CONSUME,
+    "/raftmq.v1.Queue/Ack": Right.CONSUME,
+    "/raftmq.v1.Queue/FetchOffsets": Right.CONSUME,
+    "/raftmq.v1.Queue/WriteOffsets": Right.ADMIN,
+    "/raftmq.v1.Groups/Heartbeat": Right.CONSUME,
+    "/raftmq.v1.Groups/Leave": Right.CONSUME,
+    "/raftmq.v1.Groups/List": Right.DESCRIBE,
+    "/raftmq.v1.Groups/Describe": Right.DESCRIBE,
+    "/raftmq.v1.Groups/ResetOffsets": Right.ADMIN,
+    "/raftmq.v1.Groups/Delete": Right.ADMIN,
     "/raftmq.v1.Topology/Watch": Right.DESCRIBE,
     "/raftmq.v1.Admin/CreateTopic": Right.ADMIN,
     "/raftmq.v1.Admin/DeleteTopic": Right.ADMIN,
@@ -225,8 +240,9 @@ class AsyncGeneratorLike(Protocol):
 
 
 class _QueueServicer(pb_grpc.QueueServicer):
-    def __init__(self, service: QueueService, adapter: _Adapter) -> None:
+    def __init__(self, service: QueueService, offsets: OffsetsService, adapter: _Adapter) -> None:
         self._service = service
+        self._offsets = offsets
         self._adapter = adapter
 
     async def InitProducer(self, request: pb.InitProducerRequest, context: Context) -> pb.InitProducerResponse:
@@ -250,6 +266,42 @@ class _QueueServicer(pb_grpc.QueueServicer):
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
         return await self._adapter.unary("DeleteRecords", self._service.delete_records, request, context)
+
+    async def OpenPartitions(self, request: pb.OpenPartitionsRequest, context: Context) -> pb.OpenPartitionsResponse:
+        return await self._adapter.unary("OpenPartitions", self._offsets.open_partitions, request, context)
+
+    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
+        return await self._adapter.unary("Ack", self._offsets.ack, request, context)
+
+    async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
+        return await self._adapter.unary("FetchOffsets", self._offsets.fetch_offsets, request, context)
+
+    async def WriteOffsets(self, request: pb.WriteOffsetsRequest, context: Context) -> pb.WriteOffsetsResponse:
+        return await self._adapter.unary("WriteOffsets", self._offsets.write_offsets, request, context)
+
+
+class _GroupsServicer(pb_grpc.GroupsServicer):
+    def __init__(self, service: GroupsService, adapter: _Adapter) -> None:
+        self._service = service
+        self._adapter = adapter
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
+        return await self._adapter.unary("Heartbeat", self._service.heartbeat, request, context)
+
+    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveResponse:
+        return await self._adapter.unary("Leave", self._service.leave, request, context)
+
+    async def List(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
+        return await self._adapter.unary("ListGroups", self._service.list_groups, request, context)
+
+    async def Describe(self, request: pb.DescribeGroupRequest, context: Context) -> pb.DescribeGroupResponse:
+        return await self._adapter.unary("DescribeGroup", self._service.describe, request, context)
+
+    async def ResetOffsets(self, request: pb.ResetOffsetsRequest, context: Context) -> pb.ResetOffsetsResponse:
+        return await self._adapter.unary("ResetOffsets", self._service.reset_offsets, request, context)
+
+    async def Delete(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
+        return await self._adapter.unary("DeleteGroup", self._service.delete, request, context)
 
 
 class _TopologyServicer(pb_grpc.TopologyServicer):
@@ -320,6 +372,11 @@ class GrpcServer:
         self.admin = AdminService(host, locator, leader)
         self.nodes = NodesService(host, leader)
         self.topology = TopologyService(host)
+        self.offsets = OffsetsService(host, locator, host.partitions)
+        self.coordinator = GroupCoordinator(host, ProcessPlanRunner(host.timing.assignor_seconds_max))
+        self.groups = GroupsService(
+            host, leader, self.coordinator, PartitionLeaders(host, self.forwarder, self.offsets)
+        )
         self.metrics.queue = self.queue
         self.metrics.topology = self.topology
         self._authenticate = authenticate
@@ -350,9 +407,10 @@ class GrpcServer:
             maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
         )
         adapter = _Adapter(self._host.loop, self.metrics)
-        pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, adapter), server)  # type: ignore[no-untyped-call]  # generated
+        pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, self.offsets, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, self.nodes, adapter), server)  # type: ignore[no-untyped-call]  # generated
+        pb_grpc.add_GroupsServicer_to_server(_GroupsServicer(self.groups, adapter), server)  # type: ignore[no-untyped-call]  # generated
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
@@ -368,6 +426,7 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no new calls, answer what waits, and close within the grace."""
+        self.coordinator.close()
         self.queue.begin_shutdown()
         self.topology.begin_shutdown()
         if self._health_task is not None:

@@ -86,6 +86,7 @@ class Housekeeping:
 
     async def _tend(self, partition: PartitionLog) -> None:
         await partition.retention.enforce()
+        await self._expire_offsets(partition)
         index = await partition.truncation_index()
         group = partition.group
         spared = self._spared_index(group)
@@ -95,6 +96,21 @@ class Housekeeping:
             self._engine.commits.flush_state(group)
             self._engine.commits.truncate(group, index)
             await self._replicas.on_writer(group.key, lambda: self._store.compact_if_sparse(group.key))
+
+    async def _expire_offsets(self, partition: PartitionLog) -> None:
+        """Forget offsets that nobody touched for the retention, of groups that metadata does not know (any more).
+
+        A group with members is known to it, and one without is, for the same time after its last member left.
+        """
+        loop = self._engine.loop
+        machine = self._metadata.require().machine
+        before_ms = self._engine.now_ms() - int(self._timing.offsets_retention_seconds * 1000)
+        deadline = loop.time() + self._timing.retention_check_seconds
+        count = await partition.offsets.expire(
+            lambda name: machine.consumer_group(name) is not None, before_ms, deadline
+        )
+        if count:
+            log.info("offsets_expired", group_id=partition.group.group_id, count=count)
 
     async def tend_maps(self) -> None:
         """Grow the maps of files that are nearly full, each on its writer."""

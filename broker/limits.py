@@ -73,6 +73,14 @@ class Limits:
     """File descriptors that replicas leave to connections, logs and the registry (at most half of those there are)."""
     catching_up_max: int = 8
     """Groups led by this node that bring up new replicas at once: repair must leave room for the work."""
+    consumer_groups_max: int = 5000
+    """Consumer groups in the cluster, those without members included: each costs a look every so often."""
+    group_members_max: int = 2000
+    """Members of one consumer group: every change of one has an assignment for all computed."""
+    members_max: int = 10_000
+    """Members of all consumer groups: they send a heartbeat every 5 s, and all of them to one node."""
+    subscription_bytes_max: int = 64 * MIB
+    """What all members say of themselves (topics, patterns, names): it is metadata, and on every node."""
 
 
 def within_open_files(limits: Limits, open_files_max: int) -> Limits:
@@ -128,6 +136,20 @@ class Timing:
     for the kernel's exponential retransmission)."""
     read_index_seconds: float = 2.0
     """A read confirmation that takes longer was lost with its messages; the reader is told to ask again."""
+    group_tick_seconds: float = 0.1
+    """How often the coordinator of consumer groups looks: how long joins are gathered before an assignment is computed."""
+    session_min_seconds: float = 1.0
+    """The shortest session a member may ask for: three heartbeats, and a coordinator that fails over within it."""
+    session_max_seconds: float = 1800.0
+    """The longest: so long a partition may have nobody who reads it."""
+    session_seconds: float = 45.0
+    """A member's session when it does not say: Kafka's."""
+    rebalance_seconds: float = 300.0
+    """How long a member that does not say may take to give up a partition: Kafka's max.poll.interval.ms."""
+    assignor_seconds_max: float = 10.0
+    """How long an assignor may compute before it is given up."""
+    offsets_retention_seconds: float = 7 * 86_400.0
+    """For so long the offsets of a group without members are kept: Kafka's offsets.retention.minutes."""
     stall_seconds: float = 0.5
     """A loop pass later than this is a stall (stacks are dumped by the watchdog)."""
     shutdown_seconds: float = 30.0

@@ -148,6 +148,7 @@ class Node:
         self._metadata_changed.set()
         self._spawn(self._follow_metadata())
         self._spawn(self.reconciler.run())
+        self._spawn(self.grpc.coordinator.run())
         self._spawn(self._housekeeping.run())
         while self.not_ready_reasons():
             await self.next_topology_change()

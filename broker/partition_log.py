@@ -1,4 +1,4 @@
-"""One log partition as the services see it: read, find and trim here; `appends` and `retention` are its other two parts.
+"""One log partition as the services see it: read, find and trim here; `appends`, `offsets` and `retention` are its other parts.
 
 Records are never looked into: batches are served as they were stored, from memory or by a reader thread, and only committed
 ones. Source: Ongaro's thesis 6.4 (read-only queries).
@@ -15,6 +15,7 @@ import structlog
 from raftmq.broker.append_ticket import expired, timed_out
 from raftmq.broker.group import Group
 from raftmq.broker.partition_appends import PartitionAppends
+from raftmq.broker.partition_offsets import PartitionOffsets
 from raftmq.broker.partition_retention import PartitionRetention
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
@@ -58,6 +59,7 @@ class PartitionLog:
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
         self.appends = PartitionAppends(host.loop, group, self.config)
+        self.offsets = PartitionOffsets(host.loop, group)
         self.retention = PartitionRetention(self, host, store)
         group.on_applied = self.retention.on_applied
         group.on_leadership = self.appends.start_term

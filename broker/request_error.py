@@ -21,6 +21,7 @@ RETRIABLE_CODES = frozenset(
         pb.REPLICA_QUARANTINED,
         pb.NOT_FORMED,
         pb.TOO_MANY_PRODUCERS,
+        pb.TOO_MANY_MEMBERS,
         pb.CONFLICT,
     }
 )

@@ -14,24 +14,41 @@ from collections.abc import Iterable, Iterator
 
 from raftmq.errors import invariant
 from raftmq.fsm import codes
+from raftmq.fsm.consumer_groups import ConsumerGroup
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AllocateProducerIds,
     AlterTopicConfig,
     CreateTopic,
+    DeleteConsumerGroup,
     DeleteTopic,
     InitializeCluster,
     InitNamedProducer,
+    JoinConsumerGroup,
+    LeaveConsumerGroup,
     MetadataCommand,
     MetadataResult,
     RegisterNode,
+    RegrantPartitions,
     Rejected,
+    ReleasePartitions,
     RemoveNode,
     RemoveReplica,
     ReplaceReplica,
     SetMetadataMembership,
     SetReplicas,
+    SetTargetAssignment,
+    TakeGroupEpoch,
     decode_command,
+)
+from raftmq.fsm.metadata_groups import (
+    delete_consumer_group,
+    join_consumer_group,
+    leave_consumer_group,
+    regrant_partitions,
+    release_partitions,
+    set_target_assignment,
+    take_group_epoch,
 )
 from raftmq.fsm.metadata_nodes import (
     initialize_cluster,
@@ -219,6 +236,31 @@ class Metadata:
             return bool(tables.cluster.cluster_id) and tables.cluster.is_bootstrap_replica_given
         return self.is_group_given_out(group_id)
 
+    # ---------------------------------------------------------------------------------------------------- consumer groups
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """A consumer group; unlike other views it changes with the next entry, so read it at once."""
+        return self._tables.consumer_groups.by_name.get(name)
+
+    def consumer_group_names(self) -> tuple[str, ...]:
+        """All consumer groups, ascending."""
+        return tuple(sorted(self._tables.consumer_groups.by_name))
+
+    @property
+    def consumer_group_count(self) -> int:
+        """Number of consumer groups, those without members included."""
+        return len(self._tables.consumer_groups.by_name)
+
+    @property
+    def member_count(self) -> int:
+        """Members of all consumer groups."""
+        return self._tables.consumer_groups.member_count
+
+    @property
+    def subscription_bytes(self) -> int:
+        """About how much the members of all groups said of themselves."""
+        return self._tables.consumer_groups.subscription_bytes
+
 
 def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: int) -> MetadataResult:
     match command:
@@ -250,3 +292,17 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return set_replicas(tables, command)
         case InitializeCluster():
             return initialize_cluster(tables, command)
+        case JoinConsumerGroup():
+            return join_consumer_group(tables, command)
+        case LeaveConsumerGroup():
+            return leave_consumer_group(tables, command, append_time_ms)
+        case SetTargetAssignment():
+            return set_target_assignment(tables, command)
+        case ReleasePartitions():
+            return release_partitions(tables, command)
+        case RegrantPartitions():
+            return regrant_partitions(tables, command)
+        case TakeGroupEpoch():
+            return take_group_epoch(tables, command)
+        case DeleteConsumerGroup():
+            return delete_consumer_group(tables, command)

@@ -153,6 +153,101 @@ class SetReplicas(Command, frozen=True, tag="replicas="):
     expected_revision: int
 
 
+class JoinConsumerGroup(Command, frozen=True, tag="member+"):
+    """A member joins, or changes what it said of itself. Result `MemberJoined`, the same one again for the same command.
+
+    A new member whose `instance_id` another one has takes its place at once: the same partitions under new owner epochs.
+    Rejected: INVALID_ARGUMENT, TOO_MANY_MEMBERS, and UNKNOWN_MEMBER if it `must_exist` and does not.
+    """
+
+    group: str
+    member_id: str
+    instance_id: str
+    client_id: str
+    rack: str
+    topics: tuple[str, ...]
+    pattern: str
+    assignor: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    must_exist: bool = False
+    """It is a change, not a joining: a member whose session ended meanwhile must not come back by it."""
+
+
+class LeaveConsumerGroup(Command, frozen=True, tag="members-"):
+    """Members leave, or their sessions ended: what they had is free. Result `Done`, or `Rejected` UNKNOWN_MEMBER if the
+    group has none of them.
+    """
+
+    group: str
+    member_ids: tuple[str, ...]
+
+
+class MemberTarget(msgspec.Struct, frozen=True, array_like=True):
+    """What one member shall have."""
+
+    member_id: str
+    partitions: tuple[tuple[int, tuple[int, ...]], ...]
+    """(topic id, partition numbers), both ascending."""
+
+
+class SetTargetAssignment(Command, frozen=True, tag="target"):
+    """An assignment computed for the group as it was at `expected_epoch`; members not named keep their targets.
+
+    Partitions that nobody holds go to their new owners at once, others when they are released. Result `Done`, or `Rejected`:
+    CONFLICT if the group or the topics changed meanwhile, INVALID_ARGUMENT if a partition would have two owners.
+    """
+
+    group: str
+    expected_epoch: int
+    assignor: str
+    topics: tuple[tuple[int, int], ...]
+    """(topic id, partition count) of what was divided, ascending."""
+    changes: tuple[MemberTarget, ...]
+
+
+class ReleasePartitions(Command, frozen=True, tag="release"):
+    """A member that knows its assignment of `member_epoch` does not hold these partitions (topic id, number) any more.
+
+    Only what it shall not have is released. Result `Done`, or `Rejected`: UNKNOWN_MEMBER, STALE_EPOCH.
+    """
+
+    group: str
+    member_id: str
+    member_epoch: int
+    partitions: tuple[tuple[int, int], ...]
+
+
+class RegrantPartitions(Command, frozen=True, tag="regrant"):
+    """Whoever has these partitions (topic id, number) gets them anew, under a new owner epoch: the old one was fenced.
+
+    Result `Done`, or `Rejected` UNKNOWN_GROUP.
+    """
+
+    group: str
+    partitions: tuple[tuple[int, int], ...]
+
+
+class TakeGroupEpoch(Command, frozen=True, tag="group-epoch"):
+    """An epoch above every owner epoch given so far in the group: `Done.revision`. The group need not exist.
+
+    `Rejected` GROUP_NOT_EMPTY if it `must_be_empty` and is not.
+    """
+
+    group: str
+    must_be_empty: bool
+
+
+class DeleteConsumerGroup(Command, frozen=True, tag="group-"):
+    """Forgets a group without members. Result `Done`, or `Rejected`: UNKNOWN_GROUP, GROUP_NOT_EMPTY.
+
+    With `emptied_before_ms` above 0 only if its last member left before then (append time), else CONFLICT.
+    """
+
+    group: str
+    emptied_before_ms: int = 0
+
+
 MetadataCommand = (
     InitializeCluster
     | RegisterNode
@@ -167,6 +262,13 @@ MetadataCommand = (
     | RemoveReplica
     | ReplaceReplica
     | SetReplicas
+    | JoinConsumerGroup
+    | LeaveConsumerGroup
+    | SetTargetAssignment
+    | ReleasePartitions
+    | RegrantPartitions
+    | TakeGroupEpoch
+    | DeleteConsumerGroup
 )
 
 
@@ -214,7 +316,14 @@ class ProducerInitialized(msgspec.Struct, frozen=True):
     epoch: int
 
 
-MetadataResult = Done | Rejected | NodeRegistered | TopicCreated | ProducerIdBlock | ProducerInitialized
+class MemberJoined(msgspec.Struct, frozen=True):
+    """Result of JoinConsumerGroup."""
+
+    revision: int
+    member_epoch: int
+
+
+MetadataResult = Done | Rejected | NodeRegistered | TopicCreated | ProducerIdBlock | ProducerInitialized | MemberJoined
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER: msgspec.msgpack.Decoder[MetadataCommand] = msgspec.msgpack.Decoder(MetadataCommand)

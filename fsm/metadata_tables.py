@@ -1,7 +1,7 @@
 """The metadata group's rows, the indexes derived from them, and the record of what changed.
 
 Every write goes through a `put_…` or `delete_…` here, which keeps indexes, changes and the revision right; what a command
-means is decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas` and `producer_names`.
+means is decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas`, `metadata_groups` and `producer_names`.
 
 Invariants: an index equals what a full scan of the rows would give; a replica id appears in at most one place; node ids,
 topic ids, group ids and replica ids below their counters are never given out again (node ids only by explicit wish).
@@ -10,6 +10,7 @@ topic ids, group ids and replica ids below their counters are never given out ag
 from __future__ import annotations
 
 import msgspec
+from raftmq.fsm.consumer_groups import ConsumerGroups
 from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
@@ -94,6 +95,7 @@ class MetadataTables:
         self._topics: Table[int, TopicView] = number_table(4, TopicView)
         self._partitions: Table[int, PartitionView] = number_table(5, PartitionView)
         self.producer_names = ProducerNames(6)
+        self.consumer_groups = ConsumerGroups(7, 8)
         self.cluster = ClusterRow()
         self._node_by_uuid: dict[str, NodeView] = {}
         self._topic_by_name: dict[str, TopicView] = {}
@@ -229,12 +231,16 @@ class MetadataTables:
     @property
     def sources(self) -> tuple[RowSource, ...]:
         """All tables in tag order."""
-        return (self._cluster, self._nodes, self._retired_uuids, self._topics, self._partitions, self.producer_names)
+        return (
+            *(self._cluster, self._nodes, self._retired_uuids, self._topics, self._partitions, self.producer_names),
+            *self.consumer_groups.sources,
+        )
 
     def restore(self, rows: tuple[Row, ...]) -> None:
         """Become what the rows describe, indexes included."""
         load_rows(self.sources, rows)
         self.producer_names.rebuild_order()
+        self.consumer_groups.rebuild()
         self.cluster = self._cluster.get(0) or ClusterRow()
         self._node_by_uuid.clear()
         self._topic_by_name = {topic.name: topic for topic in self._topics.by_key.values()}

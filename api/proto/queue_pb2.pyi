@@ -47,6 +47,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FENCED: _ClassVar[ErrorCode]
     UNKNOWN_MEMBER: _ClassVar[ErrorCode]
     STALE_EPOCH: _ClassVar[ErrorCode]
+    UNKNOWN_GROUP: _ClassVar[ErrorCode]
+    GROUP_NOT_EMPTY: _ClassVar[ErrorCode]
+    TOO_MANY_MEMBERS: _ClassVar[ErrorCode]
     CONFLICT: _ClassVar[ErrorCode]
     UNKNOWN_NODE: _ClassVar[ErrorCode]
     NODE_ID_TAKEN: _ClassVar[ErrorCode]
@@ -95,6 +98,9 @@ TOO_MANY_PRODUCERS: ErrorCode
 FENCED: ErrorCode
 UNKNOWN_MEMBER: ErrorCode
 STALE_EPOCH: ErrorCode
+UNKNOWN_GROUP: ErrorCode
+GROUP_NOT_EMPTY: ErrorCode
+TOO_MANY_MEMBERS: ErrorCode
 CONFLICT: ErrorCode
 UNKNOWN_NODE: ErrorCode
 NODE_ID_TAKEN: ErrorCode
@@ -330,6 +336,380 @@ class PartitionTrimResult(_message.Message):
     error: ErrorDetail
     log_start_offset: int
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class OpenPartitionsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "group", "member_id", "timeout_ms", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    group: str
+    member_id: str
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOpen]
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionOpen, _Mapping]]] = ...) -> None: ...
+
+class PartitionOpen(_message.Message):
+    __slots__ = ("topic_id", "partition", "owner_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    owner_epoch: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+
+class OpenPartitionsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOpenResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOpenResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionOpenResult(_message.Message):
+    __slots__ = ("error", "offset", "note", "log_start_offset", "high_watermark", "leader_epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: ErrorDetail
+    offset: int
+    note: str
+    log_start_offset: int
+    high_watermark: int
+    leader_epoch: int
+    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class AckRequest(_message.Message):
+    __slots__ = ("metadata_revision", "group", "member_id", "timeout_ms", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    group: str
+    member_id: str
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAck]
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
+
+class PartitionAck(_message.Message):
+    __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    owner_epoch: int
+    offset: int
+    note: str
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
+class AckResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAckResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionAckResult(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: ErrorDetail
+    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class FetchOffsetsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "group", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    group: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionId]
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionId, _Mapping]]] = ...) -> None: ...
+
+class PartitionId(_message.Message):
+    __slots__ = ("topic_id", "partition")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class FetchOffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
+
+class CommittedOffset(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "offset", "note", "member_id", "owner_epoch", "log_start_offset", "high_watermark", "lag_records", "lag_ms", "leader_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    offset: int
+    note: str
+    member_id: str
+    owner_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    lag_records: int
+    lag_ms: int
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., member_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class WriteOffsetsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "group", "owner_epoch", "resets", "forget")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RESETS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    group: str
+    owner_epoch: int
+    resets: _containers.RepeatedCompositeFieldContainer[PartitionOffsetReset]
+    forget: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., resets: _Optional[_Iterable[_Union[PartitionOffsetReset, _Mapping]]] = ..., forget: bool = ...) -> None: ...
+
+class PartitionOffsetReset(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    offset: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class WriteOffsetsResponse(_message.Message):
+    __slots__ = ("partitions", "forgotten")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionResetResult]
+    forgotten: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
+
+class PartitionResetResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("group", "member_id", "member_epoch", "instance_id", "client_id", "rack", "session_timeout_ms", "rebalance_timeout_ms", "subscription", "owned")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    member_epoch: int
+    instance_id: str
+    client_id: str
+    rack: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: Subscription
+    owned: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., rack: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., owned: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("topics", "pattern", "assignor")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    pattern: str
+    assignor: str
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., assignor: _Optional[str] = ...) -> None: ...
+
+class TopicPartitions(_message.Message):
+    __slots__ = ("topic_id", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("member_epoch", "has_assignment", "assignment", "next_heartbeat_ms", "metadata_revision", "is_rebalancing", "coordinator")
+    MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HAS_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    IS_REBALANCING_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    member_epoch: int
+    has_assignment: bool
+    assignment: _containers.RepeatedCompositeFieldContainer[TopicAssignment]
+    next_heartbeat_ms: int
+    metadata_revision: int
+    is_rebalancing: bool
+    coordinator: Node
+    def __init__(self, member_epoch: _Optional[int] = ..., has_assignment: bool = ..., assignment: _Optional[_Iterable[_Union[TopicAssignment, _Mapping]]] = ..., next_heartbeat_ms: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., is_rebalancing: bool = ..., coordinator: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
+
+class TopicAssignment(_message.Message):
+    __slots__ = ("topic_id", "topic", "partitions", "owner_epochs")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    owner_epochs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., owner_epochs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("group", "member_id", "instance_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    instance_id: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups", "metadata_revision")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupListing]
+    metadata_revision: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupListing, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class GroupListing(_message.Message):
+    __slots__ = ("group", "state", "members", "group_epoch", "assignor")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: str
+    members: int
+    group_epoch: int
+    assignor: str
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., group_epoch: _Optional[int] = ..., assignor: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group", "without_offsets")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    without_offsets: bool
+    def __init__(self, group: _Optional[str] = ..., without_offsets: bool = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("group", "members", "offsets", "topics", "metadata_revision")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    group: GroupListing
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    metadata_revision: int
+    def __init__(self, group: _Optional[_Union[GroupListing, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("member_id", "instance_id", "client_id", "rack", "member_epoch", "subscription", "session_timeout_ms", "rebalance_timeout_ms", "owned", "target", "session_left_ms")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SESSION_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    instance_id: str
+    client_id: str
+    rack: str
+    member_epoch: int
+    subscription: Subscription
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    owned: _containers.RepeatedCompositeFieldContainer[TopicAssignment]
+    target: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    session_left_ms: int
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., rack: _Optional[str] = ..., member_epoch: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[TopicAssignment, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., session_left_ms: _Optional[int] = ...) -> None: ...
+
+class ResetOffsetsRequest(_message.Message):
+    __slots__ = ("group", "partitions", "fence_members")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionOffsetReset]
+    fence_members: bool
+    def __init__(self, group: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionOffsetReset, _Mapping]]] = ..., fence_members: bool = ...) -> None: ...
+
+class ResetOffsetsResponse(_message.Message):
+    __slots__ = ("partitions", "owner_epoch")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionResetResult]
+    owner_epoch: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionResetResult, _Mapping]]] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ("metadata_revision", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    partitions: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("cluster_id",)

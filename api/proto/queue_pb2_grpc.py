@@ -66,6 +66,26 @@ class QueueStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsResponse.FromString,
                 _registered_method=True)
+        self.OpenPartitions = channel.unary_unary(
+                '/raftmq.v1.Queue/OpenPartitions',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.FromString,
+                _registered_method=True)
+        self.Ack = channel.unary_unary(
+                '/raftmq.v1.Queue/Ack',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.FetchOffsets = channel.unary_unary(
+                '/raftmq.v1.Queue/FetchOffsets',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
+                _registered_method=True)
+        self.WriteOffsets = channel.unary_unary(
+                '/raftmq.v1.Queue/WriteOffsets',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServicer(object):
@@ -112,6 +132,35 @@ class QueueServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenPartitions(self, request, context):
+        """A member of a consumer group takes partitions that were assigned to it, before it reads there: from then on nobody
+        but it commits. Answers where to begin. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ack(self, request, context):
+        """Commits offsets: for a member that opened the partitions, or without one under a name that no member uses.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchOffsets(self, request, context):
+        """Committed offsets and lag.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteOffsets(self, request, context):
+        """Broker to the leader of partitions, on behalf of Groups.ResetOffsets and Groups.Delete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -144,6 +193,26 @@ def add_QueueServicer_to_server(servicer, server):
                     servicer.DeleteRecords,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'OpenPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenPartitions,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.SerializeToString,
+            ),
+            'Ack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ack,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.SerializeToString,
+            ),
+            'FetchOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchOffsets,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.SerializeToString,
+            ),
+            'WriteOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteOffsets,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +379,411 @@ class Queue(object):
             '/raftmq.v1.Queue/DeleteRecords',
             raftmq_dot_proto_dot_queue__pb2.DeleteRecordsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/OpenPartitions',
+            raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Ack',
+            raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/FetchOffsets',
+            raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/WriteOffsets',
+            raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class GroupsStub(object):
+    """----------------------------------------------------------------------------------------------------- consumer groups
+
+    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Heartbeat = channel.unary_unary(
+                '/raftmq.v1.Groups/Heartbeat',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/raftmq.v1.Groups/Leave',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.LeaveResponse.FromString,
+                _registered_method=True)
+        self.List = channel.unary_unary(
+                '/raftmq.v1.Groups/List',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/raftmq.v1.Groups/Describe',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeGroupResponse.FromString,
+                _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/raftmq.v1.Groups/ResetOffsets',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ResetOffsetsResponse.FromString,
+                _registered_method=True)
+        self.Delete = channel.unary_unary(
+                '/raftmq.v1.Groups/Delete',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
+
+
+class GroupsServicer(object):
+    """----------------------------------------------------------------------------------------------------- consumer groups
+
+    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    """
+
+    def Heartbeat(self, request, context):
+        """Joins, keeps the session alive, tells what the member still holds, and gets what it may have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Leave(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def List(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Delete(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_GroupsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.HeartbeatRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.LeaveRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.LeaveResponse.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ListGroupsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'Delete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'raftmq.v1.Groups', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('raftmq.v1.Groups', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Groups(object):
+    """----------------------------------------------------------------------------------------------------- consumer groups
+
+    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    """
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/Heartbeat',
+            raftmq_dot_proto_dot_queue__pb2.HeartbeatRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/Leave',
+            raftmq_dot_proto_dot_queue__pb2.LeaveRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/List',
+            raftmq_dot_proto_dot_queue__pb2.ListGroupsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/Describe',
+            raftmq_dot_proto_dot_queue__pb2.DescribeGroupRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/ResetOffsets',
+            raftmq_dot_proto_dot_queue__pb2.ResetOffsetsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Delete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Groups/Delete',
+            raftmq_dot_proto_dot_queue__pb2.DeleteGroupRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""Passes a call on to the metadata leader: one hop, over the leader's client port.
+"""Passes a call on to the metadata leader, or to the leader of partitions: one hop, over that node's client port.
 
 What is known about a failed hop decides the answer: a call that never left was not applied; one that broke on the way has
 an unknown outcome, and says so.
@@ -88,10 +88,8 @@ def _request_error(error: grpc.aio.AioRpcError, address: str) -> RequestError:
         return found
     reason = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and _NOT_SENT in reason.lower():
-        return RequestError(
-            pb.NO_LEADER, f"the metadata leader at {address} cannot be reached: {reason}", retry_after_ms=200
-        )
-    return RequestError(pb.REQUEST_TIMED_OUT, f"no answer from the metadata leader at {address}: {reason}")
+        return RequestError(pb.NO_LEADER, f"the node at {address} cannot be reached: {reason}", retry_after_ms=200)
+    return RequestError(pb.REQUEST_TIMED_OUT, f"no answer from the node at {address}: {reason}")
 
 
 def detail_of(error: grpc.aio.AioRpcError) -> pb.ErrorDetail | None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from raftmq.batch_header import seal
+from raftmq.broker.assignor_process import InlinePlanRunner
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.founding import born
 from raftmq.broker.group import Group
+from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.group_log import GroupLog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.partition_log import PartitionLog
@@ -24,9 +26,12 @@ from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.broker.services.partition_leaders import PartitionLeaders
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
@@ -103,6 +108,11 @@ class Harness:
         self.damage_noted: list[ReplicaKey] = []
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
+        self.offsets = OffsetsService(self, locator, self.partitions)
+        self.coordinator = GroupCoordinator(self, InlinePlanRunner())
+        self.groups_service = GroupsService(
+            self, leader, self.coordinator, PartitionLeaders(self, self.forwarder, self.offsets)
+        )
 
     # ---------------------------------------------------------------------------------------------------- life
 
@@ -128,6 +138,7 @@ class Harness:
         return (await applied)[0]
 
     def close(self) -> None:
+        self.coordinator.close()
         for group in self.groups.values():
             group.close()
 

@@ -127,6 +127,36 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]
+    return rng.choice(makers)() if rng.random() < 0.6 else group_command(rng, index)
+
+
+def group_command(rng: random.Random, index: int) -> mc.MetadataCommand:
+    group = rng.choice(["g1", "g1", "g2", "gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse", "bad\n"])
+    member = rng.choice(["m1", "m2", "m3", ""])
+    partitions = tuple((rng.randint(1, 3), rng.randint(0, 4)) for _ in range(rng.randint(0, 6)))
+    targets: dict[str, dict[int, list[int]]] = {}
+    for topic_id, number in sorted(set(partitions)):
+        targets.setdefault(rng.choice(["m1", "m2", "m3"]), {}).setdefault(topic_id, []).append(number)
+    changes = tuple(
+        mc.MemberTarget(name, tuple((topic_id, tuple(numbers)) for topic_id, numbers in target.items()))
+        for name, target in targets.items()
+    )
+    counts = tuple((topic_id, rng.randint(1, 5)) for topic_id in sorted({topic_id for topic_id, _ in partitions}))
+    makers: list[Callable[[], mc.MetadataCommand]] = [
+        lambda: mc.JoinConsumerGroup(
+            group, member, rng.choice(["", "", "i1", "i2"]), "client", rng.choice(["", "r1"]),
+            tuple(rng.sample(["flights", "a", "b.c"], rng.randint(0, 3))), rng.choice(["", "f.*"]), "",
+            rng.choice([45_000, 0]), 300_000, must_exist=rng.random() < 0.2,
+        ),
+        lambda: mc.JoinConsumerGroup(group, member, "", "client", "", ("flights",), "", "", 45_000, 300_000),
+        lambda: mc.LeaveConsumerGroup(group, tuple(rng.sample(["m1", "m2", "m3"], rng.randint(0, 3)))),
+        lambda: mc.SetTargetAssignment(group, max(0, index - rng.randint(1, 3)), "sticky", counts, changes),
+        lambda: mc.SetTargetAssignment(group, max(0, index - 1), "sticky", counts, changes),
+        lambda: mc.ReleasePartitions(group, member, max(0, index - rng.randint(1, 4)), partitions),
+        lambda: mc.RegrantPartitions(group, partitions),
+        lambda: mc.TakeGroupEpoch(group, rng.random() < 0.5),
+        lambda: mc.DeleteConsumerGroup(group, rng.choice([0, START_MS, START_MS + 90 * HOUR_MS])),
+    ]  # fmt: skip
     return rng.choice(makers)()
 
 

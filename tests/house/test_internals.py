@@ -21,6 +21,7 @@ from raftmq.broker import peer_codec
 from raftmq.broker.peer_codec import FrameType
 from raftmq.broker.peer_transport import Channel, Hello
 from raftmq.client import batch_codec
+from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.group_offsets import GroupOffset
 from raftmq.fsm.log_partition import LogPartition, LogScalars
 from raftmq.fsm.metadata_tables import ClusterRow, MetadataTables, RetiredUuid
@@ -227,7 +228,8 @@ def state_tables() -> list[tuple[list[dict[str, str]], set[int], dict[int, type[
         (
             metadata,
             {source.tag for source in MetadataTables().sources},
-            {1: ClusterRow, 2: NodeView, 3: RetiredUuid, 4: TopicView, 5: PartitionView, 6: NamedProducer},
+            {1: ClusterRow, 2: NodeView, 3: RetiredUuid, 4: TopicView, 5: PartitionView, 6: NamedProducer}
+            | {7: ConsumerGroupRow, 8: GroupMemberRow},
         ),
     ]
 

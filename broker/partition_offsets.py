@@ -1,0 +1,197 @@
+"""Consumer groups' offsets in one partition, as the services see them: open, commit, reset, forget, read.
+
+Every change is a command in the partition's own log and judged when it is applied. Commits that come while one is under way
+wait and go as one entry; of the same owner's commits only the last one, since it says everything. So a commit is as quick
+as a write, and a partition never has more than one entry of them in flight.
+
+Source: KIP-848 (fencing by member epoch), moved into the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar, cast
+
+from raftmq.broker.append_ticket import expired, timed_out
+from raftmq.broker.group import Group
+from raftmq.broker.request_error import RequestError
+from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
+from raftmq.fsm.log_commands import (
+    CommitOffset,
+    CommitOffsets,
+    Committed,
+    ForgetOffsets,
+    Forgotten,
+    LogPartitionCommand,
+    Opened,
+    OpenPartition,
+    ResetOffset,
+    Results,
+    encode_command,
+)
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata_commands import Rejected
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import EntryKind, Proposal
+
+COMMITS_GATHERED_MAX: Final = 1000
+"""Owners whose commits wait in one partition; one more is told to come again. Two groups of ten members have twenty."""
+_THROTTLE_RETRY_MS: Final = 50
+FORGOTTEN_AT_ONCE: Final = 1000
+
+ResultT = TypeVar("ResultT")
+
+
+class _Owner(NamedTuple):
+    group: str
+    member: str
+    owner_epoch: int
+
+
+class _Waiting:
+    """The last commit of an owner, and everyone who waits for it."""
+
+    __slots__ = ("command", "futures")
+
+    def __init__(self, command: CommitOffset) -> None:
+        self.command = command
+        self.futures: list[asyncio.Future[None]] = []
+
+
+class PartitionOffsets:
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, group: Group[LogPartition]) -> None:
+        self._loop = loop
+        self._group = group
+        self._waiting: dict[_Owner, _Waiting] = {}
+        self._in_flight: asyncio.Future[list[object]] | None = None
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    async def open(self, command: OpenPartition, deadline: float) -> Opened:
+        """Fence the partition for a new owner. Raises RequestError FENCED, or as `Group.propose`."""
+        return await self._execute(command, Opened, deadline)
+
+    async def reset(self, command: ResetOffset, deadline: float) -> None:
+        """Set an offset under an epoch of nobody. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Group.propose`."""
+        await self._execute(command, Committed, deadline)
+
+    async def forget(self, groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
+        """Drop the offsets of groups that nobody touched since; returns how many."""
+        return (await self._execute(ForgetOffsets(groups, before_ms), Forgotten, deadline)).count
+
+    async def commit(self, command: CommitOffset, deadline: float) -> None:
+        """Commit an offset. Cancelling it undoes nothing.
+
+        Raises:
+            RequestError: FENCED, OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; as `Group.propose`; REQUEST_TIMED_OUT (outcome
+                unknown); LEADERSHIP_LOST (outcome unknown).
+        """
+        if self._loop.time() >= deadline:
+            raise expired()
+        self._group.require_leader()
+        owner = _Owner(command.group, command.member, command.owner_epoch)
+        waiting = self._waiting.get(owner)
+        if waiting is None:
+            if len(self._waiting) >= COMMITS_GATHERED_MAX:
+                raise RequestError(
+                    pb.THROTTLED, "too many commits wait in this partition", retry_after_ms=_THROTTLE_RETRY_MS
+                )
+            waiting = self._waiting[owner] = _Waiting(command)
+        waiting.command = command
+        future: asyncio.Future[None] = self._loop.create_future()
+        waiting.futures.append(future)
+        if self._in_flight is None:
+            self._flush()
+        await asyncio.wait((future,), timeout=max(0.0, deadline - self._loop.time()))
+        if not future.done():
+            raise timed_out()
+        future.result()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = list(self._waiting.values()), {}
+        commands = tuple(one.command for one in waiting)
+        payload = encode_command(commands[0] if len(commands) == 1 else CommitOffsets(commands))
+        try:
+            _, applied = self._group.propose([Proposal(EntryKind.COMMAND, payload)])
+        except RequestError as error:
+            for one in waiting:
+                _answer(one.futures, error)
+            return
+        self._in_flight = applied
+        applied.add_done_callback(lambda done: self._on_applied(waiting, done))
+
+    def _on_applied(self, waiting: list[_Waiting], done: asyncio.Future[list[object]]) -> None:
+        self._in_flight = None
+        failure = done.exception() if not done.cancelled() else None
+        if failure is not None or done.cancelled():
+            for one in waiting:
+                _answer(one.futures, failure or timed_out())
+        else:
+            result = done.result()[0]
+            results = result.results if isinstance(result, Results) else (result,)
+            # a command that could not be read was rejected as a whole
+            for one, found in zip(waiting, results * len(waiting) if len(results) == 1 else results, strict=True):
+                _answer(one.futures, _error(found) if isinstance(found, Rejected) else None)
+        if self._waiting:
+            self._flush()
+
+    async def _execute(self, command: LogPartitionCommand, result_type: type[ResultT], deadline: float) -> ResultT:
+        if self._loop.time() >= deadline:
+            raise expired()
+        self._group.require_leader()
+        _, applied = self._group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
+        await asyncio.wait((applied,), timeout=max(0.0, deadline - self._loop.time()))
+        if not applied.done():
+            raise timed_out()
+        result = applied.result()[0]
+        if isinstance(result, Rejected):
+            raise _error(result)
+        assert isinstance(result, result_type)
+        return result
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def is_known(self, group: str) -> bool:
+        """Whether the group ever opened the partition or committed here."""
+        return self._group.machine.group_offset(group) is not None
+
+    def of(self, group: str) -> GroupOffset:
+        """What is applied here of a group; confirm it first, if it matters."""
+        return self._group.machine.group_offset(group) or GroupOffset()
+
+    def lag_records(self, known: GroupOffset) -> int:
+        """Records at or after the committed offset that still exist; -1: nothing was ever committed."""
+        machine = self._group.machine
+        if known.offset == NO_OFFSET:
+            return -1
+        return max(0, machine.next_offset - max(known.offset, machine.log_start_offset))
+
+    # ------------------------------------------------------------------------------------------------ expiry
+
+    async def expire(self, is_alive: Callable[[str], bool], before_ms: int, deadline: float) -> int:
+        """Forget groups that are not alive and were not touched since, if this replica leads; returns how many."""
+        if not self._group.is_leader:
+            return 0
+        idle = [
+            group
+            for group, known in self._group.machine.group_offsets()
+            if known.touched_time_ms < before_ms and not is_alive(group)
+        ]
+        return await self.forget(tuple(idle[:FORGOTTEN_AT_ONCE]), before_ms, deadline) if idle else 0
+
+
+def _error(rejected: Rejected) -> RequestError:
+    return RequestError(cast("pb.ErrorCode", rejected.code), rejected.message)
+
+
+def _answer(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in futures:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+                future.add_done_callback(lambda done: done.exception())  # its request may be gone

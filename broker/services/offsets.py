@@ -1,0 +1,209 @@
+"""Consumer groups' offsets: the Queue service's part for partitions led here. What they mean is `GroupOffsets`' to judge.
+
+A member opens a partition before it reads there. Whether it may is first compared with the metadata here, which is confirmed
+before it is believed to refuse: so nobody fences a partition under an epoch that was never given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from raftmq.broker.append_ticket import expired
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.locator import Locator, check_partitions
+from raftmq.fsm.consumer_groups import is_group_text
+from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
+from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
+from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId
+
+PartitionId = tuple[int, int]
+
+
+def check_group_name(name: str) -> None:
+    """Raise INVALID_ARGUMENT unless a consumer group may have the name."""
+    if not is_group_text(name):
+        raise RequestError(
+            pb.INVALID_ARGUMENT,
+            f"a consumer group's name has 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters",
+        )
+
+
+class OffsetsService:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, locator: Locator, partitions: Mapping[GroupId, PartitionLog]) -> None:
+        self._host = host
+        self._locator = locator
+        self._partitions = partitions
+
+    def _deadline(self, timeout_ms: int, call: Call) -> float:
+        return min(call.deadline, self._host.loop.time() + timeout_ms / 1000) if timeout_ms else call.deadline
+
+    # ------------------------------------------------------------------------------------------------ open
+
+    async def open_partitions(self, request: pb.OpenPartitionsRequest, call: Call) -> pb.OpenPartitionsResponse:
+        """Fence partitions for the member they were given to; answers where it begins."""
+        check_partitions(len(request.partitions))
+        check_group_name(request.group)
+        deadline = self._deadline(request.timeout_ms, call)
+        await self._locator.wait_revision(request.metadata_revision, deadline)
+        if not self._is_owner_of_all(request):
+            await self._locator.confirm_metadata(deadline)
+        owned = self._owned(request)
+        results = await asyncio.gather(*(self._open(request, part, owned, deadline) for part in request.partitions))
+        return pb.OpenPartitionsResponse(partitions=results)
+
+    def _owned(self, request: pb.OpenPartitionsRequest) -> dict[PartitionId, int]:
+        """Owner epochs of what the member has, as far as this node knows."""
+        group = self._host.metadata.machine.consumer_group(request.group)
+        member = group.members.get(request.member_id) if group is not None else None
+        return {part[:2]: part[2] for part in member.owned} if member is not None else {}
+
+    def _is_owner_of_all(self, request: pb.OpenPartitionsRequest) -> bool:
+        owned = self._owned(request)
+        return all(owned.get((part.topic_id, part.partition)) == part.owner_epoch for part in request.partitions)
+
+    async def _open(
+        self,
+        request: pb.OpenPartitionsRequest,
+        part: pb.PartitionOpen,
+        owned: Mapping[PartitionId, int],
+        deadline: float,
+    ) -> pb.PartitionOpenResult:
+        result = pb.PartitionOpenResult()
+        try:
+            partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
+            _check_owner(owned, part)
+            command = OpenPartition(request.group, request.member_id, part.owner_epoch)
+            opened = await partition.offsets.open(command, deadline)
+        except RequestError as error:
+            result.error.CopyFrom(error.detail)
+            return result
+        result.offset, result.note = opened.offset, opened.metadata
+        result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
+        result.leader_epoch = partition.group.term
+        return result
+
+    # ------------------------------------------------------------------------------------------------ commit
+
+    async def ack(self, request: pb.AckRequest, call: Call) -> pb.AckResponse:
+        """Commit offsets in partitions this node leads."""
+        check_partitions(len(request.partitions))
+        check_group_name(request.group)
+        deadline = self._deadline(request.timeout_ms, call)
+        await self._locator.wait_revision(request.metadata_revision, deadline)
+        results = await asyncio.gather(*(self._ack(request, part, deadline) for part in request.partitions))
+        return pb.AckResponse(partitions=results)
+
+    async def _ack(self, request: pb.AckRequest, part: pb.PartitionAck, deadline: float) -> pb.PartitionAckResult:
+        result = pb.PartitionAckResult()
+        try:
+            partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
+            command = CommitOffset(request.group, request.member_id, part.owner_epoch, part.offset, part.note)
+            await partition.offsets.commit(command, deadline)
+        except RequestError as error:
+            result.error.CopyFrom(error.detail)
+        return result
+
+    # ------------------------------------------------------------------------------------------------ read
+
+    async def fetch_offsets(self, request: pb.FetchOffsetsRequest, call: Call) -> pb.FetchOffsetsResponse:
+        """Committed offsets and lag, confirmed by a quorum; without partitions, of all led here that know the group."""
+        check_group_name(request.group)
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        wanted = [(part.topic_id, part.partition) for part in request.partitions]
+        if wanted:
+            check_partitions(len(wanted))
+        else:
+            wanted = self._known_here(request.group)
+        results = await asyncio.gather(*(self._fetch(request.group, *part, call.deadline) for part in wanted))
+        return pb.FetchOffsetsResponse(partitions=results)
+
+    def _known_here(self, group: str) -> list[PartitionId]:
+        machine = self._host.metadata.machine
+        found: list[PartitionId] = []
+        for group_id, partition in self._partitions.items():
+            view = machine.partition(group_id)
+            if view is not None and partition.group.is_leader and partition.offsets.is_known(group):
+                found.append((view.topic_id, view.partition))
+        return sorted(found)
+
+    async def _fetch(self, group: str, topic_id: int, number: int, deadline: float) -> pb.CommittedOffset:
+        result = pb.CommittedOffset(topic_id=topic_id, partition=number, offset=NO_OFFSET, lag_records=-1, lag_ms=-1)
+        try:
+            partition = await self._locator.locate_confirmed(topic_id, number, deadline)
+            partition.group.require_leader()
+            async with asyncio.timeout_at(deadline):
+                await partition.group.read_index()
+                known = partition.offsets.of(group)
+                result.lag_ms = await self._lag_ms(partition, known)
+        except RequestError as error:
+            result.error.CopyFrom(error.detail)
+            return result
+        except TimeoutError:
+            result.error.CopyFrom(expired().detail)
+            return result
+        result.offset, result.note = known.offset, known.metadata
+        result.member_id, result.owner_epoch = known.member, known.owner_epoch
+        result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
+        result.lag_records = partition.offsets.lag_records(known)
+        result.leader_epoch = partition.group.term
+        return result
+
+    async def _lag_ms(self, partition: PartitionLog, known: GroupOffset) -> int:
+        """The age of the oldest record not consumed."""
+        if known.offset == NO_OFFSET:
+            return -1
+        offset = max(known.offset, partition.log_start_offset)
+        if offset >= partition.high_watermark:
+            return 0
+        header = await partition.header_at(offset)
+        return max(0, self._host.now_ms() - header.append_time_ms) if header is not None else 0
+
+    # ------------------------------------------------------------------------------------------------ administration
+
+    async def write_offsets(self, request: pb.WriteOffsetsRequest, call: Call) -> pb.WriteOffsetsResponse:
+        """For the coordinator: reset offsets under an epoch it took, or forget the group in every partition led here."""
+        check_group_name(request.group)
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        response = pb.WriteOffsetsResponse()
+        if request.forget:
+            response.forgotten = await self._forget(request.group, call.deadline)
+            return response
+        check_partitions(len(request.resets))
+        results = await asyncio.gather(*(self._reset(request, part, call.deadline) for part in request.resets))
+        response.partitions.extend(results)
+        return response
+
+    async def _reset(
+        self, request: pb.WriteOffsetsRequest, part: pb.PartitionOffsetReset, deadline: float
+    ) -> pb.PartitionResetResult:
+        result = pb.PartitionResetResult(topic_id=part.topic_id, partition=part.partition)
+        try:
+            partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
+            await partition.offsets.reset(ResetOffset(request.group, request.owner_epoch, part.offset), deadline)
+        except RequestError as error:
+            result.error.CopyFrom(error.detail)
+        return result
+
+    async def _forget(self, group: str, deadline: float) -> int:
+        count = 0
+        for topic_id, number in self._known_here(group):
+            partition = self._locator.locate(topic_id, number)
+            count += await partition.offsets.forget((group,), self._host.now_ms() + 1, deadline)
+        return count
+
+
+def _check_owner(owned: Mapping[PartitionId, int], part: pb.PartitionOpen) -> None:
+    if owned.get((part.topic_id, part.partition)) != part.owner_epoch:
+        raise RequestError(
+            pb.FENCED,
+            f"partition {part.partition} of topic {part.topic_id} is not given to this member under epoch "
+            f"{part.owner_epoch}",
+        )

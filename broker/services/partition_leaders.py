@@ -1,0 +1,162 @@
+"""Asks the leaders of many partitions on behalf of one request: offsets of a consumer group, wherever they are.
+
+A partition whose leader cannot be asked has an error of its own; the others are answered all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.forwarder import Forwarder
+from raftmq.broker.services.offsets import OffsetsService, PartitionId
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import NO_NODE, GroupId, NodeId
+
+_FETCH = "/raftmq.v1.Queue/FetchOffsets"
+_WRITE = "/raftmq.v1.Queue/WriteOffsets"
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class PartitionLeaders:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, forwarder: Forwarder, offsets: OffsetsService) -> None:
+        self._host = host
+        self._forwarder = forwarder
+        self._offsets = offsets
+
+    async def fetch(self, group: str, named: Iterable[PartitionId], call: Call) -> list[pb.CommittedOffset]:
+        """Offsets of the partitions named, and of all others that know the group and whose leaders can be asked."""
+        by_node, leaderless = self._by_leader(named)
+        found = {
+            part: _failed(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+            for part, error in leaderless
+        }
+
+        async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
+            request = pb.FetchOffsetsRequest(metadata_revision=self._revision, group=group)
+            request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
+            try:
+                answer = await self._ask(
+                    node_id, _FETCH, request, pb.FetchOffsetsResponse, self._offsets.fetch_offsets, call
+                )
+            except RequestError as error:
+                for part in parts:
+                    found[part] = _failed(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+                return
+            for one in answer.partitions:
+                found.setdefault((one.topic_id, one.partition), one)
+
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.machine.nodes()]
+        await asyncio.gather(
+            *(ask(node_id, parts) for node_id, parts in by_node.items()),
+            *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
+        )
+        return [found[part] for part in sorted(found)]
+
+    async def reset(
+        self, group: str, owner_epoch: int, resets: Iterable[pb.PartitionOffsetReset], call: Call
+    ) -> dict[PartitionId, pb.PartitionResetResult]:
+        """Reset offsets under an epoch that fences who had the partitions."""
+        offsets = {(reset.topic_id, reset.partition): reset for reset in resets}
+        by_node, leaderless = self._by_leader(offsets)
+        found = {part: _failed(pb.PartitionResetResult(), part, error) for part, error in leaderless}
+
+        async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
+            request = pb.WriteOffsetsRequest(
+                metadata_revision=self._revision,
+                group=group,
+                owner_epoch=owner_epoch,
+                resets=[offsets[part] for part in parts],
+            )
+            try:
+                answer = await self._ask(
+                    node_id, _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
+                )
+            except RequestError as error:
+                found.update((part, _failed(pb.PartitionResetResult(), part, error)) for part in parts)
+                return
+            found.update(((one.topic_id, one.partition), one) for one in answer.partitions)
+
+        await asyncio.gather(*(ask(node_id, parts) for node_id, parts in by_node.items()))
+        return found
+
+    async def forget(self, group: str, call: Call) -> int:
+        """Drop a group's offsets everywhere; returns of how many partitions.
+
+        Raises:
+            RequestError: what a node that could not do it said, after all were asked: the call may be repeated.
+        """
+        request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
+        answers = await asyncio.gather(
+            *(
+                self._ask(
+                    NodeId(node.node_id), _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
+                )
+                for node in self._host.metadata.machine.nodes()
+            ),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return sum(answer.forgotten for answer in answers if not isinstance(answer, BaseException))
+
+    @property
+    def _revision(self) -> int:
+        return self._host.metadata.machine.revision
+
+    def _by_leader(
+        self, parts: Iterable[PartitionId]
+    ) -> tuple[dict[NodeId, list[PartitionId]], list[tuple[PartitionId, RequestError]]]:
+        """Partitions by the node that leads them, and those that nobody leads or that there are not."""
+        machine = self._host.metadata.machine
+        by_node: dict[NodeId, list[PartitionId]] = {}
+        others: list[tuple[PartitionId, RequestError]] = []
+        for part in parts:
+            topic = machine.topic(part[0])
+            if topic is None or part[1] >= len(topic.group_ids):
+                code = pb.UNKNOWN_TOPIC if topic is None else pb.UNKNOWN_PARTITION
+                others.append((part, RequestError(code, f"there is no partition {part[1]} of topic {part[0]}")))
+                continue
+            node_id, _, _ = self._host.leader_hint(GroupId(topic.group_ids[part[1]]))
+            if node_id == NO_NODE:
+                message = f"nobody leads partition {part[1]} of topic {topic.name} at the moment"
+                others.append((part, RequestError(pb.NO_LEADER, message, retry_after_ms=200)))
+            else:
+                by_node.setdefault(node_id, []).append(part)
+        return by_node, others
+
+    async def _ask(
+        self,
+        node_id: NodeId,
+        path: str,
+        request: RequestT,
+        response_type: type[ResponseT],
+        here: Callable[[RequestT, Call], Awaitable[ResponseT]],
+        call: Call,
+    ) -> ResponseT:
+        if node_id == self._host.node_id:
+            return await here(request, call)
+        node = self._host.metadata.machine.node(node_id)
+        if node is None or not node.client_address:
+            raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
+        timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
+        return await self._forwarder.forward(node.client_address, path, request, response_type, timeout_seconds)
+
+
+PartT = TypeVar("PartT", pb.CommittedOffset, pb.PartitionResetResult)
+
+
+def _failed(result: PartT, part: PartitionId, error: RequestError) -> PartT:
+    result.topic_id, result.partition = part
+    result.error.CopyFrom(error.detail)
+    return result

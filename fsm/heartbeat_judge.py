@@ -1,0 +1,106 @@
+"""The coordinator's judge of a heartbeat: what must be proposed before it can be answered, or why it is refused.
+
+Pure, and looked at only on the leader of the metadata group. It knows no time: sessions are kept elsewhere.
+
+Why a release needs the newest epoch: (1) member A is told to give p up and does; (2) p comes back to A before the heartbeat
+that says so was sent, under a new member epoch; (3) an older heartbeat of A, without p, arrives late. It carries the old
+epoch, so it releases nothing. One with the present epoch was sent after A knew what it may have, so what is missing in it
+was really given up.
+
+Source: KIP-848, ConsumerGroupHeartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftmq.fsm import codes
+from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow, PartitionId
+from raftmq.fsm.metadata_commands import JoinConsumerGroup, Rejected, ReleasePartitions
+
+
+class Subscription(NamedTuple):
+    """What a member wants to read, and who shall divide it."""
+
+    topics: tuple[str, ...]
+    pattern: str
+    assignor: str
+
+
+class Heartbeat(NamedTuple):
+    """What a member says."""
+
+    group: str
+    member_id: str
+    member_epoch: int
+    """Of the assignment it knows; 0: it joins."""
+    instance_id: str
+    client_id: str
+    rack: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: Subscription | None
+    """None: as before."""
+    owned: frozenset[PartitionId]
+    """Everything it holds."""
+
+
+def judge_heartbeat(
+    group: ConsumerGroup | None, heartbeat: Heartbeat
+) -> JoinConsumerGroup | ReleasePartitions | Rejected | None:
+    """None: answer it with what the member may have."""
+    member = group.members.get(heartbeat.member_id) if group is not None else None
+    if group is None or member is None:
+        return _judge_stranger(group, heartbeat)
+    if heartbeat.member_epoch > member.epoch:
+        # a later coordinator told it so: this one was succeeded and does not know yet
+        return Rejected(codes.NO_LEADER, "this coordinator is being succeeded; try again")
+    if _says_something_new(member, heartbeat):
+        return _join(heartbeat, heartbeat.subscription or Subscription(member.topics, member.pattern, member.assignor))
+    if heartbeat.member_epoch == member.epoch:
+        released = tuple(partition for partition in member.unreleased() if partition not in heartbeat.owned)
+        if released:
+            return ReleasePartitions(heartbeat.group, heartbeat.member_id, member.epoch, released)
+    return None
+
+
+def _judge_stranger(group: ConsumerGroup | None, heartbeat: Heartbeat) -> JoinConsumerGroup | Rejected:
+    if heartbeat.member_epoch == 0:
+        if heartbeat.subscription is None:
+            return Rejected(codes.INVALID_ARGUMENT, "a member that joins says what it subscribes to")
+        return _join(heartbeat, heartbeat.subscription)
+    if group is not None and group.instance(heartbeat.instance_id) is not None:
+        return Rejected(codes.FENCED, f"another process joined as instance {heartbeat.instance_id!r}")
+    return Rejected(codes.UNKNOWN_MEMBER, "the group does not have this member any more: join again")
+
+
+def _says_something_new(member: GroupMemberRow, heartbeat: Heartbeat) -> bool:
+    subscription = heartbeat.subscription
+    if subscription is not None and (
+        member.pattern != subscription.pattern
+        or member.assignor != subscription.assignor
+        or member.topics != tuple(sorted(set(subscription.topics)))
+    ):
+        return True
+    return (member.client_id, member.rack, member.session_timeout_ms, member.rebalance_timeout_ms) != (
+        heartbeat.client_id,
+        heartbeat.rack,
+        heartbeat.session_timeout_ms,
+        heartbeat.rebalance_timeout_ms,
+    )
+
+
+def _join(heartbeat: Heartbeat, subscription: Subscription) -> JoinConsumerGroup:
+    return JoinConsumerGroup(
+        heartbeat.group,
+        heartbeat.member_id,
+        heartbeat.instance_id,
+        heartbeat.client_id,
+        heartbeat.rack,
+        tuple(sorted(set(subscription.topics))),
+        subscription.pattern,
+        subscription.assignor,
+        heartbeat.session_timeout_ms,
+        heartbeat.rebalance_timeout_ms,
+        must_exist=heartbeat.member_epoch > 0,
+    )
