@@ -21,6 +21,7 @@ import raftmq
 from raftmq.testing import LocalCluster
 
 from bench.assignors import bench_assignors
+from bench.groups import bench_groups
 
 PARTITIONS = 6
 
@@ -173,13 +174,16 @@ WORKLOADS: dict[str, Callable[[str], Awaitable[dict[str, float]]]] = {
     "end_to_end": bench_end_to_end,
 }
 
+ONCE: dict[str, Callable[[], dict[str, float]]] = {"assignors": bench_assignors, "groups": bench_groups}
+"""Those that bring their own cluster, or need none, and run once."""
+
 
 def measure(rounds: int, only: list[str]) -> dict[str, dict[str, list[float]]]:
     """{workload: {figure: one value per round}}; a fresh cluster for each workload."""
     figures: dict[str, dict[str, list[float]]] = {}
     for name in only:
-        if name == "assignors":  # computes only, and takes the median of its own runs
-            figures[name] = {figure: [value] for figure, value in bench_assignors().items()}
+        if name in ONCE:
+            figures[name] = {figure: [value] for figure, value in ONCE[name]().items()}
             continue
         with LocalCluster(brokers=3) as cluster:
             for _ in range(1 if name == "idle" else rounds):
@@ -198,7 +202,7 @@ async def _run(workload: Callable[[str], Awaitable[dict[str, float]]], servers: 
 
 
 def main() -> None:
-    names = [*WORKLOADS, "idle", "assignors"]
+    names = [*WORKLOADS, "idle", *ONCE]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(names), help="comma-separated: " + ", ".join(names))

@@ -1,0 +1,283 @@
+"""Many members of consumer groups in one process, as the protocol asks them to be and without reading a record.
+
+A member joins, sends heartbeats, gives up and opens partitions, and writes down what happened to it. A thousand of them share
+one connection to each broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Iterable
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+from raftmq.proto import queue_pb2 as pb
+
+RETRY_SECONDS = 0.2
+CALL_SECONDS = 10.0
+HEARTBEAT = "/raftmq.v1.Groups/Heartbeat"
+LEAVE = "/raftmq.v1.Groups/Leave"
+OPEN = "/raftmq.v1.Queue/OpenPartitions"
+WATCH = "/raftmq.v1.Topology/Watch"
+PartitionId = tuple[int, int]
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class Brokers:
+    """One connection to each broker, and who is believed to coordinate."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._channels = {address: _channel(address) for address in addresses}
+        self._all = list(self._channels)
+        self.coordinator = ""
+        self.coordinator_node_id = 0
+
+    def channel(self) -> grpc.aio.Channel:
+        """The coordinator's, or any."""
+        return self.to(self.coordinator or random.choice(self._all))
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The connection to an address."""
+        found = self._channels.get(address)
+        if found is None:
+            found = self._channels[address] = _channel(address)
+        return found
+
+    async def call(self, path: str, request: Message, response_type: type[ResponseT], address: str = "") -> ResponseT:
+        """Call a method of the coordinator, or of who is at an address."""
+        channel = self.to(address) if address else self.channel()
+        method = channel.unary_unary(
+            path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
+        )
+        return await method(request, timeout=CALL_SECONDS)
+
+    async def close(self) -> None:
+        """Close all."""
+        for channel in self._channels.values():
+            await channel.close()
+
+
+def _channel(address: str) -> grpc.aio.Channel:
+    options = [("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100)]
+    return grpc.aio.insecure_channel(address, options=options)
+
+
+def code_of(error: grpc.aio.AioRpcError) -> int:
+    """The protocol's error code of a failed call; 0 when the broker did not say one."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            for packed in status_pb2.Status.FromString(value).details:
+                detail = pb.ErrorDetail()
+                if packed.Unpack(detail):
+                    return detail.code
+    return 0
+
+
+class Leaders:
+    """Which broker leads which partition: asked when a partition is opened, and again when that was wrong."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._address: dict[PartitionId, str] = {}
+        self._asked = asyncio.Lock()
+        self._version = 0
+
+    async def address(self, partition: PartitionId) -> str:
+        """Its leader's; empty when nobody knows."""
+        if partition not in self._address:
+            await self.refresh(self._version)
+        return self._address.get(partition, "")
+
+    async def refresh(self, version: int) -> None:
+        """Ask for the whole table, unless somebody did since."""
+        async with self._asked:
+            if version != self._version:
+                return
+            watch = self._brokers.channel().unary_stream(
+                WATCH,
+                request_serializer=pb.WatchRequest.SerializeToString,
+                response_deserializer=pb.TopologyUpdate.FromString,
+            )(pb.WatchRequest(), timeout=CALL_SECONDS)
+            async for update in watch:
+                nodes = {node.node_id: node.address for node in update.nodes}
+                leaders = {leader.group_id: nodes.get(leader.node_id, "") for leader in update.leaders}
+                self._address = {
+                    (topic.topic_id, partition.partition): leaders.get(partition.group_id, "")
+                    for topic in update.topics
+                    for partition in topic.partitions
+                }
+                break
+            watch.cancel()
+            self._version += 1
+
+    @property
+    def version(self) -> int:
+        """Counts tables."""
+        return self._version
+
+
+class ProtocolMember:
+    """One member."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        topics: tuple[str, ...],
+        *,
+        leaders: Leaders | None = None,
+        session_timeout_ms: int = 45_000,
+    ) -> None:
+        """With `leaders` it opens its partitions, else it only says that it has them."""
+        self.brokers = brokers
+        self.group = group
+        self.member_id = str(uuid.uuid4())
+        self.held: dict[PartitionId, int] = {}
+        """What it has, with the owner epoch."""
+        self.assigned: dict[PartitionId, int] = {}
+        self.epoch = 0
+        self.is_rebalancing = True
+        self.heartbeats = 0
+        self.retries = 0
+        self.lost = 0
+        """How often it was told that it is no member."""
+        self.assigned_at = 0.0
+        """When its assignment last changed (`time.perf_counter`)."""
+        self.changes: list[tuple[int, int]] = []
+        """(taken, given up) of each new assignment."""
+        self.slowest_seconds = 0.0
+        self._leaders = leaders
+        self._subscription = pb.Subscription(topics=topics)
+        self._session_timeout_ms = session_timeout_ms
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Live."""
+        self._task = asyncio.create_task(self._run())
+
+    def kill(self) -> None:
+        """Say nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def leave(self) -> None:
+        """End, and say so."""
+        self.kill()
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            request = pb.LeaveRequest(group=self.group, member_id=self.member_id)
+            await self.brokers.call(LEAVE, request, pb.LeaveResponse)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has all it shall have, as far as it was told."""
+        return self.epoch > 0 and not self.is_rebalancing and self.held == self.assigned
+
+    async def _run(self) -> None:
+        while True:
+            pause = await self._beat()
+            gave_up = await self._follow()
+            await asyncio.sleep(0 if gave_up else pause)
+
+    async def _beat(self) -> float:
+        request = pb.HeartbeatRequest(
+            group=self.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            client_id="bench",
+            session_timeout_ms=self._session_timeout_ms,
+            subscription=self._subscription,
+        )
+        by_topic: dict[int, list[int]] = {}
+        for topic_id, number in self.held:
+            by_topic.setdefault(topic_id, []).append(number)
+        for topic_id, numbers in by_topic.items():
+            request.owned.add(topic_id=topic_id, partitions=numbers)
+        started = time.perf_counter()
+        try:
+            answer = await self.brokers.call(HEARTBEAT, request, pb.HeartbeatResponse)
+        except grpc.aio.AioRpcError as error:
+            self._failed(error)
+            return RETRY_SECONDS * (1 + random.random())
+        self.slowest_seconds = max(self.slowest_seconds, time.perf_counter() - started)
+        self.heartbeats += 1
+        self.brokers.coordinator = answer.coordinator.address
+        self.brokers.coordinator_node_id = answer.coordinator.node_id
+        if answer.member_epoch < self.epoch:
+            return RETRY_SECONDS
+        if answer.has_assignment:
+            assigned = {
+                (topic.topic_id, number): epoch
+                for topic in answer.assignment
+                for number, epoch in zip(topic.partitions, topic.owner_epochs, strict=True)
+            }
+            if assigned != self.assigned:
+                self.assigned_at = time.perf_counter()
+                self.changes.append((len(assigned.keys() - self.assigned), len(self.assigned.keys() - assigned)))
+            self.assigned = assigned
+        self.epoch = answer.member_epoch
+        self.is_rebalancing = answer.is_rebalancing
+        return float(answer.next_heartbeat_ms) / 1000 * (0.9 + 0.1 * random.random())
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> None:
+        self.retries += 1
+        self.brokers.coordinator = ""
+        code = code_of(error)
+        if code == pb.UNKNOWN_MEMBER:
+            self.lost += 1
+            self.member_id, self.epoch = str(uuid.uuid4()), 0
+            self.held, self.assigned = {}, {}
+        elif code in (pb.INVALID_ARGUMENT, pb.TOO_MANY_MEMBERS, pb.FENCED, pb.INTERNAL):
+            raise error
+
+    async def _follow(self) -> bool:
+        """Give up and open; whether something was given up, so that the coordinator hears of it at once."""
+        kept = {part: epoch for part, epoch in self.held.items() if self.assigned.get(part) == epoch}
+        gave_up = len(kept) < len(self.held)
+        self.held = kept
+        new = {part: epoch for part, epoch in self.assigned.items() if part not in kept}
+        if self._leaders is None:
+            self.held.update(new)
+        elif new:
+            await self._open(new, self._leaders)
+        return gave_up
+
+    async def _open(self, new: dict[PartitionId, int], leaders: Leaders) -> None:
+        version = leaders.version
+        by_address: dict[str, list[PartitionId]] = {}
+        for part in new:
+            by_address.setdefault(await leaders.address(part), []).append(part)
+        answers = await asyncio.gather(
+            *(self._open_at(address, parts, new) for address, parts in by_address.items() if address)
+        )
+        if "" in by_address or not all(answers):
+            await leaders.refresh(version)
+
+    async def _open_at(self, address: str, parts: list[PartitionId], epochs: dict[PartitionId, int]) -> bool:
+        request = pb.OpenPartitionsRequest(group=self.group, member_id=self.member_id)
+        for part in parts:
+            request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=epochs[part])
+        try:
+            answer = await self.brokers.call(OPEN, request, pb.OpenPartitionsResponse, address)
+        except grpc.aio.AioRpcError:
+            return False
+        for part, result in zip(parts, answer.partitions, strict=True):
+            if not result.HasField("error"):
+                self.held[part] = epochs[part]
+        return all(not result.HasField("error") for result in answer.partitions)
+
+
+async def wait_settled(members: Iterable[ProtocolMember], seconds: float) -> float:
+    """Until every member is settled at one time; returns how long it took. Raises TimeoutError."""
+    everyone = list(members)
+    started = time.perf_counter()
+    async with asyncio.timeout(seconds):
+        while not all(member.is_settled for member in everyone):  # noqa: ASYNC110 -- brokers in other processes
+            await asyncio.sleep(0.02)
+    return time.perf_counter() - started

@@ -1,0 +1,449 @@
+"""Consumer groups in the metadata state machine: who has what when (KIP-848), command by command."""
+
+import pytest
+from raftmq.fsm import codes
+from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
+from raftmq.fsm.heartbeat_judge import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.metadata import Metadata
+from raftmq.raft.entry import EntryKind
+
+from tests.fsm.histories import HOUR_MS, LogBuilder, register
+
+Target = dict[str, list[int]]
+
+
+class Cluster:
+    """A metadata state machine with topic `flights` (id 1) of six partitions and `other` (id 2) of two."""
+
+    def __init__(self) -> None:
+        self.log = LogBuilder()
+        self.state = Metadata()
+        self.run(mc.InitializeCluster("c1", 1, "u1"))
+        self.run(register("u1"))
+        for name, count in (("flights", 6), ("other", 2)):
+            self.run(mc.CreateTopic(name, "log", 1, {}, (mc.PartitionPlan((1,)),) * count))
+
+    def run(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
+        return self.state.apply(self.log.metadata(command))
+
+    def code(self, command: mc.MetadataCommand) -> int | None:
+        before = tuple(self.state.rows())
+        result = self.run(command)
+        if not isinstance(result, mc.Rejected):
+            return None
+        assert tuple(self.state.rows()) == before, "a rejected command changes nothing"
+        return result.code
+
+    @property
+    def index(self) -> int:
+        return self.log.next_index - 1
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.state.consumer_group("g")
+        assert group is not None
+        return group
+
+    def member(self, member_id: str) -> GroupMemberRow:
+        return self.group.members[member_id]
+
+    def join(self, member_id: str, **changes: object) -> mc.MetadataResult | None:
+        return self.run(join(member_id, **changes))
+
+    def assign(self, **target: list[int]) -> None:
+        """Make this the target of topic 1, for the group as it is."""
+        assert self.code(self.target(**target)) is None
+
+    def target(self, **target: list[int]) -> mc.SetTargetAssignment:
+        wanted = {name: ((1, tuple(numbers)),) if numbers else () for name, numbers in target.items()}
+        changes = tuple(mc.MemberTarget(name, wanted.get(name, ())) for name in self.group.members)
+        return mc.SetTargetAssignment("g", self.group.row.epoch, "sticky", ((1, 6),), changes)
+
+    def assigned(self, member_id: str) -> list[int]:
+        return [number for _, number, _ in self.member(member_id).assigned()]
+
+    def owner_epochs(self, member_id: str) -> dict[int, int]:
+        return {number: epoch for _, number, epoch in self.member(member_id).owned}
+
+    def release(self, member_id: str, *numbers: int, epoch: int | None = None) -> mc.ReleasePartitions:
+        known = self.member(member_id).epoch if epoch is None else epoch
+        return mc.ReleasePartitions("g", member_id, known, tuple((1, number) for number in numbers))
+
+
+def join(member_id: str, **changes: object) -> mc.JoinConsumerGroup:
+    command = {
+        "group": "g", "member_id": member_id, "instance_id": "", "client_id": "", "rack": "", "topics": ("flights",),
+        "pattern": "", "assignor": "", "session_timeout_ms": 45_000, "rebalance_timeout_ms": 300_000,
+    }  # fmt: skip
+    return mc.JoinConsumerGroup(**(command | changes))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+# ------------------------------------------------------------------------------------------------------------- joining
+
+
+def test_the_first_member_makes_the_group(cluster: Cluster) -> None:
+    assert cluster.state.consumer_group("g") is None
+    joined = cluster.join("m1")
+    assert joined == mc.MemberJoined(cluster.index, cluster.index)
+    assert cluster.group.row.epoch == cluster.index
+    assert cluster.assigned("m1") == []
+    assert (cluster.state.consumer_group_names(), cluster.state.member_count) == (("g",), 1)
+
+
+def test_joining_again_with_the_same_words_changes_nothing(cluster: Cluster) -> None:
+    """Its answer was lost."""
+    first = cluster.join("m1")
+    rows = tuple(cluster.state.rows())
+    assert cluster.join("m1") == first
+    assert tuple(cluster.state.rows()) == rows
+
+
+def test_a_change_of_subscription_is_a_change_of_the_group_and_one_of_the_client_id_is_not(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    settled = cluster.group.row.epoch
+    cluster.join("m1", client_id="renamed", session_timeout_ms=10_000)
+    assert cluster.group.row.epoch == settled
+    assert cluster.member("m1").session_timeout_ms == 10_000
+    cluster.join("m1", topics=("other",))
+    assert cluster.group.row.epoch == cluster.index
+    assert cluster.assigned("m1") == [0, 1], "until an assignment says otherwise"
+
+
+def test_a_member_whose_session_ended_does_not_come_back_by_a_change(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
+    assert cluster.code(join("m1", must_exist=True)) == codes.UNKNOWN_MEMBER
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": ""}, {"group": "a\0b"}, {"group": "x" * 250}, {"member_id": ""}, {"member_id": "m\n"}, {"rack": "\x7f"},
+        {"instance_id": "i" * 250}, {"topics": ("x",) * 1001}, {"topics": ("x" * 250,)}, {"pattern": "p" * 257},
+        {"session_timeout_ms": 0}, {"rebalance_timeout_ms": -1}, {"session_timeout_ms": 2**40},
+    ],
+)  # fmt: skip
+def test_malformed_joins_are_refused(cluster: Cluster, changes: dict[str, object]) -> None:
+    assert cluster.code(join(**({"member_id": "m"} | changes))) == codes.INVALID_ARGUMENT
+
+
+def test_a_member_keeps_its_instance_id(cluster: Cluster) -> None:
+    """Else two members could have the same."""
+    cluster.join("m1", instance_id="i1")
+    cluster.join("m2", instance_id="i2")
+    assert cluster.code(join("m2", instance_id="i1")) == codes.INVALID_ARGUMENT
+
+
+# ---------------------------------------------------------------------------------------------------------- assignment
+
+
+def test_what_nobody_has_is_given_at_once(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1, 2, 3, 4, 5])
+    assert cluster.owner_epochs("m1") == dict.fromkeys(range(6), cluster.index)
+    assert cluster.member("m1").epoch == cluster.index
+    assert cluster.group.is_settled
+
+
+def test_a_partition_moves_only_after_its_owner_released_it(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1, 2, 3])
+    given = cluster.index
+    cluster.join("m2")
+    cluster.assign(m1=[0, 1], m2=[2, 3, 4])
+    assert cluster.assigned("m1") == [0, 1], "it is told to give up the others"
+    assert cluster.assigned("m2") == [4], "and nobody else has them before it did"
+    assert not cluster.group.is_settled
+    assert cluster.code(cluster.release("m1", 3)) is None
+    assert cluster.assigned("m2") == [3, 4]
+    assert cluster.owner_epochs("m2")[3] == cluster.index
+    assert cluster.owner_epochs("m1") == {0: given, 1: given, 2: given}, "what stays keeps its epoch"
+    cluster.run(cluster.release("m1", 2))
+    assert cluster.group.is_settled
+
+
+def test_a_partition_moves_when_its_owner_is_gone(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    cluster.join("m2")
+    cluster.assign(m1=[0], m2=[1])
+    assert cluster.assigned("m2") == []
+    cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
+    assert cluster.assigned("m2") == [1], "it waited for this one"
+    assert (1, 0) not in cluster.group.owners
+    assert not cluster.group.is_settled, "the group changed: partition 0 waits for an assignment"
+
+
+def test_a_release_under_an_older_epoch_is_refused(cluster: Cluster) -> None:
+    """The heartbeat was under way while the partition came back to its owner."""
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    cluster.join("m2")
+    cluster.assign(m1=[0], m2=[1])
+    told = cluster.member("m1").epoch
+    cluster.run(mc.LeaveConsumerGroup("g", ("m2",)))
+    cluster.assign(m1=[0, 1])
+    cluster.join("m3")
+    cluster.assign(m1=[0], m3=[1])
+    assert cluster.code(cluster.release("m1", 1, epoch=told)) == codes.STALE_EPOCH
+    assert cluster.code(cluster.release("m1", 1)) is None
+    assert cluster.assigned("m3") == [1]
+
+
+def test_what_a_member_shall_have_cannot_be_released(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    rows = tuple(cluster.state.rows())
+    assert cluster.code(cluster.release("m1", 0, 1, 5)) is None
+    assert tuple(cluster.state.rows()) == rows
+
+
+def test_a_partition_that_comes_back_before_it_was_released_keeps_its_epoch(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    given = cluster.index
+    cluster.join("m2")
+    cluster.assign(m1=[0], m2=[1])
+    cluster.assign(m1=[0, 1], m2=[])
+    assert cluster.owner_epochs("m1") == {0: given, 1: given}
+    assert cluster.group.is_settled
+
+
+def test_an_assignment_for_a_group_that_changed_is_refused(cluster: Cluster) -> None:
+    cluster.join("m1")
+    computed = cluster.target(m1=[0])
+    cluster.join("m2")
+    assert cluster.code(computed) == codes.CONFLICT
+    assert cluster.code(mc.SetTargetAssignment("none", 0, "sticky", (), ())) == codes.CONFLICT
+
+
+def test_an_assignment_for_topics_that_changed_is_refused(cluster: Cluster) -> None:
+    cluster.join("m1")
+    epoch = cluster.group.row.epoch
+    for topics in (((9, 1),), ((1, 7),)):
+        assert cluster.code(mc.SetTargetAssignment("g", epoch, "sticky", topics, ())) == codes.CONFLICT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (("m1", ((1, (0,)),)), ("m2", ((1, (0,)),))),
+        (("m1", ((1, (0, 0)),)),),
+        (("m1", ((1, (1, 0)),)),),
+        (("m1", ((1, (6,)),)),),
+        (("m1", ((1, (-1,)),)),),
+        (("m1", ((2, (0,)),)),),
+        (("m1", ((1, (0,)), (1, (1,)))),),
+        (("m1", ((1, ()),)),),
+        (("m9", ((1, (0,)),)),),
+    ],
+)  # fmt: skip
+def test_an_assignment_that_is_no_division_is_refused(
+    cluster: Cluster, changes: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
+) -> None:
+    """Whatever an assignor said: no partition has two owners."""
+    cluster.join("m1")
+    cluster.join("m2")
+    command = mc.SetTargetAssignment(
+        "g", cluster.group.row.epoch, "x", ((1, 6),), tuple(mc.MemberTarget(*change) for change in changes)
+    )
+    assert cluster.code(command) == codes.INVALID_ARGUMENT
+
+
+def test_nobody_has_to_give_up_partitions_of_a_deleted_topic(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    cluster.run(mc.DeleteTopic(1))
+    cluster.run(mc.SetTargetAssignment("g", cluster.group.row.epoch, "sticky", (), (mc.MemberTarget("m1", ()),)))
+    assert cluster.member("m1").owned == ()
+    assert cluster.group.is_settled
+
+
+# ----------------------------------------------------------------------------------------------------- static members
+
+
+def test_an_instance_that_comes_back_has_its_partitions_under_new_epochs(cluster: Cluster) -> None:
+    cluster.join("m1", instance_id="i1")
+    cluster.join("m2")
+    cluster.assign(m1=[0, 1], m2=[2])
+    settled = cluster.group.row.epoch
+    cluster.join("m3", instance_id="i1")
+    assert sorted(cluster.group.members) == ["m2", "m3"]
+    assert cluster.owner_epochs("m3") == {0: cluster.index, 1: cluster.index}, "its former process is fenced"
+    assert cluster.group.row.epoch == settled, "and nobody else is disturbed"
+    assert cluster.group.is_settled
+
+
+def test_what_the_former_process_was_asked_to_give_up_is_free(cluster: Cluster) -> None:
+    cluster.join("m1", instance_id="i1")
+    cluster.assign(m1=[0, 1])
+    cluster.join("m2")
+    cluster.assign(m1=[0], m2=[1])
+    cluster.join("m3", instance_id="i1")
+    assert (cluster.assigned("m3"), cluster.assigned("m2")) == ([0], [1])
+
+
+# ------------------------------------------------------------------------------------------------- leaving and deleting
+
+
+def test_a_group_is_empty_when_the_last_member_left(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0])
+    cluster.log.time_ms += 5
+    assert cluster.run(mc.LeaveConsumerGroup("g", ("m1", "m9"))) == mc.Done(cluster.index)
+    assert cluster.group.row.emptied_time_ms == cluster.log.time_ms
+    assert cluster.group.is_settled
+    assert cluster.code(mc.LeaveConsumerGroup("g", ("m1",))) == codes.UNKNOWN_MEMBER
+    cluster.join("m1")
+    assert cluster.group.row.emptied_time_ms == 0
+
+
+def test_only_an_empty_group_is_deleted(cluster: Cluster) -> None:
+    assert cluster.code(mc.DeleteConsumerGroup("g")) == codes.UNKNOWN_GROUP
+    cluster.join("m1")
+    assert cluster.code(mc.DeleteConsumerGroup("g")) == codes.GROUP_NOT_EMPTY
+    cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
+    emptied_ms = cluster.log.time_ms
+    cluster.log.time_ms += HOUR_MS
+    assert cluster.code(mc.DeleteConsumerGroup("g", emptied_ms)) == codes.CONFLICT
+    assert cluster.code(mc.DeleteConsumerGroup("g", emptied_ms + 1)) is None
+    assert cluster.state.consumer_group("g") is None
+    assert cluster.state.consumer_group_count == 0
+
+
+def test_owner_epochs_are_not_given_again_in_a_group_of_the_same_name(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0])
+    before = cluster.owner_epochs("m1")[0]
+    cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
+    cluster.run(mc.DeleteConsumerGroup("g"))
+    cluster.join("m1")
+    cluster.assign(m1=[0])
+    assert cluster.owner_epochs("m1")[0] > before
+
+
+def test_a_reset_takes_an_epoch_above_all_and_owners_get_theirs_anew(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    given = cluster.index
+    assert cluster.code(mc.TakeGroupEpoch("g", must_be_empty=True)) == codes.GROUP_NOT_EMPTY
+    taken = cluster.run(mc.TakeGroupEpoch("g", must_be_empty=False))
+    assert taken == mc.Done(cluster.index)
+    cluster.run(mc.RegrantPartitions("g", ((1, 1), (1, 5))))
+    assert cluster.owner_epochs("m1") == {0: given, 1: cluster.index}
+    assert cluster.member("m1").epoch == cluster.index, "it is told"
+    assert cluster.run(mc.TakeGroupEpoch("nobody's", must_be_empty=True)) == mc.Done(cluster.index)
+    assert cluster.code(mc.RegrantPartitions("nobody's", ())) == codes.UNKNOWN_GROUP
+
+
+def test_sizes_are_counted(cluster: Cluster) -> None:
+    for number in range(10):
+        cluster.join(f"m{number}", topics=("flights", "x" * number))
+    counted = cluster.state.subscription_bytes
+    assert counted == 10 * len("flights") + sum(range(10))
+    restored = Metadata()
+    restored.restore(cluster.state.rows(), cluster.state.applied_index)
+    assert (restored.subscription_bytes, restored.member_count) == (counted, 10)
+    cluster.run(mc.LeaveConsumerGroup("g", tuple(f"m{number}" for number in range(10))))
+    assert (cluster.state.subscription_bytes, cluster.state.member_count) == (0, 0)
+
+
+def test_derived_maps_equal_a_scan(cluster: Cluster) -> None:
+    for number in range(4):
+        cluster.join(f"m{number}")
+    cluster.assign(m0=[0, 1], m1=[2, 3])
+    cluster.assign(m0=[2], m1=[3], m2=[0, 1], m3=[4])
+    cluster.run(cluster.release("m0", 0))
+    group = cluster.group
+    scan = {part[:2]: name for name, member in group.members.items() for part in member.owned}
+    assert group.owners == scan
+    assert group.targets == {
+        part: name for name, member in group.members.items() for part in member.target_partitions()
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- the heartbeat
+
+
+def beat(member_id: str = "m1", epoch: int = 0, **changes: object) -> Heartbeat:
+    said = Heartbeat(
+        "g", member_id, epoch, "", "", "", 45_000, 300_000, Subscription(("flights",), "", ""), frozenset()
+    )
+    return said._replace(**changes)
+
+
+def test_a_stranger_joins_or_is_unknown(cluster: Cluster) -> None:
+    assert judge_heartbeat(None, beat()) == join("m1")
+    for group in (None, "g"):
+        if group:
+            cluster.join("m2")
+        verdict = judge_heartbeat(cluster.state.consumer_group("g"), beat(epoch=7))
+        assert isinstance(verdict, mc.Rejected)
+        assert verdict.code == codes.UNKNOWN_MEMBER
+    verdict = judge_heartbeat(None, beat(subscription=None))
+    assert isinstance(verdict, mc.Rejected)
+    assert verdict.code == codes.INVALID_ARGUMENT
+
+
+def test_a_member_whose_instance_came_back_elsewhere_is_fenced(cluster: Cluster) -> None:
+    """Not unknown: two processes of one instance id would push each other out for ever."""
+    cluster.join("m1", instance_id="i1")
+    cluster.join("m2", instance_id="i1")
+    verdict = judge_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))
+    assert isinstance(verdict, mc.Rejected)
+    assert verdict.code == codes.FENCED
+
+
+def test_a_coordinator_that_was_succeeded_does_not_answer(cluster: Cluster) -> None:
+    cluster.join("m1")
+    verdict = judge_heartbeat(cluster.group, beat(epoch=cluster.index + 1))
+    assert isinstance(verdict, mc.Rejected)
+    assert verdict.code == codes.NO_LEADER
+
+
+def test_a_heartbeat_that_says_nothing_new_is_only_answered(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1])
+    epoch = cluster.member("m1").epoch
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=frozenset({(1, 0), (1, 1)}))) is None
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch, subscription=None)) is None
+    assert judge_heartbeat(cluster.group, beat(epoch=0)) is None, "its answer was lost"
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
+
+
+def test_a_change_is_proposed_as_one(cluster: Cluster) -> None:
+    cluster.join("m1")
+    epoch = cluster.member("m1").epoch
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch, rack="r1", subscription=None)) == join(
+        "m1", rack="r1", must_exist=True
+    )
+    assert judge_heartbeat(
+        cluster.group, beat(epoch=epoch, subscription=Subscription(("b", "a", "b"), "", ""))
+    ) == join("m1", topics=("a", "b"), must_exist=True)
+
+
+def test_a_release_needs_the_present_epoch(cluster: Cluster) -> None:
+    cluster.join("m1")
+    cluster.assign(m1=[0, 1, 2])
+    old = cluster.member("m1").epoch
+    cluster.join("m2")
+    cluster.assign(m1=[0], m2=[1, 2])
+    epoch = cluster.member("m1").epoch
+    held = frozenset({(1, 0), (1, 1)})
+    assert judge_heartbeat(cluster.group, beat(epoch=old, owned=held)) is None
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=held)) == cluster.release("m1", 2)
+    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=held | {(1, 2)})) is None
+
+
+def test_entries_without_commands_change_no_group(cluster: Cluster) -> None:
+    cluster.join("m1")
+    rows = tuple(cluster.state.rows())
+    cluster.state.apply(cluster.log.append(EntryKind.EMPTY, b""))
+    assert tuple(cluster.state.rows()) == rows
