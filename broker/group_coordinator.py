@@ -92,6 +92,11 @@ class GroupCoordinator:
             except RequestError as error:  # leadership moved, or metadata is not ready: the next tick sees it as it is
                 log.debug("coordination_postponed", reason=str(error))
 
+    async def planned(self) -> None:
+        """Wait until no assignment is being computed."""
+        if self._planning is not None:
+            await asyncio.wait((self._planning,))
+
     def close(self) -> None:
         """Stop what runs beside the loop."""
         if self._planning is not None:
