@@ -127,41 +127,63 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]
-    return rng.choice(makers)() if rng.random() < 0.6 else group_command(rng, index)
+    return rng.choice(makers)()
 
 
-def group_command(rng: random.Random, index: int) -> mc.MetadataCommand:
-    group = rng.choice(["g1", "g1", "g2", "gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse", "bad\n"])
-    member = rng.choice(["m1", "m2", "m3", ""])
-    partitions = tuple((rng.randint(1, 3), rng.randint(0, 4)) for _ in range(rng.randint(0, 6)))
-    targets: dict[str, dict[int, list[int]]] = {}
-    for topic_id, number in sorted(set(partitions)):
-        targets.setdefault(rng.choice(["m1", "m2", "m3"]), {}).setdefault(topic_id, []).append(number)
-    changes = tuple(
-        mc.MemberTarget(name, tuple((topic_id, tuple(numbers)) for topic_id, numbers in target.items()))
-        for name, target in targets.items()
-    )
-    counts = tuple((topic_id, rng.randint(1, 5)) for topic_id in sorted({topic_id for topic_id, _ in partitions}))
+def group_command(rng: random.Random, state: Metadata) -> mc.MetadataCommand:
+    """About consumer groups, mostly such that it applies to the state: a target for an old epoch says nothing more."""
+    name = rng.choice(["g1", "g1", "g2", "größe", "bad\n"])
+    group = state.consumer_group(name)
+    members = sorted(group.members) if group is not None else []
+    member = rng.choice([*members, "m1", "m2", "m3", ""])
+    known = group.members.get(member) if group is not None else None
     makers: list[Callable[[], mc.MetadataCommand]] = [
         lambda: mc.JoinConsumerGroup(
-            group, member, rng.choice(["", "", "i1", "i2"]), "client", rng.choice(["", "r1"]),
+            name, member, rng.choice(["", "", "i1", "i2"]), "client", rng.choice(["", "r1"]),
             tuple(rng.sample(["flights", "a", "b.c"], rng.randint(0, 3))), rng.choice(["", "f.*"]), "",
             rng.choice([45_000, 0]), 300_000, must_exist=rng.random() < 0.2,
         ),
-        lambda: mc.JoinConsumerGroup(group, member, "", "client", "", ("flights",), "", "", 45_000, 300_000),
-        lambda: mc.LeaveConsumerGroup(group, tuple(rng.sample(["m1", "m2", "m3"], rng.randint(0, 3)))),
-        lambda: mc.SetTargetAssignment(group, max(0, index - rng.randint(1, 3)), "sticky", counts, changes),
-        lambda: mc.SetTargetAssignment(group, max(0, index - 1), "sticky", counts, changes),
-        lambda: mc.ReleasePartitions(group, member, max(0, index - rng.randint(1, 4)), partitions),
-        lambda: mc.RegrantPartitions(group, partitions),
-        lambda: mc.TakeGroupEpoch(group, rng.random() < 0.5),
-        lambda: mc.DeleteConsumerGroup(group, rng.choice([0, START_MS, START_MS + 90 * HOUR_MS])),
+        lambda: mc.JoinConsumerGroup(name, rng.choice(["m1", "m2", "m3"]), "", "c", "", ("flights",), "", "", 45_000, 1),
+        lambda: mc.LeaveConsumerGroup(name, tuple(rng.sample(["m1", "m2", "m3"], rng.randint(0, 3)))),
+        lambda: target_assignment(rng, state, name, members),
+        lambda: target_assignment(rng, state, name, members),
+        lambda: target_assignment(rng, state, name, members),
+        lambda: mc.ReleasePartitions(
+            name, member, known.epoch - rng.choice([0, 0, 0, 1]) if known is not None else 7,
+            tuple(part for part in (known.unreleased() if known is not None else ()) if rng.random() < 0.7),
+        ),
+        lambda: mc.RegrantPartitions(name, tuple((rng.randint(1, 3), rng.randint(0, 4)) for _ in range(3))),
+        lambda: mc.TakeGroupEpoch(name, rng.random() < 0.5),
+        lambda: mc.DeleteConsumerGroup(name, rng.choice([0, START_MS, START_MS + 90 * HOUR_MS])),
     ]  # fmt: skip
     return rng.choice(makers)()
 
 
+def target_assignment(rng: random.Random, state: Metadata, name: str, members: Sequence[str]) -> mc.MetadataCommand:
+    group = state.consumer_group(name)
+    topics = [topic for topic in state.topics() if rng.random() < 0.8]
+    targets: dict[str, dict[int, list[int]]] = {member: {} for member in members}
+    for topic in topics:
+        for number in range(len(topic.group_ids)):
+            if members and rng.random() < 0.9:
+                targets[rng.choice(members)].setdefault(topic.topic_id, []).append(number)
+                if rng.random() < 0.01:
+                    targets[rng.choice(members)].setdefault(topic.topic_id, []).append(number)
+    return mc.SetTargetAssignment(
+        name,
+        group.row.epoch - rng.choice([0, 0, 0, 1]) if group is not None else 7,
+        "sticky",
+        tuple((topic.topic_id, len(topic.group_ids)) for topic in topics),
+        tuple(
+            mc.MemberTarget(member, tuple((topic_id, tuple(numbers)) for topic_id, numbers in target.items()))
+            for member, target in targets.items()
+        ),
+    )
+
+
 def metadata_history(rng: random.Random, length: int) -> list[Entry]:
     log = LogBuilder()
+    shadow = Metadata()
     if rng.random() < 0.9:
         log.metadata(mc.InitializeCluster("c1", 1, bootstrap_uuid=rng.choice(["", "u1"])))
         for number in range(1, 5):
@@ -174,6 +196,11 @@ def metadata_history(rng: random.Random, length: int) -> list[Entry]:
             log.append(rng.choice([EntryKind.EMPTY, EntryKind.MEMBERSHIP]), b"")
         elif dice < 0.12:
             log.append(EntryKind.COMMAND, garbage(rng, log))
+        elif dice < 0.5:
+            # what applies depends on what is there: a replica that lives along says it
+            for entry in log.entries[shadow.applied_index - GENESIS.index :]:
+                shadow.apply(entry)
+            log.metadata(group_command(rng, shadow))
         else:
             log.metadata(metadata_command(rng, log.next_index))
     return log.entries
