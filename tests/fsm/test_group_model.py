@@ -106,7 +106,12 @@ class GroupModel(RuleBasedStateMachine):
                 break
             if isinstance(verdict, mc.Rejected):
                 return Answer(None)
+            before = set(self.group.members) if self.group is not None else set()
             self.apply(verdict)
+            assert self.group is not None
+            replaced = before - set(self.group.members)
+            for consumer in self.consumers:
+                consumer.is_dead |= consumer.member_id in replaced  # and will be told FENCED
         group = self.group
         assert group is not None
         member = group.members[heartbeat.member_id]
@@ -156,9 +161,6 @@ class GroupModel(RuleBasedStateMachine):
         if len(self.consumers) >= 6:
             return
         self.born += 1
-        for other in self.consumers:
-            if instance and other.instance_id == instance:
-                other.is_dead = True  # it was replaced, and will be told FENCED
         self.consumers.append(Consumer(f"m{self.born}", instance, topics))
 
     @precondition(lambda self: self.consumers)
