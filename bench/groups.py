@@ -73,6 +73,7 @@ async def bench_rebalance(cluster: LocalCluster) -> dict[str, float]:
     servers = cluster.bootstrap_servers
     async with raftmq.Admin(bootstrap_servers=servers) as admin:
         await admin.create_topic("bench-rebalance", partitions=REBALANCED_PARTITIONS, replication_factor=3)
+    await asyncio.to_thread(cluster.wait_leaders, "bench-rebalance")
     brokers = Brokers(servers.split(","))
     leaders = Leaders(brokers)
     members = [ProtocolMember(brokers, "rebalance", ("bench-rebalance",), leaders=leaders) for _ in range(10)]

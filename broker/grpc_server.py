@@ -379,6 +379,7 @@ class GrpcServer:
         )
         self.metrics.queue = self.queue
         self.metrics.topology = self.topology
+        self.metrics.coordinator = self.coordinator
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,10 +29,12 @@ from raftmq.types import METADATA_GROUP_ID
 
 if TYPE_CHECKING:
     from raftmq.broker.engine import Engine
+    from raftmq.broker.group_coordinator import GroupCoordinator
     from raftmq.broker.reconciler import Reconciler
     from raftmq.broker.services.queue import QueueService
     from raftmq.broker.services.topology import TopologyService
     from raftmq.broker.watchdog import Watchdog
+    from raftmq.fsm.metadata import Metadata
     from raftmq.storage.log_store import ReplicaKey
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
@@ -48,6 +50,7 @@ class RequestMetrics:
         self.registry = CollectorRegistry()
         self.queue: QueueService | None = None
         self.topology: TopologyService | None = None
+        self.coordinator: GroupCoordinator | None = None
         self._requests = Counter(
             "raftmq_requests_total",
             "Calls answered, by method and error code",
@@ -171,12 +174,24 @@ def read_numbers(host: MetricsHost, requests: RequestMetrics) -> EngineNumbers:
         gauges["raftmq_parked_polls"] = ("Long polls waiting", queue.parked_polls)
     if requests.topology is not None:
         gauges["raftmq_topology_watchers"] = ("Clients watching the topology", requests.topology.watchers)
+    if requests.coordinator is not None:
+        counters["raftmq_consumer_group_members_expired"] = (
+            "Members of consumer groups put out by this coordinator because nothing was heard of them",
+            float(requests.coordinator.expired_total),
+        )
+        counters["raftmq_consumer_group_assignments"] = (
+            "Assignments computed by this coordinator",
+            float(requests.coordinator.plans_total),
+        )
     metadata = engine.groups.get(METADATA_GROUP_ID)
     if metadata is not None:
         gauges["raftmq_metadata_applied_index"] = ("Metadata revision of this node", metadata.core.applied_index)
         gauges["raftmq_metadata_term"] = ("Term of the metadata group", metadata.term)
         gauges["raftmq_quarantined_replicas"] = ("Damaged replicas here, not replaced yet", len(host.quarantined()))
         if host.cluster_id:
+            machine = cast("Metadata", metadata.machine)
+            gauges["raftmq_consumer_groups"] = ("Consumer groups in the cluster", machine.consumer_group_count)
+            gauges["raftmq_consumer_group_members"] = ("Members of all consumer groups", machine.member_count)
             gauges["raftmq_under_replicated_partitions"] = (
                 "Partitions led here that a wanted replica does not vote in, or whose node is not connected",
                 host.reconciler.under_replicated(),

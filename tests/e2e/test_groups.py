@@ -120,10 +120,45 @@ async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Broke
     other.kill()
 
 
+async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_group_are_not() -> None:
+    settings = ("--set", "offsets_retention_seconds=2", "--set", "retention_check_seconds=0.2")
+    async with LocalCluster(brokers=1, broker_arguments=settings) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=1, replication_factor=1)
+        brokers = Brokers(cluster.bootstrap_servers.split(","))
+        leaders = Leaders(brokers)
+        (member,) = start([ProtocolMember(brokers, "g", (TOPIC,), leaders=leaders)])
+        await wait_settled([member], WAIT_SECONDS)
+        ((part, epoch),) = member.held.items()
+        assert await commit(brokers, leaders, member.member_id, part, epoch, 0) == 0
+        assert await commit(brokers, leaders, "", part, 0, 0, group="plain") == 0
+        assert await knows(brokers, leaders, part, "plain")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await knows(brokers, leaders, part, "plain"):  # noqa: ASYNC110 -- another process
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        assert await knows(brokers, leaders, part, "g"), "touched as long ago, and its member lives"
+        member.kill()
+        await brokers.close()
+
+
+async def knows(brokers: Brokers, leaders: Leaders, part: tuple[int, int], group: str) -> bool:
+    request = pb.FetchOffsetsRequest(group=group)
+    address = await leaders.address(part)
+    answer = await brokers.call("/raftmq.v1.Queue/FetchOffsets", request, pb.FetchOffsetsResponse, address)
+    return bool(answer.partitions)
+
+
 async def commit(
-    brokers: Brokers, leaders: Leaders, member_id: str, part: tuple[int, int], owner_epoch: int, offset: int
+    brokers: Brokers,
+    leaders: Leaders,
+    member_id: str,
+    part: tuple[int, int],
+    owner_epoch: int,
+    offset: int,
+    group: str = "g",
 ) -> int:
-    request = pb.AckRequest(group="g", member_id=member_id)
+    request = pb.AckRequest(group=group, member_id=member_id)
     request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=owner_epoch, offset=offset)
     address = await leaders.address(part)
     answer = await brokers.call("/raftmq.v1.Queue/Ack", request, pb.AckResponse, address)
