@@ -117,7 +117,7 @@ class ProcessPlanRunner:
 def _plan_here(request: PlanRequest) -> Plan:
     try:
         return plan(request)
-    except LookupError as error:
+    except (LookupError, ValueError) as error:  # no such assignor; a pattern that another version took
         raise PlanError(str(error)) from error
 
 

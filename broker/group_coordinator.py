@@ -192,9 +192,17 @@ class GroupCoordinator:
                     continue
                 log.info("group_member_expired", consumer_group=group, member_id=member_id, reason=reason)
                 out.setdefault(group, []).append(member_id)
-        for group, member_ids in out.items():
-            self.expired_total += len(member_ids)
-            await self._execute(LeaveConsumerGroup(group, tuple(sorted(set(member_ids)))))
+        left = dict(out)
+        try:
+            for group, member_ids in out.items():
+                await self._execute(LeaveConsumerGroup(group, tuple(sorted(set(member_ids)))))
+                self.expired_total += len(left.pop(group))
+        except RequestError:
+            # they are as expired as before; without a deadline nobody would look at them again
+            for group, member_ids in left.items():
+                for member_id in member_ids:
+                    self._sessions.extend((group, member_id), now)
+            raise
 
     async def expire_groups(self) -> None:
         """Forget groups whose last member left long ago."""
@@ -232,6 +240,9 @@ class GroupCoordinator:
     def _unplanned(self, machine: Metadata) -> list[str]:
         """Groups whose target is not for what they are now; of those with patterns, all when topics changed."""
         now = self._host.loop.time()
+        self._matched_version = {
+            name: version for name, version in self._matched_version.items() if machine.consumer_group(name) is not None
+        }
         found: list[str] = []
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)
@@ -246,16 +257,18 @@ class GroupCoordinator:
 
     async def _plan_all(self, names: list[str], topics_version: int) -> None:
         """Plan one group after the other; one that changes meanwhile is planned again by the next tick."""
-        try:
-            for name in names:
+        for name in names:
+            try:
                 if not self._take_office():
                     return
                 await self._plan(name, topics_version)
-        except RequestError as error:  # leadership moved: its successor plans
-            log.debug("assignment_postponed", reason=str(error))
-        except Exception:
-            # a task nobody waits for: without this, groups would stay as they are and nobody would know why
-            log.exception("assignment_failed")
+            except RequestError as error:  # leadership moved, and its successor plans; or the next tick does
+                log.debug("assignment_postponed", reason=str(error))
+                return
+            except Exception:
+                # a task nobody waits for: without this its group would stay as it is, and so would all behind it
+                log.exception("assignment_failed", consumer_group=name)
+                self._plan_failed(name, "", "a defect of the broker")
 
     async def _plan(self, name: str, topics_version: int) -> None:
         machine = self._host.metadata.machine

@@ -40,6 +40,8 @@ from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import queue_pb2 as pb
 
 _PATH: Final = "/raftmq.v1.Groups/"
+OWNED_MAX: Final = 100_000
+"""Partitions one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
 _ROUNDS_MAX: Final = 4
 """A heartbeat leads to at most a change and a release; more only when the group changes under it."""
 
@@ -235,9 +237,15 @@ class GroupsService:
             raise RequestError(
                 pb.INVALID_ARGUMENT, f"a member id has 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters"
             )
+        if sum(len(topic.partitions) for topic in request.owned) > OWNED_MAX:
+            raise RequestError(pb.INVALID_ARGUMENT, f"a member holds at most {OWNED_MAX} partitions")
         subscription = None
         if request.HasField("subscription"):
             said = request.subscription
+            if len(said.topics) > SUBSCRIBED_TOPICS_MAX:
+                raise RequestError(
+                    pb.INVALID_ARGUMENT, f"a member subscribes to at most {SUBSCRIBED_TOPICS_MAX} topics"
+                )
             subscription = Subscription(tuple(said.topics), said.pattern, said.assignor)
         timing = self._host.timing
         return Heartbeat(
@@ -264,8 +272,6 @@ class GroupsService:
             )
         if not command.topics and not command.pattern:
             raise RequestError(pb.INVALID_ARGUMENT, "a member subscribes to topics or to a pattern")
-        if len(command.topics) > SUBSCRIBED_TOPICS_MAX:
-            raise RequestError(pb.INVALID_ARGUMENT, f"a member subscribes to at most {SUBSCRIBED_TOPICS_MAX} topics")
         if command.assignor and command.assignor not in self._assignors:
             raise RequestError(
                 pb.INVALID_ARGUMENT,

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from raftmq.broker.assignor_process import PlanError
+from raftmq.broker.group_planner import Plan, PlanRequest
 from raftmq.broker.limits import Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
@@ -201,6 +203,14 @@ async def test_a_join_that_makes_no_sense_is_refused(node: Harness, changes: dic
     assert node.metadata.machine.consumer_group_count == 0
 
 
+async def test_a_heartbeat_that_names_too_much_is_refused(node: Harness) -> None:
+    request = pb.HeartbeatRequest(group="g", member_id="m", member_epoch=5)
+    request.owned.add(topic_id=1, partitions=range(100_001))
+    with pytest.raises(RequestError) as raised:
+        await node.groups_service.heartbeat(request, node.call())
+    assert code_of(raised) == pb.INVALID_ARGUMENT
+
+
 async def test_a_node_that_does_not_coordinate_passes_the_heartbeat_on(node: Harness) -> None:
     node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
     node.forwarder.answer = pb.HeartbeatResponse(member_epoch=7)
@@ -358,6 +368,50 @@ async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
         await clock.advance(0.1)
         await tick(node)
     assert node.metadata.machine.member_count == 0
+
+
+async def test_an_expiry_that_could_not_be_proposed_is_made_up_for(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualTime(node, monkeypatch)
+    member = Member(node, "m1", session_timeout_ms=6000)
+    await settle(node, member)
+    for _ in range(59):
+        await clock.advance(0.1)
+        await tick(node)
+    node.uncommitted = node.limits.uncommitted_bytes_max
+    await clock.advance(0.3)
+    with pytest.raises(RequestError):
+        await tick(node)
+    node.uncommitted = 0
+    await clock.advance(0.1)
+    await tick(node)
+    assert node.metadata.machine.member_count == 0
+    assert node.coordinator.expired_total == 1
+
+
+async def test_a_group_whose_assignor_fails_does_not_hold_up_the_others(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualTime(node, monkeypatch)
+    await node.topic(partitions=2)
+    bad, good = Member(node, "m1", "a-bad-one"), Member(node, "m2", "good")
+    run = node.coordinator._runner.run
+
+    async def failing(request: PlanRequest) -> Plan:
+        if request.group == "a-bad-one":
+            raise PlanError("no")
+        return await run(request)
+
+    monkeypatch.setattr(node.coordinator._runner, "run", failing)
+    await settle(node, bad, good)
+    assert (len(good.held), bad.held) == (2, set())
+    monkeypatch.setattr(node.coordinator._runner, "run", run)
+    for _ in range(11):
+        await clock.advance(0.1)
+        await tick(node)
+    await settle(node, bad)
+    assert len(bad.held) == 2, "it is tried again"
 
 
 async def test_empty_groups_are_forgotten_after_the_retention(node: Harness) -> None:
