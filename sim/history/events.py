@@ -135,7 +135,7 @@ def read_events(path: Path | str) -> Iterator[Event]:
         for number, line in enumerate(file, start=1):
             try:
                 event = decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if not line.strip():
                     continue
                 raise HistoryError(str(path), number, str(error)) from error

@@ -13,7 +13,7 @@ from sim.history.anomalies import nonlinearizable
 from sim.history.checker import judge
 from sim.history.events import Event
 from sim.history.linearizability import Call, Linearizable, check_linearizable
-from sim.history.recorder import OpenOperation, Recorder
+from sim.history.recorder import Fields, OpenOperation, Recorder
 from sim.history.tables import NEVER, History, TopicOperation
 from sim.history.topic_model import State, Topic, is_certain, says_something, state_before, step
 
@@ -140,7 +140,7 @@ class MetadataRun:
         return History.of(self.run(count)).topic_operations.get(TOPIC, [])
 
     def run(self, count: int) -> list[Event]:
-        under_way: list[tuple[OpenOperation, str, dict[str, object]]] = []
+        under_way: list[tuple[OpenOperation, str, Fields]] = []
         begun = 0
         while begun < count or under_way:
             if begun < count and (not under_way or (len(under_way) < 3 and self.random.random() < 0.5)):
@@ -150,18 +150,18 @@ class MetadataRun:
                 self._end(*under_way.pop(self.random.randrange(len(under_way))))
         return self.events
 
-    def _begin(self, process: str, *, is_first: bool) -> tuple[OpenOperation, str, dict[str, object]]:
+    def _begin(self, process: str, *, is_first: bool) -> tuple[OpenOperation, str, Fields]:
         name = self.random.choice(["create_topic", "alter_topic", "add_partitions", "delete_topic", "describe_topic"])
         if is_first:
             name = "create_topic"
-        fields: dict[str, object] = {"topic": TOPIC}
+        fields = Fields(topic=TOPIC)
         if name in ("create_topic", "add_partitions"):
             fields["partitions"] = self.random.randint(1, 6)
         if name == "alter_topic":
-            fields |= {"config": {"x": str(self.random.randrange(100))}, "unset": []}
-        return self.recorder.invoke(process, name, **fields), name, fields  # type: ignore[arg-type]
+            fields["config"] = {"x": str(self.random.randrange(100))}
+        return self.recorder.invoke(process, name, **fields), name, fields
 
-    def _end(self, operation: OpenOperation, name: str, fields: dict[str, object]) -> None:
+    def _end(self, operation: OpenOperation, name: str, fields: Fields) -> None:
         """It takes effect now, unless it never does."""
         is_unknown = name != "describe_topic" and self.random.random() < 0.1
         if is_unknown and self.random.random() < 0.5:
@@ -179,7 +179,7 @@ class MetadataRun:
         else:
             operation.ok(topic=TOPIC)
 
-    def _apply(self, name: str, fields: dict[str, object]) -> str | None:
+    def _apply(self, name: str, fields: Fields) -> str | None:
         state = self.state
         if name == "create_topic":
             if state is not None:
@@ -232,7 +232,11 @@ def test_too_many_unknown_outcomes_are_undecided_and_no_pass() -> None:
 
 
 def test_a_topic_that_is_undecided_keeps_a_history_from_being_clean(monkeypatch) -> None:
-    monkeypatch.setattr(nonlinearizable, "check_linearizable", lambda *_: check_linearizable(*_, configurations_max=3))
+    monkeypatch.setattr(
+        nonlinearizable,
+        "check_linearizable",
+        lambda calls, initial, step: check_linearizable(calls, initial, step, configurations_max=3),
+    )
     verdict = judge(MetadataRun(Random(5)).run(20))
     assert not verdict.is_clean
     assert verdict.undecided[0].startswith(f"{TOPIC}: ")
