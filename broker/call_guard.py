@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 STANDSTILL_SECONDS: Final = 1.0
 """Who has not moved for so long may be asked to make room."""
+_LEAVING_SECONDS: Final = 0.05
 RETRY_MS: Final = 200
 OTHER_STREAMS_MAX: Final = 64
 """Of each streaming method that clients of ours do not need (health, reflection)."""
@@ -132,8 +133,10 @@ class Room:
         woken: asyncio.Future[None] = self._loop.create_future()
         self._waiting[woken] = None
         oldest = next(iter(self._holds), None)
-        since = oldest.moved_at if oldest is not None else self._loop.time()
-        timer = self._loop.call_at(since + STANDSTILL_SECONDS, _wake, woken)
+        now = self._loop.time()
+        since = oldest.moved_at if oldest is not None else now
+        # not at once: whoever was evicted may need a moment to leave
+        timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _LEAVING_SECONDS), _wake, woken)
         try:
             await woken
         finally:
@@ -462,8 +465,3 @@ def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message
 def _bytes(handler: Handler, answer: Any) -> bytes:  # noqa: ANN401 -- any message
     serialize = cast("Callable[[Any], bytes]", handler.response_serializer)
     return serialize(answer)
-
-
-def rooms(guard: CallGuard) -> Mapping[str, Room]:
-    """All rooms by name, for whoever measures."""
-    return {"receiving": guard.receiving, "unsent": guard.unsent, "unary": guard.unary_calls, **guard._places}

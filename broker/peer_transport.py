@@ -30,6 +30,8 @@ _READ_BUFFER_BYTES = 256 * 1024
 """A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
 comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
 out of it."""
+_BACKLOG = 1024
+"""Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
 _SAID_AGAIN_SECONDS = 1.0
 """Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
 
@@ -422,7 +424,7 @@ class PeerTransport:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers; returns the bound port."""
-        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port)
+        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
