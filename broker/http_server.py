@@ -97,9 +97,8 @@ class _Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Also in the middle of an answer: a body turns out to be malformed while its request is being answered."""
-        cycle = cast(
-            "RequestResponseCycle | None", self.cycle
-        )  # none before the first request, whatever uvicorn declares
+        # none before the first request, whatever uvicorn declares
+        cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # what the application still says is dropped, else it raises, and is logged
             cycle.message_event.set()

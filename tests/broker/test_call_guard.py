@@ -17,12 +17,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.delays: list[float] = []
+        """Of all timers."""
         self._loop = asyncio.get_running_loop()
 
     def time(self) -> float:
         return self.now
 
     def call_at(self, when, callback, *arguments):
+        self.delays.append(when - self.now)
         return self._loop.call_later(3600, callback, *arguments)  # here time does not pass by itself
 
     def __getattr__(self, name):
@@ -135,6 +138,28 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
     await asyncio.gather(waiting[0], waiting[2])
     assert order == ["c", "a"]
     assert (room.size, room.waiting) == (0, 0)
+
+
+async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
+    """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
+    of them was over before it began, and the loop did nothing but look."""
+    monkeypatch.setattr(call_guard, "cut_off", lambda loop, peer: None)
+    room = Room(clock, 2, "answers")
+    held, tasks = await _started(room, 2)
+    held[0].is_sending = True
+    clock.now += 10
+
+    waiting = asyncio.create_task(room.wait(Context()))
+    while not room.waiting:  # noqa: ASYNC110 -- one turn of the loop
+        await asyncio.sleep(0)
+
+    assert held[0].is_evicted
+    assert not held[1].is_evicted
+    assert clock.delays
+    assert min(clock.delays) > 0
+    await _end(tasks)
+    room.give_back(await waiting)
+    assert room.size == 0
 
 
 def test_an_answer_larger_than_the_room_goes_alone():

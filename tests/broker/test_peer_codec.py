@@ -130,6 +130,27 @@ def test_a_number_that_no_cluster_reaches_is_refused_in_columns_too(column):
         codec.decode_leadership(joined(codec.encode_leadership([(1, 2, 3), (1, TOO_HIGH, 3)])))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position": LogPosition(TOO_HIGH, 1, 1, 1)},
+        {"position": LogPosition(1, 1, TOO_HIGH, 1)},
+        {"state_index": TOO_HIGH},
+        {"membership": Membership((1, TOO_HIGH))},
+        {"membership": Membership((1,), (), (), (TOO_HIGH,))},
+    ],
+)
+def test_a_number_that_no_cluster_reaches_is_refused_in_a_snapshot_too(changes):
+    valid = {"position": LogPosition(5, 1, 3, 1), "state_index": 5, "membership": Membership((1, 2))}
+    for fields in (valid, valid | changes):
+        parts = codec.encode_snapshot_begin(1, 7, InstallSnapshot(1, 2, 3, SnapshotMeta(**fields), []))
+        if fields == valid:
+            codec.decode_snapshot_begin(joined(parts))
+            continue
+        with pytest.raises(FrameError, match="no cluster reaches"):
+            codec.decode_snapshot_begin(joined(parts))
+
+
 def test_beats_are_columns_that_survive_the_wire():
     beats = Beats()
     rows = [tuple(random.Random(i).randrange(codec.NUMBER_MAX) for _ in range(6)) for i in range(100)]
