@@ -19,6 +19,7 @@ import os
 import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import unquote
@@ -35,7 +36,11 @@ log = structlog.get_logger(__name__)
 
 STANDSTILL_SECONDS: Final = 1.0
 """Who has not moved for so long may be asked to make room."""
-_LEAVING_SECONDS: Final = 0.05
+_PACE_SECONDS: Final = 0.05
+"""Those that wait may ask one to make room so often. Slower than newcomers come: there is always one left for a newcomer,
+who need not wait then, however many others do."""
+_LOOKED_AT_MAX: Final = 32
+"""Of those that wait, to find one that the free room is enough for."""
 RETRY_MS: Final = 200
 OTHER_STREAMS_MAX: Final = 64
 """Of each streaming method that clients of ours do not need (health, reflection)."""
@@ -94,7 +99,10 @@ class Room:
         self._holds: OrderedDict[Hold, None] = OrderedDict()
         self._leaving: set[Hold] = set()
         """Evicted while sending: the memory is gone when gRPC has given the call up, not before."""
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        """What each needs."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while anybody waits."""
         self.size = 0
         """Taken now."""
         self.evictions = 0
@@ -108,15 +116,14 @@ class Room:
         hold = Hold(size, context, task, self._loop.time())
         self._holds[hold] = None
         self.size += size
+        if self._waiting:
+            self._wake_one_that_fits()  # of what was given back there may be more than one can use
         return hold
 
     async def wait(self, context: Context, size: int = 1) -> Hold:
         """`take`, as soon as there is room. Whoever came last goes first: under attack the old ones are the attackers'."""
-        while True:
-            try:
-                return self.take(context, size)
-            except RequestError:
-                await self._changed()
+        await self.wait_possible(size)
+        return self.take(context, size)
 
     async def wait_possible(self, size: int) -> None:
         """`wait` without taking the room: what needs it is not known exactly yet, and is not begun in vain."""
@@ -124,24 +131,42 @@ class Room:
             try:
                 self.check(size)
             except RequestError:
-                await self._changed()
+                await self._changed(size)
             else:
                 return
 
-    async def _changed(self) -> None:
-        """Return when somebody has given room back, or stands still."""
+    async def _changed(self, size: int) -> None:
+        """Return when there may be room for so much, or somebody who may be asked to make it."""
         woken: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[woken] = None
-        oldest = next(iter(self._holds), None)
-        now = self._loop.time()
-        since = oldest.moved_at if oldest is not None else now
-        # not at once: whoever was evicted may need a moment to leave
-        timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _LEAVING_SECONDS), _wake, woken)
+        self._waiting[woken] = size
+        self._arm()
         try:
             await woken
         finally:
-            timer.cancel()
             self._waiting.pop(woken, None)
+
+    def _arm(self) -> None:
+        if self._timer is None and self._waiting:
+            now = self._loop.time()
+            oldest = next(iter(self._holds), None)
+            since = oldest.moved_at if oldest is not None else now
+            # not at once: who was evicted may need a moment to leave
+            self._timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _PACE_SECONDS), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._waiting and not self._wake_one_that_fits():
+            _wake(self._waiting.popitem()[0])  # it will ask somebody to make room
+        self._arm()
+
+    def _wake_one_that_fits(self) -> bool:
+        """The newest of those that wait for no more than there is."""
+        for woken in islice(reversed(self._waiting), _LOOKED_AT_MAX):
+            if not self.size or self.size + self._waiting[woken] <= self._size_max:
+                del self._waiting[woken]
+                _wake(woken)
+                return True
+        return False
 
     @property
     def waiting(self) -> int:
@@ -170,7 +195,7 @@ class Room:
             self._leaving.add(hold)
             cut_off(self._loop, hold.context.peer())
         else:
-            self.give_back(hold)
+            self._remove(hold)  # it is the asker's: nobody else is woken
             hold.task.cancel()
 
     def touch(self, hold: Hold) -> None:
@@ -181,15 +206,19 @@ class Room:
 
     def give_back(self, hold: Hold) -> None:
         """The call does not need it any more. Safe to call again."""
+        if self._remove(hold) and self._waiting:
+            self._wake_one_that_fits()
+
+    def _remove(self, hold: Hold) -> bool:
+        """Whether it had room."""
         if hold in self._holds:
             del self._holds[hold]
         elif hold in self._leaving:
             self._leaving.remove(hold)
         else:
-            return
+            return False
         self.size -= hold.size
-        if self._waiting:
-            _wake(self._waiting.popitem()[0])
+        return True
 
     def refusal(self) -> RequestError:
         """Why a call was refused, or had to make room."""

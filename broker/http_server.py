@@ -143,6 +143,7 @@ class HttpServer:
                 log_config=None,
                 log_level="error",  # it warns of every malformed request: whoever sends them would choose how much we log
                 access_log=False,
+                backlog=_BACKLOG,
                 lifespan="off",
                 # a class as far as uvicorn is concerned: it only calls it
                 http=cast("type[asyncio.Protocol]", functools.partial(_Connection, self._host.limits)),

@@ -162,6 +162,55 @@ async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock,
     assert room.size == 0
 
 
+async def _all_waiting(room, count):
+    while room.waiting < count:  # noqa: ASYNC110 -- one turn of the loop
+        await asyncio.sleep(0)
+
+
+async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
+    """All that waited were let in at once when those inside had stood still, so that a newcomer found nobody who had: it
+    waited as long again, and among all of them."""
+    room = Room(clock, 4, "requests")
+    _, tasks = await _started(room, 4)
+    waiting = [asyncio.create_task(room.wait(Context())) for _ in range(20)]
+    await _all_waiting(room, 20)
+    clock.now += 2
+    room._on_timer()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert sum(task.done() for task in waiting) == 1
+    assert waiting[-1].done(), "the newest"
+    newcomer = asyncio.create_task(room.wait(Context()))
+    await asyncio.sleep(0)
+    assert newcomer.done()
+    assert room.evictions == 2
+    await _end(waiting)
+    await _end(tasks)
+
+
+async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
+    """Only the newest was asked, and its answer was larger."""
+    room = Room(clock, 10, "answers")
+    _held, tasks = await _started(room, 10)
+    small = [asyncio.create_task(room.wait(Context(), 1)) for _ in range(3)]
+    await _all_waiting(room, 3)
+    large = asyncio.create_task(room.wait(Context(), 9))
+    await _all_waiting(room, 4)
+
+    await _end(tasks[:2])
+    await asyncio.wait(small[1:])
+    assert not small[0].done()
+    assert not large.done()
+    await _end(tasks[2:])
+    await asyncio.wait([small[0]])
+    assert not large.done()
+    for task in small:
+        room.give_back(task.result())
+    room.give_back(await large)
+    assert (room.size, room.waiting) == (0, 0)
+
+
 def test_an_answer_larger_than_the_room_goes_alone():
     async def take():
         room = Room(asyncio.get_running_loop(), 10, "answers")

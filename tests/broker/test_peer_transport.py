@@ -173,7 +173,7 @@ async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(re
         two.refusal = refusal
         with structlog.testing.capture_logs() as events:
             one.set_peers({2: address})
-            seen = {channel: 0 for channel in Channel}
+            seen = dict.fromkeys(Channel, 0)
             while min(seen.values()) < 3:  # each was told twice, and the third time shows that it has taken note
                 seen[await asyncio.wait_for(refused.get(), 10)] += 1
     said = [event for event in events if event["event"] == "peer_refused_connection"]

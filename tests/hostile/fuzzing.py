@@ -32,6 +32,10 @@ BOUNDARIES = (
     2**64 - 1,
 )
 """Where counts, lengths, terms and sequences go wrong."""
+FRAMES: Counter[str] = Counter()
+"""Hostile frames, requests and messages that were handed over in this run, by what got them. Of a connection those count
+that came before what ended it, and that."""
+
 _WIDTHS = ((1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q"))
 
 
@@ -49,6 +53,7 @@ def fuzz(name: str, count: int, case: Callable[[Random], str]) -> Counter[str]:
     for number in _numbers(count):
         try:
             outcomes[case(Random(SEED << 32 | number))] += 1
+            FRAMES[name] += 1
         except BaseException as error:
             _blame(error, name, number)
             raise
@@ -61,6 +66,7 @@ async def fuzz_async(name: str, count: int, case: Callable[[Random], Awaitable[s
     for number in _numbers(count):
         try:
             outcomes[await case(Random(SEED << 32 | number))] += 1
+            FRAMES[name] += 1
         except BaseException as error:
             _blame(error, name, number)
             raise

@@ -36,6 +36,7 @@ from raftmq.errors import UnsupportedCompressionError
 
 from tests.hostile import samples
 from tests.hostile.fuzzing import BOUNDARIES, fuzz, hostile, is_whole_run, mutated
+from tests.hostile.peers import Peer
 from tests.hostile.samples import joined
 
 MIB = 1024 * 1024
@@ -147,33 +148,6 @@ class Wire(asyncio.Transport):
 
     def get_extra_info(self, name, default=None):
         return ("127.0.0.1", 1) if name == "peername" else default
-
-
-class Peer:
-    """A node that decodes all it is sent, and believes the cluster `c` only."""
-
-    def __init__(self) -> None:
-        self.frames = 0
-
-    def hello(self, target, channel):
-        return Hello(codec.WIRE_VERSION, "c", 1, "uuid-1", target, channel)
-
-    def refusal(self, hello):
-        return None if hello.cluster_id == "c" else "another cluster"
-
-    def on_frame(self, node_id, frame_type, body):
-        self.frames += 1
-        decode = {
-            FrameType.MESSAGE: codec.decode_message,
-            FrameType.BEATS: codec.decode_beats,
-            FrameType.BEAT_ECHOES: codec.decode_beats,
-            FrameType.LEADERSHIP: codec.decode_leadership,
-            FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
-            FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,
-            FrameType.SNAPSHOT_END: codec.decode_snapshot_end,
-        }.get(frame_type)
-        if decode is not None:
-            decode(body)
 
 
 def _feed(protocol: _Inbound, wire: Wire, data: bytes, rng: Random | None = None) -> None:
@@ -364,7 +338,7 @@ def test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client():
             stored = mutated(rng, compress(raw, number))
         return _decoded(_sealed(rng, number, count, raw, stored))
 
-    outcomes = fuzz("test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client", 16_000, case)
+    outcomes = fuzz("test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client", 12_000, case)
     if is_whole_run():
         assert outcomes["taken"] > 0
         assert outcomes["BatchFormatError"] > 1000

@@ -10,22 +10,28 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+import grpc
 import pytest
 from crc32c import crc32c
+from raftmq.broker import peer_codec as codec
+from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import Channel
+from raftmq.broker.peer_transport import Channel, PeerTransport
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
 
 from tests.hostile import samples
 from tests.hostile.attackers import connections, dial, wait_closed
 from tests.hostile.conftest import LIMITS
-from tests.hostile.fuzzing import SEED, is_whole_run, mutated
+from tests.hostile.fuzzing import FRAMES, SEED, is_whole_run, mutated
+from tests.hostile.peers import Peer
 from tests.hostile.samples import joined
 
 pytestmark = pytest.mark.e2e
 
 MIB = 1024 * 1024
-CONNECTIONS = 600
-FRAMES_PER_CONNECTION = 20
+CONNECTIONS = 500
+FRAMES_PER_CONNECTION = 200
 NOBODY = 10**6
 """No group and no replica has this id."""
 
@@ -93,8 +99,9 @@ async def test_what_is_no_protocol_of_ours_is_closed_without_an_answer(victim):
 
 
 async def test_frames_of_a_peer_that_lies_end_its_connection_and_nothing_else(victim, siege):
-    """12,000 frames after a handshake that is right: of groups and replicas that do not exist, truncated, with lengths and
-    checksums that lie, in pieces."""
+    """After a handshake that is right: frames for groups and replicas that do not exist, in any order, again and again, from
+    a source that is somebody else; in a part of the connections one that is truncated, or whose length, type or checksum
+    lies, and which nothing behind it survives."""
     address = victim.peer_address
     frames = samples.peer_frames(group_id=NOBODY, source=NOBODY, target=NOBODY)
     outcomes: Counter[str] = Counter()
@@ -102,35 +109,42 @@ async def test_frames_of_a_peer_that_lies_end_its_connection_and_nothing_else(vi
     def converse(number: int) -> None:
         rng = Random(SEED << 32 | number)
         stream = bytearray(hello(victim, channel=rng.choice(tuple(Channel))))
+        count = 0
+        lies = rng.random() < 0.7
         for _ in range(FRAMES_PER_CONNECTION):
             frame_type, body = rng.choice(frames)
-            kind = int(frame_type)
-            if rng.random() < 0.1:
-                body = mutated(rng, body)
-            length, crc = len(body), crc32c(body)
-            match rng.randrange(60):
-                case 0:
-                    length = rng.choice((0, length + 1, 2**31, 2**32 - 1))
-                case 1:
-                    crc ^= 1
-                case 2:
-                    kind = rng.randrange(256)
+            kind, length, crc = int(frame_type), len(body), crc32c(body)
+            is_lie = lies and rng.random() < 0.02
+            if is_lie:
+                match rng.randrange(4):
+                    case 0:
+                        length = rng.choice((length + 1, 2**31, 2**32 - 1))
+                    case 1:
+                        crc ^= 1 << rng.randrange(32)
+                    case 2:
+                        kind = rng.choice((0, 4, 9, 17, 255))
+                    case _:
+                        body = mutated(rng, body)
+                        length, crc = len(body), crc32c(body)
             stream += FRAME_HEADER.pack(length, kind, crc) + body
-        if rng.random() < 0.3:
-            del stream[rng.randrange(len(stream)) :]
+            count += 1
+            if is_lie:
+                break  # the connection ends here
+        stream += rng.randbytes(rng.choice((0, 5, 500)))  # no frame, or none after what ended the connection
         with dial(address) as sock:
             with contextlib.suppress(OSError):  # it may be closed by now
                 sock.sendall(stream)
                 sock.shutdown(socket.SHUT_WR)
             answers = list(read_frames(sock))
         assert [kind for kind, _ in answers] in ([], [FrameType.WELCOME]), f"connection {number} (HOSTILE_SEED={SEED})"
+        FRAMES["peer port"] += count
         outcomes["welcomed" if answers else "closed"] += 1
 
     def attack() -> None:
         for number in range(CONNECTIONS):
             converse(number)
 
-    async with siege("frames of 2 KiB", 64 * MIB):
+    async with siege("frames of 2 KiB", 32 * MIB):
         await asyncio.to_thread(attack)
     if is_whole_run():
         assert outcomes["welcomed"] > CONNECTIONS // 4
@@ -214,3 +228,99 @@ async def test_numbers_that_no_cluster_reaches_do_not_reach_a_replica(victim, si
                 await asyncio.to_thread(tell, FrameType.MESSAGE, body)
             columns = samples.beats(group_id, source=NOBODY, target=replica_id, term=high)
             await asyncio.to_thread(tell, FrameType.BEATS, columns)
+
+
+async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):
+    """Every message of terms that are over, to the replicas that are there, three times: nothing moves, nobody steps down."""
+    address = victim.peer_address
+    with grpc.insecure_channel(victim.client_address) as channel:
+        before = _leaders(channel)
+        assert len(before) >= 2
+
+        def replay() -> None:
+            stream = hello(victim, channel=1)
+            for group_id, replica_id in [(0, 1), *((group_id, group_id + 1) for group_id in before)]:
+                for term in (0, 1):
+                    bodies = samples.raft_messages(group_id, source=replica_id, target=replica_id, term=term)
+                    stream += b"".join(joined(frame(FrameType.MESSAGE, [body])) for body in bodies) * 3
+                    FRAMES["peer port"] += 3 * len(bodies)
+            with dial(address) as sock:
+                sock.sendall(stream)
+                sock.shutdown(socket.SHUT_WR)
+                assert [kind for kind, _ in read_frames(sock)] == [FrameType.WELCOME]
+
+        async with siege("frames of 1 KiB", 32 * MIB):
+            for _ in range(20):
+                await asyncio.to_thread(replay)
+        assert _leaders(channel) == before
+
+
+def _leaders(channel: grpc.Channel) -> dict[int, tuple[int, int]]:
+    """(leader, term) of each data group."""
+    admin = pb_grpc.AdminStub(channel)
+    topics = admin.ListTopics(pb.ListTopicsRequest(), timeout=10).topics
+    return {
+        leader.group_id: (leader.node_id, leader.leader_epoch)
+        for topic in topics
+        for leader in admin.DescribeTopic(pb.DescribeTopicRequest(name=topic.name), timeout=10).leaders
+    }
+
+
+async def test_snapshots_that_are_begun_and_left_are_forgotten_with_their_connection(victim, siege):
+    """Each of 12 nodes that nobody knows sends 16 MiB of a snapshot and goes: all of it was kept."""
+    address = victim.peer_address
+    rows = joined(codec.encode_snapshot_rows(1, [(b"k%d" % i, bytes(256 * 1024)) for i in range(16)]))
+
+    def leave_half(number: int) -> None:
+        with dial(address) as sock:
+            sock.sendall(hello(victim, node_id=3000 + number, channel=2))
+            sock.sendall(joined(frame(FrameType.SNAPSHOT_BEGIN, [samples.snapshot_begin(NOBODY, stream_id=1)])))
+            for _ in range(4):
+                sock.sendall(joined(frame(FrameType.SNAPSHOT_ROWS, [rows])))
+            sock.shutdown(socket.SHUT_WR)
+            assert [kind for kind, _ in read_frames(sock)] == [FrameType.WELCOME]
+        FRAMES["peer port"] += 5
+
+    async with siege("two peers' read buffers and one stream", 2 * LIMITS.frame_bytes_max + 16 * MIB):
+        for number in range(12):
+            await asyncio.to_thread(leave_half, number)
+
+
+async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
+    """Of what a broker sends to a peer: a listener that says WELCOME, and then nothing is read."""
+    limits = Limits(peer_outbox_bytes_max=MIB)
+    loop = asyncio.get_running_loop()
+    welcomed = asyncio.Event()
+    held: list[asyncio.StreamWriter] = []
+
+    async def welcome_and_sleep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(FRAME_HEADER.size)
+        reader._transport.pause_reading()
+        writer.writelines(frame(FrameType.WELCOME, [samples.hello(node_id=2)]))
+        held.append(writer)
+
+    class Sender(Peer):
+        def on_peer_up(self, node_id: int) -> None:
+            welcomed.set()
+
+    server = await asyncio.start_server(welcome_and_sleep, "127.0.0.1", 0)
+    transport = PeerTransport(loop, Sender(), limits, Timing(), lambda: 0.5)
+    try:
+        transport.set_peers({2: f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+        await asyncio.wait_for(welcomed.wait(), 10)
+        sent = 0
+        for _ in range(1000):
+            while transport.send(2, Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)]):
+                sent += 1
+                transport.flush()
+            unsent = transport._links[2, Channel.CONTROL].protocol.transport.get_write_buffer_size()
+            assert unsent <= limits.peer_outbox_bytes_max
+            await asyncio.sleep(0)
+        assert sent > 0
+        assert sent * 64 * 1024 < 64 * MIB, "what kernels keep, and the outbox"
+        assert not transport.send(2, Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)])
+    finally:
+        await transport.close()
+        for writer in held:
+            writer.close()
+        server.close()
