@@ -66,7 +66,7 @@ ResponseT = TypeVar("ResponseT")
 Context = grpc.aio.ServicerContext[Any, Any]
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
-    Serve = Callable[[str, Handler, "Context", "Room", "Hold"], Awaitable[None]]
+    Serve = Callable[[str, Handler, "Context", "Room", "Hold"], Awaitable[bytes | None]]
 Behaviour = Callable[..., Any]
 """A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
 Abort = Callable[[Context, RequestError], Awaitable[None]]
@@ -319,28 +319,40 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     def _guarded(self, method: str, handler: Handler) -> Handler:
         room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
-        serve = self._stream if handler.request_streaming else self._call
+        if not handler.request_streaming and not handler.response_streaming:
+
+            async def guarded_call(_: object, context: Context) -> bytes | None:
+                outcome = await self._run(self._call, method, handler, context, room)
+                if isinstance(outcome, RequestError):
+                    await self._refuse(context, outcome)
+                    return None
+                return outcome
+
+            # The answer is gRPC's to send, in one step with the status: a step of its own took a tenth of a call's time.
+            return grpc.stream_unary_rpc_method_handler(cast("Callable[..., Any]", guarded_call))
+
+        serve = self._stream if handler.request_streaming else self._answer_in_many
 
         async def guarded(_: object, context: Context) -> None:
-            error = await self._run(serve, method, handler, context, room)
-            if error is not None:
-                await self._refuse(context, error)
+            outcome = await self._run(serve, method, handler, context, room)
+            if isinstance(outcome, RequestError):
+                await self._refuse(context, outcome)
 
-        # to gRPC all methods look alike: bytes in, bytes out, when we say so
+        # to gRPC all these methods look alike: bytes in, bytes out, when we say so
         return grpc.stream_stream_rpc_method_handler(cast("Callable[..., Any]", guarded))
 
     async def _run(
         self, serve: Serve, method: str, handler: Handler, context: Context, room: Room
-    ) -> RequestError | None:
-        """Serve a call; the error to refuse it with, if any.
+    ) -> RequestError | bytes | None:
+        """Serve a call; the answer that is still to be sent, or the error to refuse it with.
 
-        It is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
+        The error is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
         the refusal either.
         """
         place: Hold | None = None
         try:
             place = room.take(context)
-            await serve(method, handler, context, room, place)
+            return await serve(method, handler, context, room, place)
         except RequestError as error:
             return error.with_traceback(None)
         except grpc.aio.InternalError:
@@ -355,7 +367,6 @@ class CallGuard(grpc.aio.ServerInterceptor):
         finally:
             if place is not None:
                 room.give_back(place)
-        return None
 
     async def _refuse(self, context: Context, error: RequestError) -> None:
         """End a call with an error; one whose client does not even take that ends without, when others need the room."""
@@ -370,30 +381,34 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
-        raw = await self._receive(context)
-        if raw is None:
-            raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
-        request = _parsed(handler, raw)
-        del raw
-        room.touch(place)
-        if not handler.response_streaming:
-            answer_bytes_max = self._answer_bytes_max.get(method)
-            size = answer_bytes_max(request) if answer_bytes_max is not None else 0
-            await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
-            response = await cast("Behaviour", handler.unary_unary)(request, context)
-            hold = await self._room_for(context, response)
-            data = _bytes(handler, response)
-            del response
-            room.give_back(place)  # from here on it counts as an answer not taken
-            await self._send(context, data, hold, place)
-            return
+    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> bytes:
+        request = await self._request(handler, context, room, place)
+        answer_bytes_max = self._answer_bytes_max.get(method)
+        size = answer_bytes_max(request) if answer_bytes_max is not None else 0
+        await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
+        response = await cast("Behaviour", handler.unary_unary)(request, context)
+        hold = await self._room_for(context, response)
+        # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
+        hold.is_sending = place.is_sending = True
+        hold.task.add_done_callback(lambda _: self.unsent.give_back(hold))
+        return _bytes(handler, response)
+
+    async def _answer_in_many(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
+        request = await self._request(handler, context, room, place)
         sender = _Sender(self, handler, context, room, place)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
         if inspect.isawaitable(answers):  # it writes what it has to say itself
             await answers
             return
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
+
+    async def _request(self, handler: Handler, context: Context, room: Room, place: Hold) -> Any:  # noqa: ANN401 -- any message
+        raw = await self._receive(context)
+        if raw is None:
+            raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
+        request = _parsed(handler, raw)
+        room.touch(place)
+        return request
 
     async def _receive(self, context: Context) -> bytes | None:
         """The request's bytes; None when the client ended its side without one."""

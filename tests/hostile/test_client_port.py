@@ -282,14 +282,18 @@ async def test_batches_that_lie_and_sequences_that_repeat_are_refused_by_name(vi
     async with channel_to(victim.client_address) as channel:
         queue = pb_grpc.QueueStub(channel)
         admin = pb_grpc.AdminStub(channel)
-        topic = (await admin.CreateTopic(pb.CreateTopicRequest(name=f"lies-{time.monotonic_ns()}"), timeout=10)).topic
+        topic = (
+            await admin.CreateTopic(
+                pb.CreateTopicRequest(name=f"lies-{time.monotonic_ns()}", partitions=1, timeout_ms=20_000), timeout=30
+            )
+        ).topic
 
         async def append(*batches: bytes):
             return (await queue.Append(append_request(topic.topic_id, *batches), timeout=10)).partitions[0]
 
         good = opaque_batch(3, producer=900, epoch=2, sequence=0)
         first = await append(good)
-        assert list(first.base_offsets) == [0]
+        assert list(first.base_offsets) == [0], first
         again = [await append(good) for _ in range(100)]
         assert {tuple(result.base_offsets) for result in again} == {(0,)}
 
@@ -372,7 +376,9 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_c
     ):
         with connections(victim.client_address, 5, http2.greeting(initial_window_size=0)) as socks:
             await asyncio.to_thread(attack, socks)
-            answers = [pb.PollResponse.FromString(await channel.unary_unary(POLL)(body, timeout=20)) for _ in range(20)]
+            answers = [
+                pb.PollResponse.FromString(await _until_answered(channel.unary_unary(POLL), body)) for _ in range(20)
+            ]
             cut = await asyncio.to_thread(wait_closed, socks, 1, 10)
     assert all(len(answer.partitions[0].batches) == 3 for answer in answers)
     assert cut > 0
@@ -380,14 +386,16 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_c
 
 
 async def _until_answered(call, body: bytes):
-    """As the SDK does: THROTTLED is asked again after the delay it names."""
-    async with asyncio.timeout(20):
+    """As the SDK does: THROTTLED is asked again after the delay it names, a broken connection at once."""
+    async with asyncio.timeout(30):
         while True:
             try:
                 return await call(body, timeout=10)
             except grpc.aio.AioRpcError as error:
                 detail = detail_of(error)
-                assert detail is not None
+                if detail is None:  # on a busy machine we may be the slow reader
+                    assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                    continue
                 assert detail.code == pb.THROTTLED
                 assert detail.retriable
                 await asyncio.sleep(detail.retry_after_ms / 1000)

@@ -19,6 +19,7 @@ from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, fram
 from raftmq.broker.peer_transport import Channel, PeerTransport
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
+from raftmq.types import NodeId
 
 from tests.hostile import samples
 from tests.hostile.attackers import connections, dial, wait_closed
@@ -295,7 +296,7 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
 
     async def welcome_and_sleep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(FRAME_HEADER.size)
-        reader._transport.pause_reading()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads, too
         writer.writelines(frame(FrameType.WELCOME, [samples.hello(node_id=2)]))
         held.append(writer)
 
@@ -306,19 +307,19 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
     server = await asyncio.start_server(welcome_and_sleep, "127.0.0.1", 0)
     transport = PeerTransport(loop, Sender(), limits, Timing(), lambda: 0.5)
     try:
-        transport.set_peers({2: f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+        transport.set_peers({NodeId(2): f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
         await asyncio.wait_for(welcomed.wait(), 10)
         sent = 0
         for _ in range(1000):
-            while transport.send(2, Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)]):
+            while transport.send(NodeId(2), Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)]):
                 sent += 1
                 transport.flush()
-            unsent = transport._links[2, Channel.CONTROL].protocol.transport.get_write_buffer_size()
+            unsent = transport._links[NodeId(2), Channel.CONTROL].protocol.transport.get_write_buffer_size()
             assert unsent <= limits.peer_outbox_bytes_max
             await asyncio.sleep(0)
         assert sent > 0
         assert sent * 64 * 1024 < 64 * MIB, "what kernels keep, and the outbox"
-        assert not transport.send(2, Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)])
+        assert not transport.send(NodeId(2), Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)])
     finally:
         await transport.close()
         for writer in held:
