@@ -88,7 +88,7 @@ class Room:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
         self._loop = loop
-        self._size_max = size_max
+        self.size_max = size_max
         self._what = what
         self._holds: OrderedDict[Hold, None] = OrderedDict()
         self._leaving: set[Hold] = set()
@@ -149,14 +149,14 @@ class Room:
         """Make room without taking it. Raises as `take`."""
         now = self._loop.time()
         leaving = sum(hold.size for hold in self._leaving)
-        while self._holds and self.size - leaving + size > self._size_max:
+        while self._holds and self.size - leaving + size > self.size_max:
             longest = next(iter(self._holds))
             if now - longest.moved_at < STANDSTILL_SECONDS:
                 break
             if longest.is_sending:
                 leaving += longest.size
             self._evict(longest)
-        if self.size and self.size + size > self._size_max:
+        if self.size and self.size + size > self.size_max:
             raise self.refusal()
 
     def _evict(self, hold: Hold) -> None:
@@ -244,13 +244,20 @@ class CallGuard(grpc.aio.ServerInterceptor):
         limits: Limits,
         abort: Abort,
         answer_bytes_max: Mapping[str, Callable[[Any], int]],
+        observe_refused: Callable[[str, RequestError], None] = lambda method, error: None,
     ) -> None:
         """`answer_bytes_max` tells of a request how large its answer may be, for methods whose answers may be large:
-        work for an answer that there is no room for is not begun.
+        work for an answer that there is no room for is not begun. `observe_refused` is told of every call that ends with
+        an error.
         """
         self._answer_bytes_max = answer_bytes_max
         self._abort = abort
         self._message_bytes_max = limits.grpc_message_bytes_max
+        self.received_bytes = 0
+        """Of requests, ever."""
+        self.sent_bytes = 0
+        """Of answers, ever."""
+        self.observe_refused = observe_refused
         self.receiving = Room(loop, limits.receiving_bytes_max, "requests on their way in")
         self.unsent = Room(loop, limits.unsent_bytes_max, "answers that are not read")
         self.unary_calls = Room(loop, UNARY_CALLS_MAX, "calls")
@@ -285,6 +292,17 @@ class CallGuard(grpc.aio.ServerInterceptor):
             self._places[method] = room
         return room
 
+    def rooms(self) -> dict[str, Room]:
+        """Every room that calls share, by the name it has in the metrics."""
+        return {
+            "receiving": self.receiving,
+            "unsent": self.unsent,
+            "unary_calls": self.unary_calls,
+            "polls": self._places[POLL],
+            "append_streams": self._places[APPEND_STREAM],
+            "watches": self._places[WATCH],
+        }
+
     def _guarded(self, method: str, handler: Handler) -> Handler:
         room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
         serve = self._stream if handler.request_streaming else self._call
@@ -292,6 +310,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def guarded(_: object, context: Context) -> None:
             error = await self._run(serve, method, handler, context, room)
             if error is not None:
+                self.observe_refused(method, error)
                 await self._refuse(context, error)
 
         # to gRPC all methods look alike: bytes in, bytes out, when we say so
@@ -375,7 +394,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
             raise self.receiving.refusal() from None
         finally:
             self.receiving.give_back(hold)
-        return None if raw is grpc.aio.EOF else cast("bytes", raw)
+        if raw is grpc.aio.EOF:
+            return None
+        self.received_bytes += len(cast("bytes", raw))
+        return cast("bytes", raw)
 
     async def _room_for(self, context: Context, answer: Message) -> Hold:
         """A small answer waits for room; a large one is refused, for it would wait in memory."""
@@ -390,6 +412,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         A client that has none for long loses its connection when others need the memory.
         """
         hold.is_sending = place.is_sending = True
+        self.sent_bytes += len(data)
         try:
             await context.write(data)
         finally:
@@ -438,6 +461,7 @@ class _Sender:
         """The client's messages."""
         while (raw := await self._context.read()) is not grpc.aio.EOF:
             self._room.touch(self._place)
+            self._guard.received_bytes += len(cast("bytes", raw))
             yield _parsed(self._handler, cast("bytes", raw))
             await self._unanswered.acquire()
 
@@ -462,8 +486,3 @@ def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message
 def _bytes(handler: Handler, answer: Any) -> bytes:  # noqa: ANN401 -- any message
     serialize = cast("Callable[[Any], bytes]", handler.response_serializer)
     return serialize(answer)
-
-
-def rooms(guard: CallGuard) -> Mapping[str, Room]:
-    """All rooms by name, for whoever measures."""
-    return {"receiving": guard.receiving, "unsent": guard.unsent, "unary": guard.unary_calls, **guard._places}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -111,16 +112,18 @@ class Engine:
         self._clock = clock
         self._random = random
         self._settings = raft_settings or RaftSettings()
+        self._led: set[GroupId] = set()
+        """Groups led here, for counting what is lost."""
         self._dirty: list[Group[StateMachine]] = []
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
         self._inbound = InboundBytes()
         self._receiver = SnapshotReceiver(limits.snapshot_bytes_max)
         self.leadership = LeadershipTable(owner.on_leadership_row)
-        self.publisher = LeadershipPublisher(self.leadership, self.groups, transport)
+        self.publisher = LeadershipPublisher(loop, self.leadership, self.groups, transport, timing)
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
         self.campaigns = Campaigns(loop, self, self.commits, self.groups, limits, timing, uniform)
-        self._snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
+        self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
         self._heartbeats = Heartbeats(self, self.groups, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
@@ -160,7 +163,8 @@ class Engine:
         group = Group(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
         group.durable_state_index = restored.state_index
         group.durable_membership = restored.membership
-        core.snapshot_meta = lambda: self._snapshots.meta(group)
+        group.leaderless_since = self.loop.time()
+        core.snapshot_meta = lambda: self.snapshots.meta(group)
         self.groups[key.group_id] = group
         self.mark_dirty(group)
         return group
@@ -170,6 +174,7 @@ class Engine:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.close()
+            self._led.discard(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
         return group
@@ -228,6 +233,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ the pass
 
     def _pass(self) -> None:
+        began_at = time.perf_counter()
         self._pass_scheduled = False
         dirty, self._dirty = self._dirty, []
         for group in dirty:
@@ -236,6 +242,7 @@ class Engine:
         self._heartbeats.flush()
         self.publisher.publish_changes()
         self._transport.flush()
+        self.counters.pass_seconds.observe(time.perf_counter() - began_at)
 
     def guarded(
         self, group: Group[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
@@ -292,7 +299,7 @@ class Engine:
         else:
             self._inbound.total -= inbound_bytes
             if ready.append is not None:
-                self._snapshots.install(group, ready.append)
+                self.snapshots.install(group, ready.append)
         if ready.apply:
             group.apply(ready.apply)
         if ready.role_change is not None:
@@ -307,9 +314,15 @@ class Engine:
             self.campaigns.leave_gate(group.group_id)
         if change.role is Role.CANDIDATE:
             self.counters.elections_total += 1
+        group.leaderless_since = None if change.leader_id else self.loop.time()
         if change.role is Role.LEADER:
+            self._led.add(group.group_id)
+            self.counters.elections_won_total += 1
             log.info("leader_elected", group_id=group.group_id, replica_id=group.replica_id, term=change.term)
         else:
+            if group.group_id in self._led:
+                self._led.remove(group.group_id)
+                self.counters.leaderships_lost_total += 1
             group.fail_waiters()
             if change.leader_id:
                 group.forget_reads()
@@ -329,7 +342,7 @@ class Engine:
     def send(self, group: Group[StateMachine], message: Message) -> None:
         """See `EngineHost`."""
         if isinstance(message, InstallSnapshot):
-            self._snapshots.send(group, message)
+            self.snapshots.send(group, message)
             return
         node_id = group.node_of(message.target)
         channel = Channel.APPEND if isinstance(message, AppendRequest) else Channel.CONTROL
@@ -383,6 +396,7 @@ class Engine:
 
     def on_peer_down(self, node_id: NodeId) -> None:
         """The connection to a peer is gone: what it was sending is given up."""
+        self.publisher.on_peer_down(node_id)
         self._receiver.forget_peer(node_id)
 
     # ------------------------------------------------------------------------------------------------ ticks

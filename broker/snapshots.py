@@ -60,7 +60,16 @@ class Snapshots:
         self._store = store
         self._writers = writers
         self._transport = transport
+        self.sent_total = 0
+        """Snapshots streamed to the end."""
+        self.installed_total = 0
+        """Snapshots that replaced a replica's state here."""
         self._sender = SnapshotSender(loop, transport, store, readers, limits, self._on_streamed, host.break_group)
+
+    @property
+    def streams(self) -> int:
+        """Snapshots being sent now."""
+        return self._sender.streams
 
     # ------------------------------------------------------------------------------------------------ sending
 
@@ -101,6 +110,7 @@ class Snapshots:
 
     def _on_streamed(self, group: Group[StateMachine], target: ReplicaId, is_sent: bool) -> None:
         group.snapshots_in_progress -= 1
+        self.sent_total += is_sent
         if not group.is_closed:
             self._host.guarded(group, group.core.report_snapshot, target, is_sent)
             self._host.mark_dirty(group)
@@ -160,6 +170,7 @@ class Snapshots:
         self, group: Group[StateMachine], work: AppendWork, meta: SnapshotMeta, rows: list[tuple[bytes, bytes]]
     ) -> None:
         group.machine.restore(rows, meta.state_index)
+        self.installed_total += 1
         group.durable_state_index = meta.state_index
         group.durable_membership = meta.membership
         group.pending_truncation = None

@@ -38,7 +38,7 @@ from raftmq.fsm.topic_config import (
     effective_config_texts,
 )
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId
 
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
@@ -220,15 +220,15 @@ class AdminService:
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
         """The cluster as this node sees it."""
         host, group, metadata = self._host, self._host.metadata, self._metadata
-        leader_node_id, _, term = host.leader_hint(METADATA_GROUP_ID)
+        leader = leader_message(host, METADATA_GROUP_ID)
         group_ids = [group_id for topic in metadata.topics() for group_id in topic.group_ids]
-        leaders = Counter(host.leader_hint(GroupId(group_id))[0] for group_id in group_ids)
+        leaders = Counter(leader_message(host, group_id).node_id for group_id in group_ids)
         voters = group.core.membership.voters
         return pb.DescribeClusterResponse(
             cluster_id=host.cluster_id,
             answering_node_id=host.node_id,
-            metadata_leader_node_id=leader_node_id,
-            metadata_term=max(term, group.term),
+            metadata_leader_node_id=leader.node_id,
+            metadata_term=max(leader.leader_epoch, group.term),
             metadata_revision=metadata.applied_index,
             nodes=[
                 pb.ClusterNode(
@@ -236,13 +236,13 @@ class AdminService:
                     is_metadata_voter=node.metadata_replica_id in voters,
                     is_connected=host.is_connected(NodeId(node.node_id)),
                     replica_count=metadata.replica_count_of_node(node.node_id),
-                    leader_count=leaders[NodeId(node.node_id)],
+                    leader_count=leaders[node.node_id],
                 )
                 for node in metadata.nodes()
             ],
             topic_count=metadata.topic_count,
             partition_count=len(group_ids),
-            partitions_without_leader=leaders[NodeId(0)],
+            partitions_without_leader=leaders[NO_NODE],
         )
 
     # ------------------------------------------------------------------------------------------------ helpers
