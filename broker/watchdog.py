@@ -38,6 +38,8 @@ class Watchdog:
         """The loop's latest measured lag."""
         self._largest: deque[tuple[float, float]] = deque(maxlen=_WINDOW_PARTS + 1)
         """(begin of a second, largest lag in it), by `time.monotonic`."""
+        self._turned = threading.Event()
+        """Set when the loop ran the probe under way."""
         self._asked_at: float | None = None
         """When the probe under way was sent; None between probes."""
         self._dumped_at = float("-inf")
@@ -49,6 +51,7 @@ class Watchdog:
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
+        self._turned.set()  # the loop that stops us answers no probe meanwhile
         if self._thread.is_alive():  # a node that could not bind its ports never started it
             self._thread.join(timeout=1)
 
@@ -61,7 +64,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stop.wait(_PROBE_SECONDS):
-            turned = threading.Event()
+            turned = self._turned = threading.Event()
             asked_at = self._asked_at = time.monotonic()
             try:
                 self._loop.call_soon_threadsafe(turned.set)
