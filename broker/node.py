@@ -75,7 +75,7 @@ class Node:
         disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
         disk.prepare_opening()
         self.registry = Registry(config.data_dir / "node.mdb")
-        self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes)
+        self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes, spare_bytes=disk.spare_bytes)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
         self._random = random.Random()
         self.writers = WriterThreads(

@@ -88,6 +88,8 @@ class Harness:
         self.hold_leadership = False
         self.refusal: RequestError | None = None
         self.reasons: list[NotReady] = []
+        self.leaderless: set[GroupId] = set()
+        """Groups whose leader is gone without a word."""
         self._topology_version = 0
         self.reads_in_thread = 0
         self._held: list[tuple[Group[StateMachine], AppendWork]] = []
@@ -275,7 +277,7 @@ class Harness:
         return self.reasons
 
     def is_led(self, group_id: GroupId) -> bool:
-        return self.leader_hint(group_id)[0] != 0
+        return group_id not in self.leaderless and self.leader_hint(group_id)[0] != 0
 
     def note_damage(self, key: ReplicaKey) -> None:
         self.damage_noted.append(key)
