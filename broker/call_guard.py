@@ -28,11 +28,13 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_slow_reader_pace: Final = LogPace(10.0)
 STANDSTILL_SECONDS: Final = 1.0
 """Who has not moved for so long may be asked to make room."""
 RETRY_MS: Final = 200
@@ -202,7 +204,8 @@ def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
     """Close the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server."""
     address = peer_address(peer)
     if address is not None:
-        log.warning("slow_reader_disconnected", peer=peer)
+        if _slow_reader_pace.is_due():  # whoever reads nothing must not choose how much we log
+            log.warning("slow_reader_disconnected", peer=peer)
         loop.run_in_executor(None, close_connections_to, *address)
 
 

@@ -20,6 +20,7 @@ from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.inbound_bytes import InboundBytes
 from raftmq.broker.limits import Timing
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.truncated_rows import TruncatedRows
 from raftmq.broker.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
@@ -69,6 +70,7 @@ class Commits:
         self._timing = timing
         self._inbound = inbound
         self._counters = counters
+        self._space_pace = LogPace()
         self._truncated_rows = TruncatedRows(loop, host, store, writers)
 
     def close(self) -> None:
@@ -131,7 +133,8 @@ class Commits:
             group = write.group
             if completion.error is not None:
                 # prevented by the reserve; if it happens all the same the write waits for space, in order
-                log.warning("write_waits_for_space", group_id=group.group_id, reason=str(completion.error))
+                if self._space_pace.is_due(group.group_id):
+                    log.warning("write_waits_for_space", group_id=group.group_id, reason=str(completion.error))
                 self._loop.call_later(SPACE_RETRY_SECONDS, self._submit_again, write)
                 continue
             self._inbound.total -= write.inbound_bytes

@@ -29,6 +29,7 @@ from raftmq.broker.inbound_bytes import InboundBytes
 from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_codec import FrameType, decode_beats, decode_leadership, decode_message, encode_message
 from raftmq.broker.peer_transport import Channel, Transport
 from raftmq.broker.recent_entries import RecentEntriesBudget
@@ -112,6 +113,8 @@ class Engine:
         self._clock = clock
         self._random = random
         self._settings = raft_settings or RaftSettings()
+        self._postponed_pace = LogPace()
+        self._unexpected_pace = LogPace()
         self._led: set[GroupId] = set()
         """Groups led here, for counting what is lost."""
         self._dirty: list[Group[StateMachine]] = []
@@ -254,7 +257,8 @@ class Engine:
             action(*arguments)
         except StorageUnavailableError as error:
             # nothing was changed: as if the message had been lost
-            log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
+            if self._postponed_pace.is_due(group.group_id):
+                log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
         except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
             self.break_group(group, error)
 
@@ -370,7 +374,8 @@ class Engine:
                 if whole is not None:
                     self.on_message(node_id, whole.group_id, whole.message)
             case _:
-                log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
+                if self._unexpected_pace.is_due((node_id, frame_type)):
+                    log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
 
     def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
         """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""

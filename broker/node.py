@@ -25,6 +25,7 @@ from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing, within_this_process
 from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import FrameType
@@ -130,6 +131,7 @@ class Node:
         self.http_address = ""
         self._forming: Forming | None = None
         """None until the ports are bound."""
+        self._space_pace = LogPace()
         self._is_caught_up = False
         self._is_stopping = False
         self._stopped = asyncio.Event()
@@ -254,7 +256,8 @@ class Node:
             try:
                 await self.replicas.reconcile(self._metadata.require().machine, self.node_id)
             except (StorageFullError, StorageUnavailableError) as error:
-                log.error("replica_waits_for_space", reason=str(error))
+                if self._space_pace.is_due(str(error)):
+                    log.error("replica_waits_for_space", reason=str(error))
                 self.loop.call_later(CHECK_SECONDS, self._metadata_changed.set)
             self._bump_topology()
 

@@ -361,7 +361,8 @@ class _Link:
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_refused(self.node_id)
             except FrameError as error:
-                if str(error) != refusal:  # again and again until somebody acts: said once
+                # again and again until somebody acts, and on each channel: said once
+                if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=refusal)
             except (OSError, TimeoutError) as error:

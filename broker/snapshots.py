@@ -16,6 +16,7 @@ from raftmq.broker.commits import SPACE_RETRY_SECONDS, Commits
 from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_transport import Transport
 from raftmq.broker.snapshot_streams import SnapshotSender
 from raftmq.broker.writers import Writers
@@ -60,6 +61,7 @@ class Snapshots:
         self._store = store
         self._writers = writers
         self._transport = transport
+        self._space_pace = LogPace()
         self.sent_total = 0
         """Snapshots streamed to the end."""
         self.installed_total = 0
@@ -153,7 +155,8 @@ class Snapshots:
             return
         if isinstance(error, StorageFullError):
             # the replica is as it was: like any write it waits for space
-            log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
+            if self._space_pace.is_due(group.group_id):
+                log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
             self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, group, work)
         elif isinstance(error, ReplicaStorageError) and not isinstance(error, CommitFailedError):
             self._host.break_group(group, error)

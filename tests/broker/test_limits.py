@@ -73,8 +73,8 @@ async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes
         machine = node.metadata.machine
         counts = [machine.replica_count_of_node(number) for number in (1, 2, 3)]
         assert counts == [10, 1, 19]
+        create = pb.CreateTopicRequest(name="more", partitions=1, replication_factor=2)
         with pytest.raises(RequestError) as refused:
-            create = pb.CreateTopicRequest(name="more", partitions=1, replication_factor=2)
             await node.admin.create_topic(create, node.call())
         assert refused.value.code == pb.TOO_MANY_PARTITIONS
         message = refused.value.detail.message

@@ -69,7 +69,7 @@ class Nodes:
         with contextlib.suppress(asyncio.CancelledError, RequestError):
             await starting
         if node.peer_address:
-            listened = {
+            listened: dict[str, object] = {
                 "listen": node.client_address,
                 "peer_listen": node.peer_address,
                 "http_listen": node.http_address,
