@@ -29,11 +29,13 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_slow_reader_pace: Final = LogPace(10.0)
 STANDSTILL_SECONDS: Final = 1.0
 """Who has not moved for so long may be asked to make room."""
 _PACE_SECONDS: Final = 0.05
@@ -94,7 +96,7 @@ class Room:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
         self._loop = loop
-        self._size_max = size_max
+        self.size_max = size_max
         self._what = what
         self._holds: OrderedDict[Hold, None] = OrderedDict()
         self._leaving: set[Hold] = set()
@@ -177,14 +179,14 @@ class Room:
         """Make room without taking it. Raises as `take`."""
         now = self._loop.time()
         leaving = sum(hold.size for hold in self._leaving)
-        while self._holds and self.size - leaving + size > self._size_max:
+        while self._holds and self.size - leaving + size > self.size_max:
             longest = next(iter(self._holds))
             if now - longest.moved_at < STANDSTILL_SECONDS:
                 break
             if longest.is_sending:
                 leaving += longest.size
             self._evict(longest)
-        if self.size and self.size + size > self._size_max:
+        if self.size and self.size + size > self.size_max:
             raise self.refusal()
 
     def _evict(self, hold: Hold) -> None:
@@ -234,7 +236,8 @@ def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
     """Close the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server."""
     address = peer_address(peer)
     if address is not None:
-        log.warning("slow_reader_disconnected", peer=peer)
+        if _slow_reader_pace.is_due():  # whoever reads nothing must not choose how much we log
+            log.warning("slow_reader_disconnected", peer=peer)
         loop.run_in_executor(None, close_connections_to, *address)
 
 
@@ -276,13 +279,20 @@ class CallGuard(grpc.aio.ServerInterceptor):
         limits: Limits,
         abort: Abort,
         answer_bytes_max: Mapping[str, Callable[[Any], int]],
+        observe_refused: Callable[[str, RequestError], None] = lambda method, error: None,
     ) -> None:
         """`answer_bytes_max` tells of a request how large its answer may be, for methods whose answers may be large:
-        work for an answer that there is no room for is not begun.
+        work for an answer that there is no room for is not begun. `observe_refused` is told of every call that ends with
+        an error.
         """
         self._answer_bytes_max = answer_bytes_max
         self._abort = abort
         self._message_bytes_max = limits.grpc_message_bytes_max
+        self.received_bytes = 0
+        """Of requests, ever."""
+        self.sent_bytes = 0
+        """Of answers, ever."""
+        self.observe_refused = observe_refused
         self.receiving = Room(loop, limits.receiving_bytes_max, "requests on their way in")
         self.unsent = Room(loop, limits.unsent_bytes_max, "answers that are not read")
         self.unary_calls = Room(loop, UNARY_CALLS_MAX, "calls")
@@ -317,6 +327,17 @@ class CallGuard(grpc.aio.ServerInterceptor):
             self._places[method] = room
         return room
 
+    def rooms(self) -> dict[str, Room]:
+        """Every room that calls share, by the name it has in the metrics."""
+        return {
+            "receiving": self.receiving,
+            "unsent": self.unsent,
+            "unary_calls": self.unary_calls,
+            "polls": self._places[POLL],
+            "append_streams": self._places[APPEND_STREAM],
+            "watches": self._places[WATCH],
+        }
+
     def _guarded(self, method: str, handler: Handler) -> Handler:
         room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
         if not handler.request_streaming and not handler.response_streaming:
@@ -324,6 +345,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
             async def guarded_call(_: object, context: Context) -> bytes | None:
                 outcome = await self._run(self._call, method, handler, context, room)
                 if isinstance(outcome, RequestError):
+                    self.observe_refused(method, outcome)
                     await self._refuse(context, outcome)
                     return None
                 return outcome
@@ -336,6 +358,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def guarded(_: object, context: Context) -> None:
             outcome = await self._run(serve, method, handler, context, room)
             if isinstance(outcome, RequestError):
+                self.observe_refused(method, outcome)
                 await self._refuse(context, outcome)
 
         # to gRPC all these methods look alike: bytes in, bytes out, when we say so
@@ -422,7 +445,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
             raise self.receiving.refusal() from None
         finally:
             self.receiving.give_back(hold)
-        return None if raw is grpc.aio.EOF else cast("bytes", raw)
+        if raw is grpc.aio.EOF:
+            return None
+        self.received_bytes += len(cast("bytes", raw))
+        return cast("bytes", raw)
 
     async def _room_for(self, context: Context, answer: Message) -> Hold:
         """A small answer waits for room; a large one is refused, for it would wait in memory."""
@@ -437,6 +463,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         A client that has none for long loses its connection when others need the memory.
         """
         hold.is_sending = place.is_sending = True
+        self.sent_bytes += len(data)
         try:
             await context.write(data)
         finally:
@@ -485,6 +512,7 @@ class _Sender:
         """The client's messages."""
         while (raw := await self._context.read()) is not grpc.aio.EOF:
             self._room.touch(self._place)
+            self._guard.received_bytes += len(cast("bytes", raw))
             yield _parsed(self._handler, cast("bytes", raw))
             await self._unanswered.acquire()
 

@@ -9,6 +9,7 @@ leaves as a status with an `ErrorDetail`; an unexpected exception is the caller'
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -23,9 +24,9 @@ from grpc_reflection.v1alpha import reflection
 from raftmq.broker.call_guard import POLL, CallGuard
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
 from raftmq.broker.grpc_hardening import quiet_grpc, start_server
-from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_metrics import CANCELLED, OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal, Right
@@ -184,20 +185,21 @@ class _Adapter:
         request: RequestT,
         context: Context,
     ) -> ResponseT:
-        started = self._loop.time()
+        started = time.perf_counter()  # a loop's clock may stand still within one turn
         try:
             response = await answer(request, self.call(context))
         except RequestError as error:
             failure = error
         except asyncio.CancelledError:
-            self._metrics.observe(method, "CANCELLED", self._loop.time() - started)
+            self._metrics.observe(method, CANCELLED, time.perf_counter() - started)
             raise
         except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach gRPC's own handling
             failure = internal_error(method, error)
         else:
-            self._metrics.observe(method, "OK", self._loop.time() - started)
+            self._metrics.observe(method, OK, time.perf_counter() - started)
             return response
-        self._metrics.observe(method, pb.ErrorCode.Name(failure.code), self._loop.time() - started)
+        self._metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
+        failure.is_counted = True
         raise failure
 
     async def stream(
@@ -316,12 +318,11 @@ class GrpcServer:
         self.forwarder = forwarder or GrpcForwarder()
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
-        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader))
+        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         self.admin = AdminService(host, locator, leader)
         self.nodes = NodesService(host, leader)
         self.topology = TopologyService(host)
-        self.metrics.queue = self.queue
-        self.metrics.topology = self.topology
+        self.guard = CallGuard(host.loop, host.limits, _abort, {POLL: self._poll_bytes_max}, self._observe_refused)
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
@@ -342,7 +343,6 @@ class GrpcServer:
                 f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
                 "or set allow_insecure_remote",
             )
-        self.guard = CallGuard(self._host.loop, self._host.limits, _abort, {POLL: self._poll_bytes_max})
         quiet_grpc()
         server = grpc.aio.server(
             interceptors=(SecurityInterceptor(self._authenticate), self.guard),
@@ -376,6 +376,13 @@ class GrpcServer:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
         await self.forwarder.close()
+
+    def _observe_refused(self, path: str, error: RequestError) -> None:
+        """A call ended with an error: count it unless its handler's adapter did."""
+        if not error.is_counted:
+            service, _, method = path.lstrip("/").partition("/")
+            is_ours = service.startswith("raftmq.")
+            self.metrics.count(method if is_ours else f"{service}/{method}", pb.ErrorCode.Name(error.code))
 
     def _poll_bytes_max(self, request: pb.PollRequest) -> int:
         bytes_max = self._host.limits.poll_bytes_max

@@ -205,6 +205,7 @@ class _Inbound(_FrameProtocol):
         self._server = server
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
+        self._channel: Channel | None = None
         self._reserved = 0
         self.heard_at = 0.0
         """Loop time of the last bytes."""
@@ -216,6 +217,8 @@ class _Inbound(_FrameProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._server.loop.time()
+        if self._channel is not None:
+            self._server.received_bytes[self._channel] += nbytes
         super().buffer_updated(nbytes)
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
@@ -237,7 +240,7 @@ class _Inbound(_FrameProtocol):
         self._node_id = NodeId(hello.node_id)
         self._frame_bytes_max = self._server.limits.frame_bytes_max
         self._buffer_bytes_wanted = _READ_BUFFER_BYTES
-        channel = Channel(hello.channel)
+        channel = self._channel = Channel(hello.channel)
         self._server.promote(self, self._node_id, channel)
         answer = self._server.handler.hello(self._node_id, channel)
         self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
@@ -346,10 +349,18 @@ class _Link:
         return True
 
     def flush(self) -> None:
-        parts, self.pending, self.pending_bytes = self.pending, [], 0
+        parts, size = self.pending, self.pending_bytes
+        self.pending, self.pending_bytes = [], 0
         transport = self.open_transport
         if transport is not None:
+            self._owner.sent_bytes[self.channel] += size
             transport.writelines(parts)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Waiting here and in the connection."""
+        transport = self.open_transport
+        return self.pending_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
 
     async def _run(self) -> None:
         delay = self._owner.timing.reconnect_min_seconds
@@ -361,7 +372,8 @@ class _Link:
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_refused(self.node_id)
             except FrameError as error:
-                if str(error) != refusal:  # again and again until somebody acts: said once
+                # again and again until somebody acts, and on each channel: said once
+                if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     self._say_refused(refusal)
             except (OSError, TimeoutError) as error:
@@ -448,6 +460,10 @@ class PeerTransport:
         self._inbound: dict[tuple[NodeId, Channel], _Inbound] = {}
         """Those that have: one for each channel of a node, the newest."""
         self._read_buffer_bytes = 0
+        self.sent_bytes = dict.fromkeys(Channel, 0)
+        """Handed to the connections, ever."""
+        self.received_bytes = dict.fromkeys(Channel, 0)
+        """Received from greeted peers, ever."""
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
@@ -470,6 +486,28 @@ class PeerTransport:
     def inbound_connections(self) -> int:
         """Connections that others opened, greeted or not."""
         return len(self._handshakes) + len(self._inbound)
+
+    @property
+    def handshakes(self) -> int:
+        """Inbound connections that have not said who they are."""
+        return len(self._handshakes)
+
+    @property
+    def read_buffer_bytes(self) -> int:
+        """Of all inbound connections together."""
+        return self._read_buffer_bytes
+
+    def connections(self) -> dict[NodeId, bool]:
+        """Every peer this node keeps connections to, and whether the control channel is up."""
+        return {
+            node_id: link.open_transport is not None
+            for (node_id, channel), link in self._links.items()
+            if channel is Channel.CONTROL
+        }
+
+    def unsent_bytes_max(self) -> int:
+        """What waits to be taken by the peer channel with the most."""
+        return max((link.unsent_bytes for link in self._links.values()), default=0)
 
     def admit(self, inbound: _Inbound) -> None:
         """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:

@@ -69,6 +69,11 @@ class SnapshotSender:
         self._ids = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def streams(self) -> int:
+        """Snapshots being sent now."""
+        return len(self._tasks)
+
     def is_full(self, group_id: GroupId) -> bool:
         """Whether a new stream would have to wait (metadata never does)."""
         return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max

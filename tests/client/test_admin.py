@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from raftmq import errors
 from raftmq.client.admin import Admin
+from raftmq.client.batch_codec import encode_body
 from raftmq.client.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -68,6 +69,34 @@ async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
             partitions[0]: 4,
             partitions[1]: 10,
         }
+
+
+async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_written_since(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """A client that repeated the -1 itself would delete records whose writer was never asked."""
+    cluster.create_topic("t")
+    partition = cluster.topics["t"].partitions[0]
+    partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
+    node = cluster.nodes[1]
+    delete = node.DeleteRecords
+    requests: list[list[int]] = []
+
+    async def lose_the_first_answer(request, context):
+        requests.append([part.before_offset for part in request.partitions])
+        if len(requests) == 1:
+            partition.append(encode_body([b"new"] * 5, None, 1).seal(), 1)
+            await abort(context, detail(pb.REQUEST_TIMED_OUT))
+        return await delete(request, context)
+
+    monkeypatch.setattr(node, "DeleteRecords", lose_the_first_answer)
+    await node.stop()
+    await node.start()  # its methods are looked up when it starts
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        starts = await admin.delete_records({TopicPartition("t", 0): -1})
+    assert requests == [[10], [10]]
+    assert starts == {TopicPartition("t", 0): 10}
+    assert (partition.log_start, partition.end) == (10, 15)
 
 
 async def test_the_cluster_is_described(cluster: FakeCluster):
