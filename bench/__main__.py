@@ -145,7 +145,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"JSON (default {DEFAULT_OUTPUT})")
     arguments = parser.parse_args(words)
-    arguments.only = arguments.only or [n for n in NAMES if not (arguments.quick and n == "partitions_1000")]
+    arguments.only = arguments.only or [name for name in NAMES if not (arguments.quick and name == "partitions_1000")]
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     if arguments.rounds < 1:
         parser.error("--rounds is at least 1")

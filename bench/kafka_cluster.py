@@ -9,6 +9,7 @@ scripts. The client libraries are optional imports. Nothing is downloaded, nothi
 """
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -46,7 +47,9 @@ BATCH_BYTES = 512 * 1024
 """As RaftMQ's producer has it by default."""
 QUEUED_RECORDS_MAX = 1_000_000
 READ_RECORDS_MAX = 20_000
-READ_WAIT_SECONDS = 60.0
+CONSUME_RECORDS_MAX = 1000
+CONSUME_SECONDS = 0.5
+FLUSH_SECONDS = 60.0
 FLUSHES: Mapping[str, Mapping[str, str]] = {"default": {}, "fsync": {"flush.messages": "1"}}
 """Name of the variant → topic configuration."""
 
@@ -82,7 +85,8 @@ def find_installation(environment: Mapping[str, str]) -> Installation:
     ]
     if not versions:
         raise UnavailableError(f"Kafka is left out: KAFKA_HOME is {home}, which has no libs/kafka_2.*.jar")
-    java = shutil.which("java", path=f"{environment.get('JAVA_HOME', '')}/bin:{environment.get('PATH', '')}")
+    java_home = environment.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{java_home}/bin" if java_home else environment.get("PATH", ""))
     if java is None:
         raise UnavailableError("Kafka is left out: install a Java runtime, or set JAVA_HOME")
     if not any(find_spec(name) for name in ("aiokafka", "confluent_kafka")):
@@ -145,12 +149,14 @@ def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
                 kafka.command("StorageTool", "format", "-t", cluster_id, "-c", str(properties)),
                 check=True,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # the jars alone have no logger to say less with
                 cwd=servers.directory,
                 timeout=START_SECONDS,
             )
             servers.start(f"broker-{node}", kafka.command("Kafka", str(properties), options=SERVER_OPTIONS))
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
         systems = _systems(kafka, addresses)
+        servers.wait_listening(ports[:3], START_SECONDS)
         asyncio.run(_wait_serving(systems[0].connect, servers))
         yield systems
 
@@ -201,6 +207,7 @@ class AiokafkaClient(Client):
     def __init__(self, addresses: str, config: Mapping[str, str]) -> None:
         self._addresses = addresses
         self._config = dict(config)
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it retries what it warns of
         self._library: Any = import_module("aiokafka")  # an optional import: it has no types here
         self._admin_library: Any = import_module("aiokafka.admin")  # the same
         self._admin: Any = None  # the same
@@ -283,7 +290,8 @@ class ConfluentClient(Client):
         self._servers = {"bootstrap.servers": addresses}
         self._config = dict(config)
         self._library: Any = import_module("confluent_kafka")  # an optional import: it has no types here
-        self._admin: Any = import_module("confluent_kafka.admin")  # the same
+        self._admin_library: Any = import_module("confluent_kafka.admin")  # the same
+        self._admin: Any = self._admin_library.AdminClient(self._servers)  # the same; lives as long as its futures
         self._producer: Any = self._library.Producer(  # the same
             {
                 **self._servers,
@@ -297,16 +305,16 @@ class ConfluentClient(Client):
         )
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        new = self._admin.NewTopic(topic, partitions, 3, config=self._config)
-        for future in self._admin.AdminClient(self._servers).create_topics([new]).values():
+        new = self._admin_library.NewTopic(topic, partitions, 3, config=self._config)
+        for future in self._admin.create_topics([new]).values():
             future.result(30)
 
     async def delete_topic(self, topic: str) -> None:
-        for future in self._admin.AdminClient(self._servers).delete_topics([topic]).values():
+        for future in self._admin.delete_topics([topic]).values():
             future.result(30)
 
     async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
-        self._producer.list_topics(topic, timeout=30)
+        before = self._count(topic)
         produce, poll = self._producer.produce, self._producer.poll
         started = time.perf_counter()
         for value in islice(cycle(values), count):
@@ -316,10 +324,11 @@ class ConfluentClient(Client):
                     break
                 except BufferError:
                     poll(0.01)
-        left = self._producer.flush(READ_WAIT_SECONDS)
+        left = self._producer.flush(FLUSH_SECONDS)
         seconds = time.perf_counter() - started
-        if left or (kept := self._count(topic)) != count:
-            raise RuntimeError(f"Kafka has {kept if not left else 'not all'} of {count} records")
+        kept = self._count(topic) - before
+        if left or kept != count:
+            raise RuntimeError(f"Kafka has {kept} of {count} records, {left} are not acknowledged")
         return seconds
 
     async def send_one(self, topic: str, value: bytes) -> None:
@@ -333,7 +342,8 @@ class ConfluentClient(Client):
             started = time.perf_counter()
             got = 0
             while got < count:
-                records = consumer.consume(READ_RECORDS_MAX, READ_WAIT_SECONDS if got == 0 else 0.05)
+                # It returns when it has as many as asked for, and else only after the time: so never more than are left.
+                records = consumer.consume(min(CONSUME_RECORDS_MAX, count - got), CONSUME_SECONDS)
                 got += len(records)
                 if any(record.error() for record in records):
                     raise RuntimeError("a record could not be read")
@@ -388,6 +398,9 @@ class JavaClient(Client):
 
     async def delete_topic(self, topic: str) -> None:
         await self._admin.delete_topic(topic)
+
+    async def send_one(self, topic: str, value: bytes) -> None:
+        await self._admin.send_one(topic, value)
 
     async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
         """The tool makes its own random records; only the size of ours counts."""

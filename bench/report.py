@@ -11,7 +11,7 @@ from bench.runner import Failure, Sample
 from bench.workloads import Figure
 
 RAFTMQ = "RaftMQ"
-HEADER = ("workload", "figure", "system", "n", "median", "min – max", "target", "RaftMQ is")
+HEADER: tuple[str, ...] = ("workload", "figure", "system", "n", "median", "min – max", "target", "RaftMQ is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,14 @@ def rows_of(figures: Mapping[str, Sequence[Figure]], samples: Iterable[Sample]) 
     systems: dict[str, None] = {RAFTMQ: None}
     for sample in samples:
         systems[sample.system] = None
-        for name, found in sample.figures.items():
-            values.setdefault((sample.workload, name, sample.system), []).extend(found)
+        for name, measured in sample.figures.items():
+            values.setdefault((sample.workload, name, sample.system), []).extend(measured)
     rows: list[Row] = []
     for workload, known in figures.items():
         for figure in known:
             ours = values.get((workload, figure.name, RAFTMQ))
-            for system in systems:
-                if theirs := values.get((workload, figure.name, system)):
-                    rows.append(_row(workload, figure, system, theirs, ours))
+            found = ((system, values.get((workload, figure.name, system))) for system in systems)
+            rows += [_row(workload, figure, system, theirs, ours) for system, theirs in found if theirs]
     return rows
 
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ import raftmq.testing
 
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 20
+POLL_SECONDS = 0.2
 
 
 class ServerError(RuntimeError):
@@ -33,6 +35,14 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
+
+
+def _is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 class Servers:
@@ -82,6 +92,16 @@ class Servers:
             )
         self._processes[label] = process
         self._tell_guard(f"+{process.pid}")
+
+    def wait_listening(self, ports: Sequence[int], timeout_seconds: float) -> None:
+        """Until each port of 127.0.0.1 takes connections."""
+        deadline = time.monotonic() + timeout_seconds
+        for port in ports:
+            while not _is_listening(port):
+                self.check_running()
+                if time.monotonic() > deadline:
+                    raise ServerError(f"nobody listens on port {port} after {timeout_seconds:.0f} s")
+                time.sleep(POLL_SECONDS)
 
     def check_running(self) -> None:
         for label, process in self._processes.items():

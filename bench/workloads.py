@@ -69,7 +69,7 @@ class Scale:
     read_back: int = 1_500_000
     end_to_end: int = 5000
     warm_up: int = 200
-    """Records sent one at a time before a latency is measured."""
+    """Records sent one at a time before anything is measured: by then everybody knows the topic's leaders."""
 
 
 FULL = Scale()
@@ -111,20 +111,27 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     return {"p50": cuts[49] * 1000, "p99": cuts[98] * 1000}
 
 
+async def warm_up(client: Client, topic: str, scale: Scale) -> None:
+    value = os.urandom(VALUE_BYTES)
+    for _ in range(scale.warm_up):
+        await client.send_one(topic, value)
+
+
 async def produce_100b(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     count = int(scale.produce_100b * share)
+    await warm_up(client, topic, scale)
     return {"rate": count / await client.send_many(topic, random_values(VALUE_BYTES), count)}
 
 
 async def produce_1kib(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     count = int(scale.produce_1kib * share)
+    await warm_up(client, topic, scale)
     return {"rate": count * 1024 / 1e6 / await client.send_many(topic, random_values(1024), count)}
 
 
 async def latency(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     value = os.urandom(VALUE_BYTES)
-    for _ in range(scale.warm_up):
-        await client.send_one(topic, value)
+    await warm_up(client, topic, scale)
     times = []
     for _ in range(scale.latency):
         started = time.perf_counter()
@@ -135,8 +142,7 @@ async def latency(client: Client, topic: str, scale: Scale, share: float) -> dic
 
 async def senders(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     value = os.urandom(VALUE_BYTES)
-    for _ in range(scale.warm_up):
-        await client.send_one(topic, value)
+    await warm_up(client, topic, scale)
 
     async def sender() -> None:
         for _ in range(scale.senders):
@@ -149,7 +155,8 @@ async def senders(client: Client, topic: str, scale: Scale, share: float) -> dic
 
 async def read_back(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     count = int(scale.read_back * share)
-    await client.send_many(topic, random_values(VALUE_BYTES), count)
+    await warm_up(client, topic, scale)
+    await client.send_many(topic, random_values(VALUE_BYTES), count - scale.warm_up)
     return {"rate": count / await client.read_all(topic, count)}
 
 
