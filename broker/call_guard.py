@@ -414,7 +414,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
         # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
         hold.is_sending = place.is_sending = True
         hold.task.add_done_callback(lambda _: self.unsent.give_back(hold))
-        return _bytes(handler, response)
+        data = _bytes(handler, response)
+        self.sent_bytes += len(data)
+        return data
 
     async def _answer_in_many(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
         request = await self._request(handler, context, room, place)
