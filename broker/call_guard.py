@@ -164,7 +164,7 @@ class Room:
     def _wake_one_that_fits(self) -> bool:
         """The newest of those that wait for no more than there is."""
         for woken in islice(reversed(self._waiting), _LOOKED_AT_MAX):
-            if not self.size or self.size + self._waiting[woken] <= self._size_max:
+            if not self.size or self.size + self._waiting[woken] <= self.size_max:
                 del self._waiting[woken]
                 _wake(woken)
                 return True

@@ -398,9 +398,10 @@ class _Link:
     def _say_refused(self, reason: str) -> None:
         if self.channel is not Channel.CONTROL:
             return  # all three are refused for the same reason
-        # while a cluster forms its members learn of it one after the other
-        say = log.info if reason.endswith(NOT_FORMED_REASON) else log.warning
-        say("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+        if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
+            log.info("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+        else:
+            log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
 
     async def _connect(self) -> _Outbound:
         host, _, port = self.address.rpartition(":")

@@ -394,7 +394,8 @@ async def _until_answered(call, body: bytes):
             except grpc.aio.AioRpcError as error:
                 detail = detail_of(error)
                 if detail is None:  # on a busy machine we may be the slow reader
-                    assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
                     continue
                 assert detail.code == pb.THROTTLED
                 assert detail.retriable
