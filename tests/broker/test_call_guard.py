@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import grpc
+import grpc.aio
 import pytest
 from raftmq.broker import call_guard
-from raftmq.broker.call_guard import Room, close_connections_to, peer_address
+from raftmq.broker.call_guard import CallGuard, Room, close_connections_to, peer_address
+from raftmq.broker.grpc_hardening import quiet_grpc
+from raftmq.broker.limits import MIB, Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+
+from tests.hostile import http2
 
 
 class Clock:
@@ -253,3 +260,40 @@ def test_one_connection_is_closed_and_no_other(family):
                 other.recv(1)
             for sock in accepted:
                 sock.close()
+
+
+async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(caplog):
+    """gRPC sends a call's answer after we have returned it, and logs a traceback when the client is gone."""
+    loop = asyncio.get_running_loop()
+    guard = CallGuard(loop, Limits(), _abort, {})
+    answered = asyncio.Event()
+
+    class Queue(pb_grpc.QueueServicer):
+        async def Poll(self, request, context):  # noqa: N802 -- the protocol's name
+            answered.set()
+            return pb.PollResponse(partitions=[pb.PartitionPollResult(batches=[bytes(MIB)])])
+
+    quiet_grpc()
+    server = grpc.aio.server(interceptors=(guard,))
+    pb_grpc.add_QueueServicer_to_server(Queue(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            name = client.getsockname()
+            client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
+            async with asyncio.timeout(30):
+                await answered.wait()
+                while guard.unsent.size < 2 * MIB:  # noqa: ASYNC110 -- gRPC has it now
+                    await asyncio.sleep(0)
+                assert guard.unsent.size > 0, "nobody has read it"
+                assert await asyncio.to_thread(close_connections_to, *name) == 1
+                while guard.unsent.size:  # noqa: ASYNC110 -- gRPC gives it up
+                    await asyncio.sleep(0.01)
+    finally:
+        await server.stop(0)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("grpc")] == []
+
+
+async def _abort(context, error):
+    await context.abort(grpc.StatusCode.UNKNOWN, str(error))
