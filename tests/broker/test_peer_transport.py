@@ -160,8 +160,14 @@ async def test_a_node_of_another_cluster_is_not_connected():
         assert not one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"x"])
 
 
-@pytest.mark.parametrize(("reason", "level"), [("another cluster", "warning"), (NOT_FORMED_REASON, "info")])
-async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(reason, level):
+@pytest.mark.parametrize(
+    ("reason", "name", "level"),
+    [
+        ("another cluster", "peer_refused_connection", "warning"),
+        (NOT_FORMED_REASON, "peer_not_in_a_cluster", "info"),
+    ],
+)
+async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
     """It was said by each of the three channels."""
     async with transport(1) as (one, _, _), transport(2) as (_, two, address):
         refused = asyncio.Queue()
@@ -176,7 +182,7 @@ async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(re
             seen = dict.fromkeys(Channel, 0)
             while min(seen.values()) < 3:  # each was told twice, and the third time shows that it has taken note
                 seen[await asyncio.wait_for(refused.get(), 10)] += 1
-    said = [event for event in events if event["event"] == "peer_refused_connection"]
+    said = [event for event in events if event["event"] == name]
     assert [event["log_level"] for event in said] == [level]
     assert reason in said[0]["reason"]
 
