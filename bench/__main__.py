@@ -34,6 +34,8 @@ PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[Sy
     "kafka": kafka_systems,
     "nats": nats_systems,
 }
+BUSY_LOAD = 0.7
+"""A load average above this means that somebody else is working."""
 QUICK_NOTE = "--quick: the counts are tiny and the figures mean nothing"
 
 
@@ -52,6 +54,8 @@ class Run:
         self._samples: list[Sample] = []
         self._failures: list[Failure] = []
         self._notes: list[str] = [QUICK_NOTE] if self._is_quick else []
+        if (load := load_average()) > BUSY_LOAD:
+            self._notes.append(f"the machine was busy before the run (load average {load:.1f}): measure again in quiet")
         self._figures: dict[str, Sequence[Figure]] = {
             name: WORKLOADS[name].figures if name in WORKLOADS else partitions.figures(PARTITIONS[name])
             for name in self._only

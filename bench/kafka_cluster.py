@@ -287,7 +287,7 @@ class ConfluentClient(Client):
     """confluent-kafka, whose calls block: it is measured only with what has one caller."""
 
     def __init__(self, addresses: str, config: Mapping[str, str]) -> None:
-        self._servers = {"bootstrap.servers": addresses}
+        self._servers = {"bootstrap.servers": addresses, "log_level": 2}  # critical: what it retries is no news
         self._config = dict(config)
         self._library: Any = import_module("confluent_kafka")  # an optional import: it has no types here
         self._admin_library: Any = import_module("confluent_kafka.admin")  # the same
@@ -300,7 +300,6 @@ class ConfluentClient(Client):
                 "linger.ms": LINGER_MS,
                 "batch.size": BATCH_BYTES,
                 "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
-                "log_level": 2,
             }
         )
 
