@@ -33,7 +33,7 @@ class RecordingConsumer:
         self.consumer = consumer
         self.process = process
         self._recorder = recorder
-        self._start = start
+        self._start: Start | None = start
 
     async def start(self) -> None:
         """As `Consumer.start`."""
