@@ -103,7 +103,7 @@ class OpenOperation:
     def __init__(self, recorder: Recorder, process: str, operation: Operation, number: int) -> None:
         self._recorder = recorder
         self.process = process
-        self.operation = operation
+        self.operation: Operation = operation
         self.id = number
         self.is_open = True
 

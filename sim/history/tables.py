@@ -62,16 +62,27 @@ class Log:
 
     def add(self, offsets: Sequence[int], values: Sequence[str], at: int) -> None:
         """Note that an event says so."""
-        known, places = self.values, self.places
+        known = self.values
         for offset, value in zip(offsets, values, strict=True):
             before = known.get(offset)
             if before is None:
                 known[offset] = value
-                places[offset] = at
+                self.places[offset] = at
             elif before != value:
-                others = self.disputed.setdefault(offset, [])
-                if all(other.value != value for other in others):
-                    others.append(Seen(value, at))
+                self._dispute(offset, value, at)
+
+    def add_one(self, offset: int, value: str, at: int) -> None:
+        """The same for one record."""
+        before = self.values.setdefault(offset, value)
+        if before is value:
+            self.places.setdefault(offset, at)
+        elif before != value:
+            self._dispute(offset, value, at)
+
+    def _dispute(self, offset: int, value: str, at: int) -> None:
+        others = self.disputed.setdefault(offset, [])
+        if all(other.value != value for other in others):
+            others.append(Seen(value, at))
 
     def at(self, offset: int) -> list[Seen]:
         """The values at an offset."""
@@ -158,12 +169,10 @@ class TopicOperation:
     error: str | None = None
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct, gc=False):
     """An operation that has begun."""
 
     event: Event
-    at: int
     subject: Send | ReadAll | TopicOperation | None = None
 
 
@@ -244,7 +253,7 @@ class History:
         key = (event.process, event.id)
         if key in self._open:
             raise _Misfit(f"operation {event.id} of {event.process} has begun before")
-        opened = self._open[key] = _Open(event, at)
+        opened = self._open[key] = _Open(event)
         operation = event.operation
         if operation == "send":
             opened.subject = self._begin_send(at, event)
@@ -315,8 +324,9 @@ class History:
         table = self.table(Partition(send.topic, event.partition))
         if event.offset is not None:
             send.offset = event.offset
-            table.acknowledgements.add((event.offset,), (send.value,), at)
-            table.highest_known = max(table.highest_known, event.offset)
+            table.acknowledgements.add_one(event.offset, send.value, at)
+            if event.offset > table.highest_known:
+                table.highest_known = event.offset
 
     def _end_poll(self, at: int, event: Event) -> None:
         if not event.records:
