@@ -7,7 +7,7 @@ identity, then the replica of metadata, then the cluster's id, and only then doe
 from __future__ import annotations
 
 import asyncio
-import uuid as uuid_module
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -70,6 +70,8 @@ class Forming:
         replicas: LocalReplicas,
         metadata: MetadataReplica,
         peers: PeerDirectory,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        new_uuid: Callable[[], str],
     ) -> None:
         self._config = config
         self._version = version
@@ -80,11 +82,13 @@ class Forming:
         self._replicas = replicas
         self._metadata = metadata
         self._peers = peers
+        self._open_channel = open_channel
+        self._new_uuid = new_uuid
 
     async def bootstrap(self) -> None:
         """Form a cluster of one. Identity is durable first, then the replica, then it may speak."""
-        node_uuid = uuid_module.uuid4().hex
-        cluster_id = uuid_module.uuid4().hex
+        node_uuid = self._new_uuid()
+        cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
             self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
@@ -120,7 +124,7 @@ class Forming:
                 "this data directory belongs to no cluster: start with --bootstrap to form one or --join HOST:PORT",
             )
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=uuid_module.uuid4().hex, node_id=self._config.node_id)
+            self._registry.set_identity(uuid=self._new_uuid(), node_id=self._config.node_id)
         answer = await self._register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
         await self._start_as_learner(answer)
@@ -221,7 +225,7 @@ class Forming:
         """Ask one seed after the other; None when none of them could answer now."""
         request = self._request(damaged_metadata_replica)
         for seed in seeds:
-            async with grpc.aio.insecure_channel(seed) as channel:
+            async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
                     answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
