@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
+from raftmq.broker.limits import Timing
 from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.node import Node
 from raftmq.broker.request_error import RequestError
@@ -19,7 +20,7 @@ from raftmq.storage.registry import RegistryError
 from sim.node.disk import Disk
 from sim.node.host import Host
 from sim.node.loop import VirtualLoop
-from sim.node.network import Network
+from sim.node.network import UNACKED_SECONDS, Network
 from sim.node.parts import ProcessEnded, SimParts, WallTime
 from sim.node.tcp import TcpConnector
 
@@ -27,6 +28,29 @@ EPOCH_MS = 1_700_000_000_000
 _RESTART_SECONDS = 0.3
 _METRICS = RequestMetrics()
 """Of all nodes of all runs: nobody reads them, and making them is slow."""
+
+
+class SimConfig(BrokerConfig):
+    """A broker's configuration with the times that cannot be configured scaled as well."""
+
+    def timing(self) -> Timing:
+        """See `BrokerConfig`."""
+        timing = BrokerConfig.timing(self)
+        scale = timing.data_tick_seconds / Timing().data_tick_seconds
+        return replace(
+            timing,
+            refused_campaign_min_seconds=timing.refused_campaign_min_seconds * scale,
+            refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
+            connect_timeout_seconds=0.3,
+            reconnect_min_seconds=0.02,
+            reconnect_max_seconds=0.3,
+            handshake_timeout_seconds=0.6,
+            unacked_data_timeout_seconds=UNACKED_SECONDS,
+            read_index_seconds=0.6,
+            stall_seconds=0.15,
+            shutdown_seconds=3.0,
+            catch_up_seconds=5.0,
+        )
 
 
 class SimNode(Node):
@@ -126,6 +150,8 @@ class Cluster:
         self.settings = settings
         self.trace = trace
         self.machines: dict[str, Machine] = {}
+        self.clients: dict[str, Host] = {}
+        """Of the clients, by name."""
         self.node_class = node_class
         self.parts_class = parts_class
         self.on_process: list[Callable[[Process], None]] = []
@@ -184,7 +210,7 @@ class Cluster:
         settings = self.settings
         others = tuple(m.address for m in self.machines.values() if m is not machine)
         is_first = machine.number == 1 and not machine.wiped_node_id
-        return BrokerConfig(
+        return SimConfig(
             data_dir=Path(machine.name),
             listen=machine.address,
             peer_listen=f"{machine.name}:9401",
@@ -207,7 +233,6 @@ class Cluster:
         try:
             node = self.node_class(config, "0.0", process.parts)
             node.process = process
-            node.timing = self.timing_of(config, node)
             process.node = node
             for listener in self.on_process:
                 listener(process)
@@ -220,10 +245,6 @@ class Cluster:
         self._remove(process, is_power_cut=False, why="ends")
         if not process.is_stopping:
             self._start_later(machine)
-
-    def timing_of(self, config: BrokerConfig, node: SimNode) -> object:
-        """The node's times."""
-        return node.timing
 
     def _start_later(self, machine: Machine) -> None:
         if not machine.keeps_down:
