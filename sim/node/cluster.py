@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -91,6 +92,7 @@ class Process:
         self.host = host
         self.parts = parts
         self.node: SimNode | None = None
+        self.starting: asyncio.Task[None] | None = None
         self.is_ready = False
         self.is_stopping = False
 
@@ -186,10 +188,10 @@ class Cluster:
 
     def start(self, machine: Machine) -> None:
         """Start a broker there; one whose start fails is started again after a while."""
+        machine.keeps_down = False
         if machine.process is not None:
             return
         machine.boot += 1
-        machine.keeps_down = False
         self.network.dark.pop(machine.name, None)
         # every boot's clock starts somewhere else, as a machine's monotonic clock does
         host = Host(machine.name, machine.boot, machine.rate, 1000.0 * machine.number + 100_000.0 * machine.boot)
@@ -236,15 +238,19 @@ class Cluster:
             process.node = node
             for listener in self.on_process:
                 listener(process)
-            await node.start()
-            process.is_ready = True
-            self.trace(f"{machine.name} is ready as node {node.node_id}")
+            process.starting = self.loop.create_task(node.start())
+            try:
+                await process.starting
+            except asyncio.CancelledError:
+                pass  # it was asked to stop
+            else:
+                process.is_ready = True
+                self.trace(f"{machine.name} is ready as node {node.node_id}")
             await node.wait_stopped()
         except (RequestError, ReplicaStorageError, RegistryError, OSError) as error:
             self.trace(f"{machine.name} does not start: {error}")
         self._remove(process, is_power_cut=False, why="ends")
-        if not process.is_stopping:
-            self._start_later(machine)
+        self._start_later(machine)
 
     def _start_later(self, machine: Machine) -> None:
         if not machine.keeps_down:
@@ -283,6 +289,8 @@ class Cluster:
         if process is not None and process.node is not None and not process.is_stopping:
             process.is_stopping = True
             self.trace(f"{machine.name} is asked to stop")
+            if process.starting is not None:
+                process.starting.cancel()
             self.loop.spawn(process.host, process.node.stop())
 
     def freeze(self, machine: Machine) -> None:

@@ -144,8 +144,7 @@ class Nemesis:
         if machine.process is None:
             self._cluster.start(machine)
         else:
-            machine.keeps_down = False
-            machine.process.is_stopping = False  # it starts again when it has stopped
+            machine.keeps_down = False  # it starts again when it has stopped
 
     def _freeze(self) -> None:
         machine = self._pick_leading()

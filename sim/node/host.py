@@ -7,6 +7,7 @@ even a `finally`, as after SIGKILL; a frozen one runs it later, as after SIGSTOP
 from __future__ import annotations
 
 from contextvars import Context, ContextVar, copy_context
+from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ class Host:
         return self.offset + now * self.rate
 
     def to_global(self, local: float) -> float:
-        """The reverse of `local`."""
-        return (local - self.offset) / self.rate
+        """The first time at which its clock says so: a timer that fires early would be set again, for ever."""
+        due = (local - self.offset) / self.rate
+        while self.offset + due * self.rate < local:
+            due = nextafter(due, inf)
+        return due
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.boot}"

@@ -158,7 +158,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             context = copy_context()
         host = context.get(HOST)
         handle = Handle(callback, args, context, host, when)
-        due = when if host is None else (when - host.offset) / host.rate
+        due = when if host is None else host.to_global(when)
         if not self._is_closed:
             heapq.heappush(self._timers, (max(due, self.now), next(self._sequence), handle))
         return handle
