@@ -119,6 +119,8 @@ class Machine:
         self.process: Process | None = None
         self.keeps_down = False
         """Nobody starts it again by itself."""
+        self.is_given_up = False
+        """The operator says that what was on its old disk is lost, whatever that means."""
         self.wiped_node_id = 0
         """The node id that it asks for after its disk was lost."""
 
@@ -222,6 +224,7 @@ class Cluster:
             bootstrap=is_first,
             join=() if is_first else others,
             node_id=machine.wiped_node_id,
+            replace_lost=machine.is_given_up,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             writer_threads=settings.writer_threads,
             metadata_voters=settings.metadata_voters,

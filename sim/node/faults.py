@@ -71,6 +71,10 @@ class Nemesis:
             machine.disk.stalled_until = 0.0
             machine.disk.latency = self._options.disk_latency
             cluster.thaw(machine)
+            if machine.wiped_node_id and not (machine.process is not None and machine.process.is_ready):
+                # a lost replica and its successor, lost as well, count twice: only an operator can say that all is well
+                machine.is_given_up = True
+                cluster.crash(machine)
             cluster.start(machine)
 
     # ------------------------------------------------------------------------------------------------ helpers
@@ -272,6 +276,7 @@ class Nemesis:
             return
         self._did("wipe", machine.name)
         self._cluster.wipe(machine)
+        machine.is_given_up = self._source.random() < 0.5
         self._later(0.1, 1.0, lambda: self._cluster.start(machine))
 
     # ------------------------------------------------------------------------------------------------ the rest

@@ -114,7 +114,7 @@ def draw_options(source: random.Random) -> Options:
 
     machines = choice((3, 3, 3, 4, 5))
     may_lose = chance() < 0.5
-    tick_seconds = choice((0.05, 0.08))
+    tick_seconds = choice((0.06, 0.1))
     producers = choice((2, 3))
     return Options(
         machines=machines,
@@ -139,7 +139,7 @@ def draw_options(source: random.Random) -> Options:
         replication_factor=3 if may_lose or chance() < 0.7 else choice((1, 2)),
         producers=producers,
         consumers=choice((1, 2)),
-        send_every=choice((0.08, 0.12)),
+        send_every=choice((0.15, 0.3)),
         value_bytes_max=choice((40, 200, 2_000)),
         delivery_seconds=choice((1.5, 5.0, 15.0)),
         request_seconds=choice((0.5, 2.0)),

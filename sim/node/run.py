@@ -319,7 +319,7 @@ def run_seed(
     history: Callable[[list[Event]], None] | None = None,
 ) -> Outcome:
     """Run one seed to its verdict; never raises for a defect of what is simulated, unless it is traced."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     undo = build.patch() if build.patch is not None else None
     time_module = accumulator.time
     was_enabled = gc.isenabled()
@@ -360,7 +360,7 @@ def run_seed(
         simulation.digest,
         simulation.loop.steps,
         simulation.loop.now,
-        time.perf_counter() - begun,
+        time.process_time() - begun,
         sum(event.kind == "invoke" for event in simulation.workload.history),
         simulation.checker.acknowledged.count,
         simulation.checker.reads.count,

@@ -57,7 +57,8 @@ class TcpTransport(asyncio.Transport):
         peer = self.peer
         if peer is not None:
             peer.receive(data)
-        self._network.loop.soon(self._pipe.ends[self._side].host, self._drained)
+        if self._is_paused:
+            self._network.loop.soon(self._pipe.ends[self._side].host, self._drained)
 
     def _drained(self) -> None:
         if self._is_paused and self._pipe.ends[self._side].bytes_under_way <= self._high // 4:

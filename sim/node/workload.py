@@ -101,7 +101,7 @@ class Workload:
             transport=self._transport(),
             auto_offset_reset="earliest",
             request_timeout_ms=3000,
-            fetch_max_wait_ms=300,
+            fetch_max_wait_ms=self._source.choice((300, 900)),
             max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
         )
         consumer._resolver.source.seed(self._source.getrandbits(64))
@@ -211,8 +211,9 @@ class Workload:
         until = self._loop.time() + self._source.uniform(3.0, 9.0)
         while not self.is_stopping and self._loop.time() < until:
             try:
-                found = await consumer.getmany(timeout_ms=200, max_records=self._source.choice((5, 1000)))
-                if self._source.random() < 0.02:
+                found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
+                await self._pause(0.05)
+                if self._source.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:
                 self._count(f"poll {type(error).__name__}")
