@@ -25,6 +25,7 @@ from sim.node.invariants.acknowledged import Acknowledged
 from sim.node.invariants.applied_once import AppliedOnce
 from sim.node.invariants.budgets import check_budgets, check_budgets_given_back
 from sim.node.invariants.committed_log import CommittedLog
+from sim.node.invariants.definite_failures import DefiniteFailures
 from sim.node.invariants.durable_answers import check_append_response, check_vote_response, durable_meta
 from sim.node.invariants.exactly_once import ExactlyOnce
 from sim.node.invariants.high_watermark import HighWatermark
@@ -48,6 +49,7 @@ class Checker:
         self.violation: InvariantViolation | None = None
         self.committed = CommittedLog()
         self.exactly_once = ExactlyOnce()
+        self.definite_failures = DefiniteFailures()
         self.acknowledged = Acknowledged(self.committed)
         self.reads = CommittedReads(self.committed)
         self.replica_states = ReplicaStates()
@@ -115,7 +117,9 @@ class Checker:
         applied.on_apply(entries)
         for entry in entries:
             if self.committed.on_applied(group.group_id, group.replica_id, entry):
-                self.exactly_once.on_committed(group.group_id, self.committed.batch_at(group.group_id, entry.base_offset))
+                batch = self.committed.batch_at(group.group_id, entry.base_offset)
+                self.exactly_once.on_committed(group.group_id, batch)
+                self.definite_failures.on_committed(group.group_id, batch)
 
     def _on_send(self, process: Process, group: Group[StateMachine], message: Message) -> None:
         check_quarantined_silent(process, group, message)

@@ -16,6 +16,7 @@ from raftmq.client import accumulator
 from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from sim.core.invariants.violation import InvariantViolation
+from sim.history.checker import judge
 from sim.history.events import Event
 from sim.node.checker import Checker
 from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode
@@ -227,9 +228,16 @@ class Simulation:
         verified.result()
         self._until(lambda: False, 0.5)
         self.checker.at_end()
+        self._judge_history()
         self.healing_seconds = self.loop.now - begun
         if self.checker.violation is not None:
             raise self.checker.violation
+
+    def _judge_history(self) -> None:
+        """What clients did and were told, as a checker sees it that knows nothing of brokers."""
+        verdict = judge(self.workload.history, is_describe_stale_allowed=True)
+        for found in verdict.findings:
+            raise InvariantViolation(f"History.{found.anomaly}", found.text)
 
     def _is_whole(self) -> bool:
         return not self._why_not_whole()

@@ -14,7 +14,7 @@ from typing import Any
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
 from raftmq.client.producer import Producer
-from raftmq.errors import RaftMQError, UnknownTopicError
+from raftmq.errors import Outcome, RaftMQError, UnknownTopicError
 from raftmq.types import RecordMetadata, TopicPartition
 
 from sim.history.events import Event
@@ -188,6 +188,9 @@ class Workload:
             metadata: RecordMetadata = await delivery
         except RaftMQError as error:
             self._count(f"send {type(error).__name__}")
+            if error.outcome is Outcome.NOT_APPLIED:
+                failures = self._checker.definite_failures
+                self._checker.judge(failures.on_refused, self.groups[where], value, type(error).__name__)
         else:
             self._count("send ok")
             group_id = self.groups[where]
