@@ -36,8 +36,8 @@ from sim.node.invariants.votes import VoteOnce
 from sim.node.loop import SimulationEnd
 
 Arguments = ParamSpec("Arguments")
-LOOK_SECONDS = 0.1
-COMPARE_EVERY = 5
+LOOK_SECONDS = 0.25
+COMPARE_EVERY = 6
 """State machines are compared at every so many looks."""
 
 

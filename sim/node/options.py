@@ -119,10 +119,10 @@ def draw_options(source: random.Random) -> Options:
     return Options(
         machines=machines,
         metadata_voters=3 if machines < 5 else choice((3, 5)),
-        seconds=SECONDS_MIN + uniform(0.0, 2.0),
+        seconds=SECONDS_MIN + uniform(0.0, 0.5),
         tick_seconds=tick_seconds,
         election_ticks=choice((5, 8)),
-        retention_seconds=choice((0.5, 2.0)),
+        retention_seconds=choice((0.7, 2.5)),
         uncommitted_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
         recent_entries_bytes_max=choice((2_000, 20_000, 1_000_000)),
         inbound_append_bytes_max=choice((8_000, 1_000_000, 1_000_000)),

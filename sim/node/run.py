@@ -202,6 +202,8 @@ class Simulation:
         if not self._until(created.done, FORMING_SECONDS):
             raise LivenessFailure(f"topics are not created: {self._describe()}")
         created.result()
+        if not self._until(self._is_whole, FORMING_SECONDS):  # before that one machine may hold the only copy of metadata
+            raise LivenessFailure(f"the cluster does not become whole: {self._why_not_whole()}; {self._describe()}")
         self.trace("formed")
 
     def _disturb(self) -> None:
@@ -254,6 +256,10 @@ class Simulation:
         if len(leading) != 1:
             return f"metadata has {len(leading)} leaders"
         metadata = leading[0].metadata.machine
+        membership = leading[0].metadata.core.membership
+        voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
+        if len(membership.voters) != voters or membership.outgoing:
+            return f"metadata has members {membership}"
         for topic in metadata.topics():
             for group_id in topic.group_ids:
                 problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
