@@ -102,7 +102,9 @@ def main() -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m sim.node", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one seed with its trace")
-    parser.add_argument("--log", choices=("debug", "info", "warning", "error"), help="with --seed: log lines from this level")
+    parser.add_argument(
+        "--log", choices=("debug", "info", "warning", "error"), help="with --seed: log lines from this level"
+    )
     parser.add_argument("--history", type=Path, help="with --seed: write what clients did and were told there")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="simulate this mutant")
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")

@@ -86,7 +86,7 @@ def _fork(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[int
 def _result(data: bytes) -> Any:
     if not data:
         raise ChildDiedError("a child died without an answer")
-    is_result, value = pickle.loads(data)  # noqa: S301 -- our own child's
+    is_result, value = pickle.loads(data)
     if not is_result:
         raise value
     return value

@@ -205,7 +205,9 @@ class Cluster:
             self._remove(process, is_power_cut=False, why="ends itself")
             self._start_later(machine)
 
-        parts = self.parts_class(config, self.loop, self.network, machine.disk, machine.wall, source, end_process, _METRICS)
+        parts = self.parts_class(
+            config, self.loop, self.network, machine.disk, machine.wall, source, end_process, _METRICS
+        )
         process = machine.process = Process(machine, host, parts)
         self.trace(f"{machine.name} starts, boot {machine.boot}")
         self.loop.spawn(host, self._run(process, config))

@@ -27,7 +27,15 @@ from raftmq.storage.log_scan import Verify, scan
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
 from raftmq.storage.registry import Registry, _decode_node, _decode_row, _encode_node, _encode_row, _Node
-from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, ReplicaMeta, encode_identity, encode_meta
+from raftmq.storage.replica_codec import (
+    FORMAT_VERSION,
+    IDENTITY_KEY,
+    META_KEY,
+    Identity,
+    ReplicaMeta,
+    encode_identity,
+    encode_meta,
+)
 from raftmq.storage.row_stream import Row
 from raftmq.storage.writer_threads import Completion, InlineWriter
 

@@ -14,10 +14,16 @@ from sim.node.host import HOST
 def silence_logs() -> None:
     """Brokers and clients log nothing. For the rest of the process: loggers are made once."""
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        processors=[_drop],
+        cache_logger_on_first_use=True,
     )
     logging.getLogger("raftmq").setLevel(logging.CRITICAL + 1)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+
+
+def _drop(_: object, method: str, event: MutableMapping[str, Any]) -> str:
+    raise structlog.DropEvent
 
 
 def logs_to(trace: Callable[[str], None], level: int) -> None:

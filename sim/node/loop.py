@@ -35,7 +35,12 @@ class Handle:
     __slots__ = ("_when", "args", "callback", "context", "host")
 
     def __init__(
-        self, callback: Callable[..., object], args: tuple[object, ...], context: Context, host: Host | None, when: float
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        context: Context,
+        host: Host | None,
+        when: float,
     ) -> None:
         self.callback: Callable[..., object] | None = callback
         self.args = args
@@ -148,11 +153,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> Handle:  # type: ignore[override]
         """Run it when so many seconds of the host's clock have passed."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> Handle:  # type: ignore[override]
         """Run it at that time of the host's clock."""
         if context is None:
             context = copy_context()
@@ -187,7 +196,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return future
 
     def create_task(
-        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
     ) -> asyncio.Task[T]:
         """A task of the current host, or of the one whose context is given."""
         task: SimTask[T] = SimTask.__new__(SimTask)
@@ -224,12 +237,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------ network
 
-    async def create_connection(self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object) -> tuple[Any, Any]:  # type: ignore[override]
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object
+    ) -> tuple[Any, Any]:  # type: ignore[override]
         """Over the simulated network."""
         assert self.connector is not None
         return await self.connector.connect(protocol_factory, f"{host}:{port}")
 
-    async def create_server(self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object) -> Any:  # type: ignore[override]  # noqa: ANN401
+    async def create_server(
+        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object
+    ) -> Any:  # type: ignore[override]  # noqa: ANN401
         """On the simulated network."""
         assert self.connector is not None
         return self.connector.listen(protocol_factory, f"{host}:{port}")

@@ -306,4 +306,3 @@ class Pipe:
 
 
 def _nothing() -> None: ...
-

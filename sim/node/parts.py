@@ -65,7 +65,9 @@ class _Forwarder(GrpcForwarder):
 class _GrpcServer(GrpcServer):
     """The production server on a simulated port."""
 
-    def __init__(self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
+    ) -> None:
         super().__init__(host, metrics, forwarder=_Forwarder(loop, network))
         self._loop = loop
         self._network = network

@@ -257,7 +257,9 @@ class ServerCall:
 class ClientCall:
     """A call at the client, of any shape. Its callbacks run in the client's host."""
 
-    def __init__(self, channel: RpcChannel, number: int, method: str, metadata: Metadata, seconds: float | None) -> None:
+    def __init__(
+        self, channel: RpcChannel, number: int, method: str, metadata: Metadata, seconds: float | None
+    ) -> None:
         self.number = number
         self._channel = channel
         self._loop = channel.loop

@@ -98,7 +98,11 @@ class Simulation:
     """Everything of one run."""
 
     def __init__(
-        self, seed: int, build: Build = PRODUCT, trace: Callable[[str], None] | None = None, options: Options | None = None
+        self,
+        seed: int,
+        build: Build = PRODUCT,
+        trace: Callable[[str], None] | None = None,
+        options: Options | None = None,
     ) -> None:
         self.seed = seed
         self.source = random.Random(seed)
@@ -169,9 +173,7 @@ class Simulation:
 
     def _until(self, is_done: Callable[[], bool], seconds: float) -> bool:
         checker = self.checker
-        is_reached = self.loop.run_until(
-            lambda: checker.violation is not None or is_done(), self.loop.now + seconds
-        )
+        is_reached = self.loop.run_until(lambda: checker.violation is not None or is_done(), self.loop.now + seconds)
         if checker.violation is not None:
             raise checker.violation
         self._check_failures()
@@ -202,7 +204,9 @@ class Simulation:
         if not self._until(created.done, FORMING_SECONDS):
             raise LivenessFailure(f"topics are not created: {self._describe()}")
         created.result()
-        if not self._until(self._is_whole, FORMING_SECONDS):  # before that one machine may hold the only copy of metadata
+        if not self._until(
+            self._is_whole, FORMING_SECONDS
+        ):  # before that one machine may hold the only copy of metadata
             raise LivenessFailure(f"the cluster does not become whole: {self._why_not_whole()}; {self._describe()}")
         self.trace("formed")
 

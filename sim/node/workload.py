@@ -202,7 +202,9 @@ class Workload:
         life = 0
         while not self.is_stopping:
             life += 1
-            recording = RecordingConsumer(self._consumer(*self.topics), self.recorder, f"{name}.{life}", start="earliest")
+            recording = RecordingConsumer(
+                self._consumer(*self.topics), self.recorder, f"{name}.{life}", start="earliest"
+            )
             try:
                 async with recording:
                     await self._poll_for_a_while(recording)
@@ -249,7 +251,9 @@ class Workload:
                         if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
                             number += 1
                             alive.append(f"s{number}")
-                            await admin.create_topic(alive[-1], self._source.choice((1, 2)), self._options.replication_factor)
+                            await admin.create_topic(
+                                alive[-1], self._source.choice((1, 2)), self._options.replication_factor
+                            )
                         elif what == "delete" and alive:
                             await admin.delete_topic(alive.pop(self._source.randrange(len(alive))))
                         elif what == "grow" and alive:
@@ -293,13 +297,19 @@ class Workload:
     async def _verify(self) -> None:
         while True:
             try:
-                async with RecordingProducer(self._producer(is_idempotent=True), self.recorder, f"v.{self._value}") as producer:
+                async with RecordingProducer(
+                    self._producer(is_idempotent=True), self.recorder, f"v.{self._value}"
+                ) as producer:
                     for where in self.groups:
                         value = self._new_value()
                         delivery = await producer.send(where.topic, value, partition=where.partition)
                         metadata = await delivery
                         self._checker.judge(
-                            self._checker.acknowledged.on_acknowledged, self.groups[where], where, metadata.offset, value
+                            self._checker.acknowledged.on_acknowledged,
+                            self.groups[where],
+                            where,
+                            metadata.offset,
+                            value,
                         )
                 break
             except RaftMQError as error:

@@ -19,7 +19,11 @@ def check_budgets(node: SimNode) -> None:
         "inbound": (engine.inbound_bytes, limits.inbound_append_bytes_max),
     }
     for name, (size, size_max) in used.items():
-        demand(0 <= size <= max(size_max, ONE_PIECE_BYTES_MAX), "BudgetsHold", f"node {node.node_id}: {name} is {size} of {size_max}")
+        demand(
+            0 <= size <= max(size_max, ONE_PIECE_BYTES_MAX),
+            "BudgetsHold",
+            f"node {node.node_id}: {name} is {size} of {size_max}",
+        )
     demand(engine.recent_budget.bytes_used >= 0, "BudgetsHold", f"node {node.node_id}: recent entries are negative")
     waiting = sum(engine._inbound.waiting.values())
     demand(engine.inbound_bytes >= waiting, "BudgetsHold", f"node {node.node_id}: {waiting} bytes wait, more than held")

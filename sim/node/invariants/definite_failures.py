@@ -21,7 +21,9 @@ class DefiniteFailures:
         self.count += 1
         self._refused[group_id, value] = error
         offset = self._committed.get((group_id, value))
-        demand(offset is None, "RefusedNeverApplied", f"{value!r} is in g{group_id} at {offset}, its sender heard {error}")
+        demand(
+            offset is None, "RefusedNeverApplied", f"{value!r} is in g{group_id} at {offset}, its sender heard {error}"
+        )
 
     def on_committed(self, group_id: int, batch: Batch) -> None:
         """A batch is committed that was not known."""
