@@ -58,6 +58,8 @@ class Checker:
         self._looks = 0
         self.damaged: dict[tuple[str, ReplicaKey], None] = {}
         """Replicas that a fault damaged, by machine: they alone may break."""
+        self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
+        """Replicas that their nodes gave up."""
         self.leaders_elected = 0
         self.broken_replicas = 0
         self.fatal_exits = 0
@@ -96,6 +98,14 @@ class Checker:
                 self.judge(self._on_leader, group, change)
             on_role_change(group, change)
 
+        registry: Any = node.registry
+        quarantine = registry.quarantine
+
+        def watched_quarantine(key: ReplicaKey, reason: str) -> None:
+            self.quarantined[process.machine.name, key] = None
+            quarantine(key, reason)
+
+        registry.quarantine = watched_quarantine
         engine.add_group = watched_add_group
         engine.send = watched_send
         engine._on_role_change = watched_role_change

@@ -322,6 +322,7 @@ class Simulation:
             "writes_refused": sum(m.disk.refused_writes for m in machines),
             "boots": sum(m.boot for m in machines),
             "leaders": self.checker.leaders_elected,
+            "replicas_quarantined": len(self.checker.quarantined),
             "broken_replicas": self.checker.broken_replicas,
             "states_compared": self.checker.replica_states.compared,
             "duplicates": self.checker.exactly_once.duplicates,
