@@ -403,4 +403,3 @@ class Node:
     def on_peer_refused(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""
         self.engine.campaigns.on_peer_refused(node_id)
-

@@ -4,6 +4,8 @@ Hooks into the production parts from outside (they do not know of it): what is a
 A broken invariant ends the run at once.
 """
 
+# ruff: noqa: ANN401 -- hooks stand in for methods of the product
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -3,6 +3,8 @@
 Its collector would run their `finally`, at a time that is not up to the seed; a child that exits runs nothing.
 """
 
+# ruff: noqa: ANN401 -- what a function takes and gives
+
 from __future__ import annotations
 
 import os
@@ -26,7 +28,8 @@ def in_child(function: Callable[..., T], *arguments: Any) -> T:
     with os.fdopen(pipe, "rb") as answers:
         data = answers.read()
     os.waitpid(process, 0)
-    return _result(data)
+    result: T = _result(data)
+    return result
 
 
 def map_in_children(function: Callable[[A], T], items: Sequence[A], jobs: int) -> Iterator[T]:

@@ -5,6 +5,8 @@ rest. The production store and replica code run on rows of bytes in memory, so t
 would meet on a real disk.
 """
 
+# ruff: noqa: ANN401 -- as the production parts
+
 from __future__ import annotations
 
 import random
@@ -85,7 +87,7 @@ class Disk:
             (key, name, row)
             for key, file in sorted(self.files.items())
             for name in ("log", "state", "meta")
-            for row in file.tables[name].keys()
+            for row in file.tables[name].keys()  # noqa: SIM118 -- a table's keys are sorted
         ]
         if not rows:
             return None
@@ -115,7 +117,7 @@ class SimReplica(LmdbReplica):
         self._environment = cast("Any", environment)
         self._databases, self.meta, self.term_starts = databases, meta, starts
 
-    def stream(self) -> Any:  # noqa: ANN401 -- as the production one
+    def stream(self) -> Any:
         """As the production one; what it reads stays as it is now."""
         meta, rows = super().stream()
         for stream in self._streams:
@@ -266,7 +268,7 @@ class SimRegistry(Registry):
             }
             self._write(replace(self._node, is_running=False), closed)
 
-    def _write(self, node: Any, rows: Any) -> None:  # noqa: ANN401 -- as the production one
+    def _write(self, node: Any, rows: Any) -> None:
         if node is not None:
             self._rows[_NODE] = seal(_NODE, _encode_node(node))
             self._node = node

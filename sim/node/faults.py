@@ -206,7 +206,11 @@ class Nemesis:
         network = self._cluster.network
         network.clogs[a, b] = self._source.uniform(0.05, 0.6)
         self._did("clog", f"{a}>{b} by {network.clogs[a, b]:.3f} s")
-        self._later(0.5, 3.0, lambda: network.clogs.pop((a, b), None) and None)
+
+        def undo() -> None:
+            network.clogs.pop((a, b), None)
+
+        self._later(0.5, 3.0, undo)
 
     def _break_streams(self) -> None:
         weather = self._cluster.network.weather

@@ -5,6 +5,8 @@ depends on nothing but the seed. Work for threads runs on the loop after a drawn
 the simulated network. Invariant: nothing here reads a clock or chance of the machine.
 """
 
+# ruff: noqa: ANN401 -- signatures as loose as asyncio's overloads
+
 from __future__ import annotations
 
 import asyncio
@@ -66,6 +68,7 @@ class SimTask(asyncio.Task[T]):
     """A task that is hashed by its number, so that sets of tasks have one order."""
 
     __slots__ = ("number",)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -78,6 +81,7 @@ class SimFuture(asyncio.Future[T]):
     """A future that is hashed by its number."""
 
     __slots__ = ("number",)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -93,7 +97,7 @@ class Connector(Protocol):
         """See `loop.create_connection`."""
         ...
 
-    def listen(self, factory: Callable[[], Any], address: str) -> Any:  # noqa: ANN401 -- asyncio's server
+    def listen(self, factory: Callable[[], Any], address: str) -> Any:
         """See `loop.create_server`."""
         ...
 
@@ -142,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------ scheduling
 
-    def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> Any:
         """Run it after what is ready now."""
         if context is None:
             context = copy_context()
@@ -151,17 +155,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> Handle:  # type: ignore[override]
+    ) -> Any:
         """Run it when so many seconds of the host's clock have passed."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> Handle:  # type: ignore[override]
+    ) -> Any:
         """Run it at that time of the host's clock."""
         if context is None:
             context = copy_context()
@@ -222,7 +226,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------ threads
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: object) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run it on the loop, after as long as a thread takes."""
         future: asyncio.Future[T] = self.create_future()
         self.call_later(self._thread_delay(), _run_into, future, func, args)
@@ -237,16 +241,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------ network
 
-    async def create_connection(
-        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object
-    ) -> tuple[Any, Any]:  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = "", port: Any = 0, **_: Any) -> Any:
         """Over the simulated network."""
         assert self.connector is not None
         return await self.connector.connect(protocol_factory, f"{host}:{port}")
 
-    async def create_server(
-        self, protocol_factory: Callable[[], Any], host: str = "", port: int = 0, **_: object
-    ) -> Any:  # type: ignore[override]  # noqa: ANN401
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         """On the simulated network."""
         assert self.connector is not None
         return self.connector.listen(protocol_factory, f"{host}:{port}")
@@ -350,13 +350,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do."""
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- asyncio's name
         """There is none."""
 
-    def _on_generator(self, generator: Any) -> None:  # noqa: ANN401 -- an async generator
+    def _on_generator(self, generator: Any) -> None:
         self._generator_hosts[id(generator)] = HOST.get()
 
-    def _on_generator_lost(self, generator: Any) -> None:  # noqa: ANN401 -- an async generator
+    def _on_generator_lost(self, generator: Any) -> None:
         host = self._generator_hosts.pop(id(generator), None)
         if self._is_closed or (host is not None and host.is_dead):
             self.graves.append(generator)
@@ -371,7 +371,7 @@ class SimulationEnd(BaseException):
 _WORLD = Context()
 
 
-def _run_into(future: Any, func: Callable[..., object], args: tuple[object, ...]) -> None:  # noqa: ANN401 -- either kind of future
+def _run_into(future: Any, func: Callable[..., object], args: tuple[object, ...]) -> None:
     if future.cancelled():
         return
     try:

@@ -3,6 +3,8 @@
 The menu is the review checklist of consensus implementations, and the promises. A mutant changes one thing, from outside.
 """
 
+# ruff: noqa: ANN401 -- a mutant takes whatever the product's method takes
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -29,8 +31,13 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(part: str, seed: int, what: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a function that plants the bug. It runs in a child, so nothing undoes it."""
+def mutant(
+    part: str, seed: int, what: str, **circumstances: object
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function that plants the bug. It runs in a child, so nothing undoes it.
+
+    `circumstances`: options under which it shows soon.
+    """
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
         name = plant.__name__.strip("_")
@@ -39,13 +46,13 @@ def mutant(part: str, seed: int, what: str) -> Callable[[Callable[[], None]], Ca
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch), seed)
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances), seed)
         return plant
 
     return register
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:  # noqa: ANN401 -- any class or module
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, make(getattr(owner, name)))
 
 
@@ -64,7 +71,7 @@ def _leads_before_its_first_commit() -> None:
     from raftmq.raft.core import RaftCore
     from raftmq.raft.ready import Role
 
-    RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment,misc]
+    RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
 
 
 @mutant("core", 0, "a vote is given again in the same term")
@@ -103,7 +110,7 @@ def _fsync_skipped() -> None:
     disk._Thread.crash = losing_crash  # type: ignore[method-assign]
 
 
-@mutant("store", 0, "rows are not checked when they are read")
+@mutant("store", 0, "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _checksums_ignored() -> None:
     from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec
 
@@ -111,7 +118,15 @@ def _checksums_ignored() -> None:
         module.is_sound = lambda key, value: True  # type: ignore[attr-defined]
 
 
-@mutant("store", 0, "a missing or damaged file is replaced by an empty one under the same replica id")
+@mutant(
+    "store",
+    0,
+    "a missing or damaged file is replaced by an empty one under the same replica id",
+    flip=6,
+    kill=6,
+    fault_every=0.4,
+    replication_factor=3,
+)
 def _starts_empty_after_loss() -> None:
     from raftmq.broker import local_replicas
     from raftmq.broker.founding import unborn
@@ -130,7 +145,7 @@ def _starts_empty_after_loss() -> None:
     local_replicas.open_replica = open_or_begin_anew
 
 
-@mutant("store", 0, "the applied index is written without the rows that it stands for")
+@mutant("store", 0, "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
 def _applied_index_without_rows() -> None:
     from dataclasses import replace
 
@@ -178,7 +193,7 @@ def _waiter_takes_any_entry() -> None:
     Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a damaged replica goes on")
+@mutant("engine", 0, "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _damaged_replica_goes_on() -> None:
     from raftmq.broker.engine import Engine
 
@@ -195,7 +210,7 @@ def _budget_leaks() -> None:
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "the log is deleted beyond the durable state")
+@mutant("engine", 0, "the log is deleted beyond the durable state", trim_every=0.3)
 def _truncates_beyond_durable_state() -> None:
     from raftmq.broker.commits import Commits
 
@@ -211,7 +226,7 @@ def _truncates_beyond_durable_state() -> None:
     Commits.truncate = eager  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a snapshot loses its last row")
+@mutant("engine", 0, "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
 def _snapshot_loses_a_row() -> None:
     from raftmq.broker import snapshots
 
@@ -258,7 +273,7 @@ def _forgets_producers() -> None:
     append_judge.AppendJudge.judge = forgetful  # type: ignore[method-assign]
 
 
-@mutant("machine", 0, "a trim goes one record too far")
+@mutant("machine", 0, "a trim goes one record too far", trim_every=0.3)
 def _trims_too_far() -> None:
     from raftmq.fsm.log_commands import Trimmed
     from raftmq.fsm.log_partition import LogPartition
@@ -275,9 +290,21 @@ def _trims_too_far() -> None:
 # ---------------------------------------------------------------------------------------------------------------- service
 
 
-@mutant("service", 0, "a timeout after proposing is reported as a definite failure")
+@mutant(
+    "service",
+    0,
+    "a timeout after proposing is reported as a definite failure",
+    isolate=4,
+    stall_disk=4,
+    delivery_seconds=1.5,
+    request_seconds=0.5,
+    fault_every=0.5,
+)
 def _timeout_called_failure() -> None:
-    from raftmq.broker import append_ticket, partition_log
+    import importlib
+
+    append_ticket: Any = importlib.import_module("raftmq.broker.append_ticket")
+    partition_log: Any = importlib.import_module("raftmq.broker.partition_log")
 
     def definite() -> Any:
         return append_ticket.expired()
@@ -290,7 +317,7 @@ def _timeout_called_failure() -> None:
 def _reads_uncommitted() -> None:
     from raftmq.broker.partition_log import PartitionLog
 
-    PartitionLog.high_watermark = property(lambda self: self.group.core.log.next_offset)  # type: ignore[assignment,misc]
+    PartitionLog.high_watermark = property(lambda self: self.group.core.log.next_offset)  # type: ignore[assignment]
     PartitionLog.is_readable = lambda self, offset: offset < self.group.core.log.next_offset  # type: ignore[method-assign]
 
     def read_recent(self: Any, offset: int, bytes_max: int) -> Any:
@@ -302,7 +329,16 @@ def _reads_uncommitted() -> None:
     PartitionLog.read_recent = read_recent  # type: ignore[method-assign]
 
 
-@mutant("service", 0, "leadership lost while a change was under way is reported as «not done»")
+@mutant(
+    "service",
+    0,
+    "leadership lost while a change was under way is reported as «not done»",
+    isolate=4,
+    stall_disk=4,
+    delivery_seconds=1.5,
+    request_seconds=0.5,
+    fault_every=0.5,
+)
 def _lost_leadership_called_failure() -> None:
     from raftmq.broker.group import Group
 
@@ -326,7 +362,16 @@ def _same_producer_ids() -> None:
 # ----------------------------------------------------------------------------------------------------------------- client
 
 
-@mutant("client", 0, "a batch of unknown outcome is sent again under a new sequence")
+@mutant(
+    "client",
+    0,
+    "a batch of unknown outcome is sent again under a new sequence",
+    isolate=4,
+    stall_disk=4,
+    delivery_seconds=1.5,
+    request_seconds=0.5,
+    fault_every=0.5,
+)
 def _retries_under_new_sequence() -> None:
     from raftmq.client.partition_queue import Identity, PartitionQueue
 
@@ -348,7 +393,7 @@ def _consumer_skips_a_record() -> None:
 
     pause = Fetcher._pause
 
-    def skip(self: Any, partition: Any, error: Exception) -> None:
+    def skip(self: Any, partition: Any, error: Any) -> None:
         pause(self, partition, error)
         if partition.position is not None and not partition.has_records:
             partition.position += 1
@@ -357,7 +402,16 @@ def _consumer_skips_a_record() -> None:
     Fetcher._pause = skip  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "a delivery that timed out is reported as definitely failed")
+@mutant(
+    "client",
+    0,
+    "a delivery that timed out is reported as definitely failed",
+    isolate=4,
+    stall_disk=4,
+    delivery_seconds=1.5,
+    request_seconds=0.5,
+    fault_every=0.5,
+)
 def _delivery_timeout_called_failure() -> None:
     from raftmq.client.dispatcher import Dispatcher
     from raftmq.errors import DeliveryExpiredError

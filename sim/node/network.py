@@ -196,11 +196,11 @@ class Pipe:
             return
         network = self._network
         weather = network.weather
-        if weather.reset_share and end.host.name != self.ends[1 - side].host.name:
-            if network.source.random() < weather.reset_share:
-                network.resets += 1
-                self.reset()
-                return
+        is_local = end.host.name == self.ends[1 - side].host.name
+        if weather.reset_share and not is_local and network.source.random() < weather.reset_share:
+            network.resets += 1
+            self.reset()
+            return
         self._push(side, _Packet(data, deliver, args))
 
     def _push(self, side: int, packet: _Packet) -> None:

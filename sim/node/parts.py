@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, cast
+from typing import cast
 
 import grpc.aio
 from raftmq.broker.clock import Clock
@@ -58,7 +58,7 @@ class _Forwarder(GrpcForwarder):
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = cast("Any", RpcChannel(self._loop, self._network, address))
+            channel = self._channels[address] = cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
         return channel
 
 
@@ -74,7 +74,7 @@ class _GrpcServer(GrpcServer):
         self._address = address
 
     def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-        return cast("Any", RpcServer(self._loop, self._network, interceptors, self._address))
+        return cast("grpc.aio.Server", RpcServer(self._loop, self._network, interceptors, self._address))
 
     async def _start_server(self, server: grpc.aio.Server) -> None:
         await server.start()
@@ -160,7 +160,7 @@ class SimParts(NodeParts):
         """See `NodeParts`."""
         assert isinstance(store, SimLogStore)
         self.sim_writers = SimWriters(self._loop, self._disk, store, self.config.writer_threads, on_done, on_error)
-        return cast("Any", self.sim_writers)
+        return cast("WriterThreads", self.sim_writers)
 
     def random(self) -> random.Random:
         """See `NodeParts`."""
@@ -172,7 +172,7 @@ class SimParts(NodeParts):
 
     def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
         """See `NodeParts`."""
-        return cast("Any", _Watchdog())
+        return cast("Watchdog", _Watchdog())
 
     def grpc_server(self, host: GrpcHost) -> GrpcServer:
         """See `NodeParts`."""
@@ -180,11 +180,11 @@ class SimParts(NodeParts):
 
     def http_server(self, host: HttpHost) -> HttpServer:
         """See `NodeParts`."""
-        return cast("Any", _Http())
+        return cast("HttpServer", _Http())
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """See `NodeParts`."""
-        return cast("Any", RpcChannel(self._loop, self._network, address))
+        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
 
     def new_uuid(self) -> str:
         """See `NodeParts`."""

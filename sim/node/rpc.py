@@ -5,12 +5,14 @@ used, fails fast while it cannot, and loses its calls when its connection breaks
 the server when the word of it arrives.
 """
 
+# ruff: noqa: ANN401 -- what handlers, messages and channels are is known to those who make them
+
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -103,12 +105,12 @@ class RpcServer:
         """A connection is gone."""
         self._connections.pop(connection, None)
 
-    async def handler_of(self, details: _Details, position: int = 0) -> Any:  # noqa: ANN401 -- a method handler
+    async def handler_of(self, details: _Details, position: int = 0) -> Any:
         """The handler behind all interceptors."""
         if position == len(self._interceptors):
             return self._handlers.get(details.method)
 
-        async def rest(details: _Details) -> Any:  # noqa: ANN401 -- a method handler
+        async def rest(details: _Details) -> Any:
             return await self.handler_of(details, position + 1)
 
         return await self._interceptors[position].intercept_service(rest, details)
@@ -217,7 +219,7 @@ class ServerCall:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def read(self) -> Any:  # noqa: ANN401 -- bytes or EOF
+    async def read(self) -> Any:
         """The next message."""
         while not self._messages:
             self._reader = self._loop.create_future()
@@ -452,7 +454,7 @@ class RpcChannel:
 
     # as grpc.aio.Channel, for the generated stubs and the forwarder
 
-    async def __aenter__(self) -> RpcChannel:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -467,7 +469,7 @@ class RpcChannel:
     ) -> Callable[..., Any]:
         """As `grpc.aio.Channel`."""
 
-        async def call(request: object, *, timeout: float | None = None, metadata: Metadata = ()) -> Any:  # noqa: ANN401, ASYNC109 -- gRPC's
+        async def call(request: object, *, timeout: float | None = None, metadata: Metadata = ()) -> Any:  # noqa: ASYNC109 -- gRPC's name
             return response_deserializer(await self.unary(path, request_serializer(request), metadata, timeout))
 
         return call

@@ -5,15 +5,18 @@ life: every group has a leader, every partition takes and gives records, all rep
 from __future__ import annotations
 
 import gc
+import importlib
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 from zlib import crc32
 
-from raftmq.client import accumulator
-from raftmq.types import METADATA_GROUP_ID, GroupId
+from raftmq.fsm.metadata import Metadata
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from sim.core.invariants.violation import InvariantViolation
 from sim.history.checker import judge
@@ -89,6 +92,8 @@ class Build:
     parts_class: type[SimParts] = SimParts
     patch: Callable[[], Callable[[], None]] | None = None
     """Changes the product in place; returns what undoes it."""
+    circumstances: Mapping[str, object] = field(default_factory=dict)
+    """Options of every seed, in the place of what it draws."""
 
 
 PRODUCT = Build()
@@ -106,11 +111,12 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.source = random.Random(seed)
-        self.options = options or draw_options(random.Random(self.source.getrandbits(64)))
+        drawn = draw_options(random.Random(self.source.getrandbits(64)))
+        self.options = options or replace(drawn, **build.circumstances)  # type: ignore[arg-type]  # by name
         self._trace = trace
         self.digest = 0
         threads = self._child()
-        self.loop = VirtualLoop(lambda: threads.expovariate(2000.0))
+        self.loop = VirtualLoop(lambda: threads.expovariate(2000.0))  # type: ignore[abstract]  # the rest of a loop is not used
         options = self.options
         weather = Weather(options.delay_min, options.delay_mean, options.slow_share, 0.2, 0.0, 0.0)
         self.network = Network(self.loop, self._child(), weather)
@@ -250,7 +256,7 @@ class Simulation:
 
     def _why_not_whole(self) -> str:
         """What is missing for every group to be as metadata wants it; empty when nothing is."""
-        nodes = {}
+        nodes: dict[NodeId, SimNode] = {}
         for machine in self.cluster.machines.values():
             node = machine.node
             if node is None or machine.process is None or not machine.process.is_ready:
@@ -273,8 +279,8 @@ class Simulation:
         return "" if len(applied) == 1 else f"metadata is applied up to {sorted(applied)}"
 
     @staticmethod
-    def _problem_of_group(group_id: GroupId, nodes: dict, metadata: object) -> str:  # type: ignore[type-arg]
-        partition = metadata.partition(group_id)  # type: ignore[attr-defined]
+    def _problem_of_group(group_id: GroupId, nodes: dict[NodeId, SimNode], metadata: Metadata) -> str:
+        partition = metadata.partition(group_id)
         if partition is None:
             return ""
         if partition.retiring:
@@ -282,7 +288,7 @@ class Simulation:
         wanted = {replica.replica_id for replica in partition.replicas}
         groups = []
         for replica in partition.replicas:
-            node = nodes.get(replica.node_id)
+            node = nodes.get(NodeId(replica.node_id))
             group = node.engine.groups.get(group_id) if node is not None else None
             if group is None or group.replica_id != replica.replica_id:
                 return f"r{replica.replica_id} is not hosted on node {replica.node_id}"
@@ -338,13 +344,14 @@ def run_seed(
     history: Callable[[list[Event]], None] | None = None,
 ) -> Outcome:
     """Run one seed to its verdict; never raises for a defect of what is simulated, unless it is traced."""
+    sdk_clock: Any = importlib.import_module("raftmq.client.accumulator")
     begun = time.process_time()
     undo = build.patch() if build.patch is not None else None
-    time_module = accumulator.time
+    time_module = sdk_clock.time
     was_enabled = gc.isenabled()
     gc.disable()  # when the collector runs is not up to the seed
     simulation = Simulation(seed, build, trace, options)
-    accumulator.time = WallTimeModule(simulation.loop)  # type: ignore[assignment]
+    sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
     verdict, detail = Verdict.OK, ""
@@ -358,14 +365,12 @@ def run_seed(
         verdict, detail = Verdict.SAFETY, str(simulation.checker.violation)
     except SpinningError as error:
         verdict, detail = Verdict.CRASH, f"it spins: {error}"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- whatever the code raises is what the run found
         if trace is not None:
-            import traceback
-
             trace(traceback.format_exc())
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
-        accumulator.time = time_module
+        sdk_clock.time = time_module
         if undo is not None:
             undo()
         if was_enabled:

@@ -43,4 +43,4 @@ def calm_options(seconds: float = 3.0, **changes: object) -> Options:
         "trim_every": 0.0,
         "fault_every": 0.5,
     }
-    return replace(draw_options(random.Random(0)), **{**nothing, **calm, **changes})  # type: ignore[arg-type]
+    return replace(draw_options(random.Random(0)), **{**nothing, **calm, **changes})

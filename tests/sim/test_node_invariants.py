@@ -44,7 +44,7 @@ def entry(index: int, offset: int, *values: bytes, term: int = 2) -> Entry:
     return Entry(cast("Any", index), cast("Any", term), kind, cast("Any", offset), len(values), 0, payload)
 
 
-def broken(name: str) -> Any:  # noqa: ANN401 -- pytest's context
+def broken(name: str) -> Any:
     return pytest.raises(InvariantViolation, match=f"^{name}: ")
 
 
@@ -183,12 +183,10 @@ def test_election_safety() -> None:
 
 
 def test_equal_state() -> None:
-    def group(replica_id: int, offset: int) -> Any:  # noqa: ANN401 -- stands in for a group
+    def group(replica_id: int, offset: int) -> Any:
         machine = LogPartition()
         machine.next_offset, machine._are_scalars_dirty = offset, True
-        return SimpleNamespace(
-            machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False
-        )
+        return SimpleNamespace(machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False)
 
     states = ReplicaStates()
     states.on_state(group(1, 5))

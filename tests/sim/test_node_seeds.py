@@ -74,7 +74,7 @@ def test_an_exception_of_the_code_is_its_own_verdict() -> None:
     assert "ZeroDivisionError" in outcome.detail
 
 
-def _broken():  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _broken():
     from raftmq.client.fetcher import Fetcher
 
     def poll(self: object, address: str, wanted: object) -> None:
