@@ -199,8 +199,8 @@ class Engine:
 
     def reserve_uncommitted(self, size: int) -> bool:
         """See `GroupHost`."""
-        if self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
-            return False
+        if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
+            return False  # when nothing is held one proposal always fits: it would never, however often it came again
         self._uncommitted_bytes += size
         return True
 
@@ -392,7 +392,9 @@ class Engine:
         inbound = self._inbound
         size = sum(len(entry.payload) for entry in message.entries)
         is_refused = self.write_refusal is not None and any(entry.kind is EntryKind.DATA for entry in message.entries)
-        if is_refused or inbound.total + size > self.limits.inbound_append_bytes_max:
+        # when nothing is held one append always fits: its follower would never get on, however often it came again
+        is_over = inbound.total > 0 and inbound.total + size > self.limits.inbound_append_bytes_max
+        if is_refused or is_over:
             self.counters.dropped_messages_total += 1
             return False
         inbound.waiting[group.group_id] = inbound.waiting.get(group.group_id, 0) + size

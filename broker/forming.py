@@ -7,7 +7,7 @@ identity, then the replica of metadata, then the cluster's id, and only then doe
 from __future__ import annotations
 
 import asyncio
-import uuid as uuid_module
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -75,6 +75,8 @@ class Forming:
         replicas: LocalReplicas,
         metadata: MetadataReplica,
         peers: PeerDirectory,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        new_uuid: Callable[[], str],
     ) -> None:
         self._config = config
         self._version = version
@@ -89,11 +91,13 @@ class Forming:
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
         self._postponed_pace = LogPace()
         self._unavailable_pace = LogPace()
+        self._open_channel = open_channel
+        self._new_uuid = new_uuid
 
     async def bootstrap(self) -> None:
         """Form a cluster of one. Identity is durable first, then the replica, then it may speak."""
-        node_uuid = uuid_module.uuid4().hex
-        cluster_id = uuid_module.uuid4().hex
+        node_uuid = self._new_uuid()
+        cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
             self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
@@ -129,7 +133,7 @@ class Forming:
                 "this data directory belongs to no cluster: start with --bootstrap to form one or --join HOST:PORT",
             )
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=uuid_module.uuid4().hex, node_id=self._config.node_id)
+            self._registry.set_identity(uuid=self._new_uuid(), node_id=self._config.node_id)
         answer = await self._register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
         await self._start_as_learner(answer)
@@ -156,7 +160,7 @@ class Forming:
             RequestError: WRONG_CLUSTER.
         """
         mine = self._registry.cluster_id
-        answers = await asyncio.gather(*(_cluster_of(seed) for seed in self._config.join))
+        answers = await asyncio.gather(*(self._cluster_of(seed) for seed in self._config.join))
         others = [
             (seed, other) for seed, other in zip(self._config.join, answers, strict=True) if other not in ("", mine)
         ]
@@ -171,6 +175,16 @@ class Forming:
             f"{seed} belongs to cluster {other}, and the data directory {self._config.data_dir} to cluster {mine}: name "
             "brokers of that cluster with --join, or start on an empty data directory to join the other",
         )
+
+    async def _cluster_of(self, seed: str) -> str:
+        """The cluster that a broker says it belongs to; empty when it does not say."""
+        async with self._open_channel(seed) as channel:
+            stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
+            except grpc.aio.AioRpcError:
+                return ""
+            return str(answer.cluster_id)
 
     async def resume(self) -> None:
         """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
@@ -287,7 +301,7 @@ class Forming:
         """Ask one seed after the other; None when none of them could answer now."""
         request = self._request(damaged_metadata_replica)
         for seed in seeds:
-            async with grpc.aio.insecure_channel(seed) as channel:
+            async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
                     answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
@@ -344,14 +358,3 @@ def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
         )
     code = detail.code if detail is not None else pb.INVALID_ARGUMENT
     return RequestError(code, f"{seed} refused this node: {error.details()}")
-
-
-async def _cluster_of(seed: str) -> str:
-    """The cluster that a broker says it belongs to; empty when it does not say."""
-    async with grpc.aio.insecure_channel(seed) as channel:
-        stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
-        except grpc.aio.AioRpcError:
-            return ""
-        return str(answer.cluster_id)

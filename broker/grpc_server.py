@@ -344,11 +344,7 @@ class GrpcServer:
                 "or set allow_insecure_remote",
             )
         quiet_grpc()
-        server = grpc.aio.server(
-            interceptors=(SecurityInterceptor(self._authenticate), self.guard),
-            options=self._options(),
-            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
-        )
+        server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
         adapter = _Adapter(self._host.loop, self.metrics)
         pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)  # type: ignore[no-untyped-call]  # generated
@@ -361,7 +357,7 @@ class GrpcServer:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         if port == 0:
             raise OSError(f"cannot listen on {listen}")
-        await start_server(server, self._host.loop)
+        await self._start_server(server)
         self._server = server
         self._health_task = self._host.loop.create_task(self._report_health())
         return port
@@ -383,6 +379,17 @@ class GrpcServer:
             service, _, method = path.lstrip("/").partition("/")
             is_ours = service.startswith("raftmq.")
             self.metrics.count(method if is_ours else f"{service}/{method}", pb.ErrorCode.Name(error.code))
+
+    def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        """The wire; the simulator has its own."""
+        return grpc.aio.server(
+            interceptors=interceptors,
+            options=self._options(),
+            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
+        )
+
+    async def _start_server(self, server: grpc.aio.Server) -> None:
+        await start_server(server, self._host.loop)
 
     def _poll_bytes_max(self, request: pb.PollRequest) -> int:
         bytes_max = self._host.limits.poll_bytes_max

@@ -5,6 +5,7 @@ So that a condition that everything here runs into does not fill the log while i
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -14,12 +15,18 @@ _REMEMBERED_MAX: Final = 256
 """Different things said; beyond it the oldest is forgotten, and may be said again early."""
 
 
+def _loop_time() -> float:
+    """Seconds of the running loop, whose time may be virtual; the process's own without one."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
 class LogPace:
     """One kind of event. Not for several threads."""
 
-    def __init__(
-        self, interval_seconds: float = SAID_AGAIN_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, interval_seconds: float = SAID_AGAIN_SECONDS, clock: Callable[[], float] = _loop_time) -> None:
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._said_at: dict[Hashable, float] = {}

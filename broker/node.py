@@ -7,26 +7,22 @@ The node decides nothing about the protocol; it wires parts, and every step that
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from raftmq.broker.clock import WallClock
 from raftmq.broker.config import BrokerConfig, split_address
 from raftmq.broker.disk_watch import CHECK_SECONDS, DiskWatch
 from raftmq.broker.engine import Engine
 from raftmq.broker.forming import Forming, NodeAddresses
 from raftmq.broker.gc_pauses import GcPauses
 from raftmq.broker.group import Group
-from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.hand_over import hand_over
 from raftmq.broker.housekeeping import Housekeeping
-from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing, within_this_process
 from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.node_parts import NodeParts
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import FrameType
 from raftmq.broker.peer_directory import PeerDirectory
@@ -41,24 +37,18 @@ from raftmq.broker.readiness import (
 from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Call
-from raftmq.broker.watchdog import Watchdog
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import DamagedReplicaError, StorageFullError, StorageUnavailableError
-from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry
-from raftmq.storage.writer_threads import Completion, WriterThreads
+from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
 
 log = structlog.get_logger(__name__)
 
-_READER_THREADS = 4
-"""Cold reads, snapshots and registry writes: enough that one slow disk read does not hold the others up."""
 _REPORT_TIMEOUT_SECONDS = 10.0
 _HAND_OVER_SECONDS_MAX = 5.0
 _GRPC_GRACE_SECONDS = 2.0
@@ -67,24 +57,20 @@ _GRPC_GRACE_SECONDS = 2.0
 class Node:
     """See the module. Implements `ServiceHost`, `ReconcilerHost`, `EngineOwner` and `PeerHandler`."""
 
-    def __init__(self, config: BrokerConfig, version: str) -> None:
+    def __init__(self, config: BrokerConfig, version: str, parts: NodeParts | None = None) -> None:
         self.config = config
+        self._parts = parts = parts or NodeParts(config)
         self.version = version
         self.limits: Limits = within_this_process(config.limits())
         self.timing: Timing = config.timing()
         self.loop = asyncio.get_running_loop()
-        disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
+        disk = parts.disk_reserve()
         disk.prepare_opening()
-        self.registry = Registry(config.data_dir / "node.mdb")
-        self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes, spare_bytes=disk.spare_bytes)
-        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
-        self._random = random.Random()
-        self.writers = WriterThreads(
-            self.store,
-            thread_count=config.writer_threads,
-            on_done=self._on_writes_done,
-            on_error=self.on_fatal,
-        )
+        self.registry = parts.registry()
+        self.store = parts.store(disk)
+        self._readers = parts.readers()
+        self._random = parts.random()
+        self.writers = parts.writers(self.store, self._on_writes_done, self.on_fatal)
         self.transport = PeerTransport(self.loop, self, self.limits, self.timing, self._random.random)
         self.engine = Engine(
             self.loop,
@@ -93,7 +79,7 @@ class Node:
             self._readers,
             self.transport,
             self.writers,
-            WallClock(),
+            parts.clock(),
             self._random,
             self._random.random,
             self.limits,
@@ -111,9 +97,9 @@ class Node:
         self._peers = PeerDirectory(self.registry, self._metadata, self.transport, publisher, self._readers.submit)
         publisher.may_lead = self._peers.may_lead
         self.disk_watch = DiskWatch(disk, self.engine, config.data_dir)
-        self.watchdog = Watchdog(self.loop, self.timing.stall_seconds)
+        self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
         self.gc_pauses = GcPauses()
-        self.grpc = GrpcServer(self)
+        self.grpc = parts.grpc_server(self)
         self.reconciler = Reconciler(self, config.metadata_voters)
         self._housekeeping = Housekeeping(
             self.engine,
@@ -125,7 +111,7 @@ class Node:
             self.reconciler.spared_index,
             self.timing,
         )
-        self.http = HttpServer(self)
+        self.http = parts.http_server(self)
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
@@ -178,6 +164,8 @@ class Node:
             self.replicas,
             self._metadata,
             self._peers,
+            self._parts.open_channel,
+            self._parts.new_uuid,
         )
         if self.registry.cluster_id:
             await forming.check_seeds()
@@ -435,7 +423,7 @@ class Node:
     def on_fatal(self, error: BaseException) -> None:
         """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""
         log.critical("broker_exits", reason=repr(error), path=str(self.config.data_dir))
-        fatal_exit()
+        self._parts.end_process()
 
     def client_address_of(self, node_id: NodeId) -> str:
         """See `EngineOwner`."""
@@ -477,11 +465,3 @@ class Node:
         """See `PeerHandler`."""
         self.engine.on_snapshots_lost(node_id)
 
-
-def fatal_exit() -> None:
-    """End the process at once: no clean-up may run after a failed commit."""
-    import os
-    import sys
-
-    sys.stderr.flush()
-    os._exit(70)

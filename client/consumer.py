@@ -209,7 +209,8 @@ class Consumer:
                 raise TypeError(
                     f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
                 )
-        for dropped in set(self._fetcher.partitions) - set(wanted):
+        kept = set(wanted)
+        for dropped in [known for known in self._fetcher.partitions if known not in kept]:
             self._order.remove(self._fetcher.partitions.pop(dropped))
         self._current = None
         self._add(wanted)

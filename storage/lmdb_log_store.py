@@ -23,6 +23,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import seal
 from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
 from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
+from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_env import building, lock_path, open_databases, open_environment, remove_environment
 from raftmq.storage.lmdb_replica import DATABASE_COUNT, LmdbReplica
 from raftmq.storage.log_scan import Verify
@@ -134,6 +135,10 @@ class LmdbLogStore:
         finally:
             self._opening.discard(key)
         return replica.restored()
+
+    def verify(self, key: ReplicaKey) -> str | None:
+        """What is wrong with a closed file, read in a child process: a damaged page can end the reader."""
+        return verify_in_child(self.path(key))
 
     def close(self, key: ReplicaKey) -> None:
         """See `LogStore.close`."""

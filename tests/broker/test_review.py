@@ -279,6 +279,17 @@ async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
         assert engine.inbound_bytes == 0
 
 
+async def test_an_append_and_a_proposal_larger_than_their_budgets_fit_when_nothing_is_held():
+    limits = Limits(inbound_append_bytes_max=1, uncommitted_bytes_max=1)
+    async with EngineCluster(limits=limits) as cluster:
+        groups = cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        async with asyncio.timeout(5):
+            await leader.propose([data(0)])[1]
+            while any(group.machine.next_offset < 1 for group in groups.values()):
+                await next_progress(list(groups.values()))
+
+
 async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
     async with EngineCluster() as cluster:
         groups = cluster.create_group(GROUP)
@@ -286,9 +297,11 @@ async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
         await leader.propose([data(0)])[1]
         follower = groups[1 if leader.replica_id != 1 else 2]
         engine = cluster.nodes[follower.replica_id].engine
-        engine.limits = Limits(inbound_append_bytes_max=0)
+        engine.limits = Limits(inbound_append_bytes_max=1)
+        engine._inbound.total += 1  # held by another group
         await leader.propose([data(1)])[1]
         await until(lambda: engine.counters.dropped_messages_total)
+        engine._inbound.total -= 1
         engine.limits = Limits()
         async with asyncio.timeout(5):
             while follower.machine.next_offset < 2:
