@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections import defaultdict
@@ -26,6 +27,9 @@ SLOW_BYTES_PER_SECOND = 50_000
 PORTS_PER_NODE = 3
 PORT_STEP = 10
 """How `LocalCluster` numbers ports: clients, peers, HTTP, then the next node ten higher."""
+PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to outgoing connections: brokers get them again at each restart."""
+FIRST_PORTS_TRIED = 100
 START_SECONDS = 10.0
 
 
@@ -183,16 +187,17 @@ def _open_gate() -> asyncio.Event:
 
 def _free_ports(nodes: int) -> int:
     """A first port such that every port of every node is free, on the addresses of the brokers and of the proxies."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            first: int = probe.getsockname()[1]
-        if first + PORT_STEP * nodes < 65_536 and all(
+    span = PORT_STEP * nodes
+    for attempt in range(FIRST_PORTS_TRIED):
+        first = PORTS.start + (os.getpid() * 100 + attempt * span) % (len(PORTS) - span)
+        if all(
             _is_free(host, first + PORT_STEP * (node_id - 1) + which)
             for node_id in range(1, nodes + 1)
             for which in range(PORTS_PER_NODE)
             for host in ("127.0.0.1", f"127.0.1.{node_id}", f"127.0.2.{node_id}")
         ):
             return first
+    raise OSError("no free ports for the proxies")
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -110,6 +110,17 @@ def test_a_disk_without_orders_synchronises_both_the_pages_and_the_root_of_each_
     assert keys_in(tmp_path / "file.mdb") == [b"a"]
 
 
+def test_a_number_that_a_synchronised_file_had_means_nothing_for_the_socket_that_has_it_next(
+    orders: DiskOrders,
+) -> None:
+    program = (
+        "import os, socket; fd = os.open('/proc/self/comm', os.O_RDONLY | os.O_DSYNC); os.close(fd); "
+        "one, two = socket.socketpair(); assert fd in (one.fileno(), two.fileno()); "
+        "assert os.write(one.fileno(), b'x') == os.write(two.fileno(), b'x') == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], env=os.environ | orders.environment, check=True)
+
+
 def test_a_slow_disk_takes_its_time_and_loses_nothing(tmp_path: Path, orders: DiskOrders) -> None:
     writer = Writer(tmp_path / "file.mdb", orders.environment)
     orders.be_slow(200)
