@@ -40,7 +40,13 @@ class DiskOrders:
         self.environment = {"LD_PRELOAD": str(library), "CHAOS_DISK_ORDERS": str(self._path)}
 
     def _order(
-        self, *, swallow: bool = False, delay_millis: int = 0, sync_errno: int = 0, write_errno: int = 0, hang: bool = False
+        self,
+        *,
+        swallow: bool = False,
+        delay_millis: int = 0,
+        sync_errno: int = 0,
+        write_errno: int = 0,
+        hang: bool = False,
     ) -> None:
         ORDERS.pack_into(self._page, 0, swallow, delay_millis, sync_errno, write_errno, hang)
 

@@ -24,9 +24,7 @@ def run_tool(arguments: Sequence[str], text: str = "") -> str:
     Raises:
         ToolError: It ended with a code other than 0.
     """
-    done = subprocess.run(
-        list(arguments), input=text.encode(), capture_output=True, check=False, timeout=TOOL_SECONDS
-    )
+    done = subprocess.run(list(arguments), input=text.encode(), capture_output=True, check=False, timeout=TOOL_SECONDS)
     if done.returncode:
         raise ToolError(f"{' '.join(arguments)}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode()
@@ -45,7 +43,10 @@ def missing_for_namespaces() -> str | None:
         return absent
     try:
         run_tool(
-            [*("unshare", "--net", "sh", "-ec"), "ip link add name b0 type bridge; ip link add a0 type veth peer name a1"]
+            [
+                *("unshare", "--net", "sh", "-ec"),
+                "ip link add name b0 type bridge; ip link add a0 type veth peer name a1",
+            ]
         )
     except ToolError as error:
         return f"network name spaces are not permitted: {error}"

@@ -108,9 +108,7 @@ class Proxies:
             await asyncio.gather(*pumps, return_exceptions=True)
             broker_writer.transport.abort()
 
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: int, target: int
-    ) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: int, target: int) -> None:
         gate = self._gates[source, target]
         while True:
             chunk = await reader.read(CHUNK_BYTES)

@@ -1,0 +1,203 @@
+"""Writers and readers that work through faults and write down what they were told, for the judge.
+
+Three writers of different tempers: a patient one that waits for minutes, an impatient one whose records expire (so that there are failures
+and unknowns to judge), and a mortal one that is abandoned with records under way and comes again under a new name. Two readers: one reads
+on and on, one goes back to the beginning now and then. Each client names its records, so a record tells who wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from raftmq import Consumer, Producer, TopicPartition
+from raftmq.errors import RaftMQError
+from sim.history.events import HistoryWriter
+from sim.history.recorder import Recorder
+from sim.history.recording_consumer import RecordingConsumer
+from sim.history.recording_producer import RecordedDelivery, RecordingProducer
+
+KEYS = 16
+IN_FLIGHT_MAX = 60
+PAUSE_SECONDS = 0.004
+"""Between the records of a writer: some hundred a second leave the machine to the brokers."""
+PATIENT_MS = 180_000.0
+IMPATIENT_MS = 1_500.0
+LIFE_SECONDS = (2.0, 5.0)
+PADDING = b" " + b"." * 60
+
+
+class Workload:
+    """Runs from entering to `finish`. An async context manager.
+
+    Args:
+        bootstrap_servers: of the cluster.
+        topic: to write and read; it exists.
+        partitions: of the topic.
+        history_path: the history goes there.
+        seed: of the choices the clients make.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, history_path: Path, seed: int) -> None:
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
+        self._chance = random.Random(seed)
+        self._writer = HistoryWriter(history_path)
+        self.recorder = Recorder(self._writer.write, time.monotonic_ns)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = asyncio.Event()
+        self.acknowledged = 0
+        self.failed: dict[str, int] = {}
+        """Error → how many sends ended with it."""
+        self.read = 0
+
+    async def __aenter__(self) -> Self:
+        jobs = (
+            self._write_patiently("patient", PATIENT_MS),
+            self._write_patiently("impatient", IMPATIENT_MS),
+            self._write_and_die("mortal"),
+            self._read("follower", goes_back=False),
+            self._read("rereader", goes_back=True),
+        )
+        self._tasks = [asyncio.create_task(job) for job in jobs]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._writer.close()
+
+    # --------------------------------------------------------------------------------------------------------- writers
+
+    def _producer(self, name: str, delivery_timeout_ms: float) -> RecordingProducer:
+        producer = Producer(
+            bootstrap_servers=self._servers,
+            linger_ms=2,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=min(3_000.0, delivery_timeout_ms),
+        )
+        return RecordingProducer(producer, self.recorder, name)
+
+    async def _write_patiently(self, name: str, delivery_timeout_ms: float) -> None:
+        async with self._producer(name, delivery_timeout_ms) as producer:
+            await self._send_until(producer, name, self._is_stopping.is_set)
+
+    async def _write_and_die(self, name: str) -> None:
+        life = 0
+        while not self._is_stopping.is_set():
+            life += 1
+            ends_at = time.monotonic() + self._chance.uniform(*LIFE_SECONDS)
+            producer = self._producer(f"{name}-{life}", PATIENT_MS)
+            try:
+                await producer.start()
+            except RaftMQError as error:  # nobody to ask while nobody leads
+                self._count(error)
+                continue
+            await self._send_until(
+                producer,
+                f"{name}-{life}",
+                lambda ends_at=ends_at: self._is_stopping.is_set() or time.monotonic() > ends_at,
+            )
+            await producer.abandon()  # as if its process had died: what is under way stays unknown
+            closing = asyncio.create_task(producer.producer.close())
+            await asyncio.wait([closing], timeout=0.05)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+    async def _send_until(self, producer: RecordingProducer, name: str, is_over: Callable[[], bool]) -> None:
+        room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        followers: set[asyncio.Task[None]] = set()
+        number = 0
+        while not is_over():
+            try:
+                async with asyncio.timeout(0.2):
+                    await room.acquire()
+            except TimeoutError:
+                continue  # to see whether it is over
+            value = b"%s-%d" % (name.encode(), number)
+            key = b"%s-key-%d" % (name.encode(), self._chance.randrange(KEYS))
+            number += 1
+            try:
+                delivery = await producer.send(self._topic, value + PADDING, key=key)
+            except RaftMQError as error:
+                self._count(error)
+                room.release()
+            else:
+                follower = asyncio.create_task(self._follow(delivery, room))
+                followers.add(follower)
+                follower.add_done_callback(followers.discard)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _follow(self, delivery: RecordedDelivery, room: asyncio.Semaphore) -> None:
+        try:
+            await delivery
+            self.acknowledged += 1
+        except RaftMQError as error:
+            self._count(error)
+        finally:
+            room.release()
+
+    def _count(self, error: RaftMQError) -> None:
+        name = type(error).__name__
+        self.failed[name] = self.failed.get(name, 0) + 1
+
+    # --------------------------------------------------------------------------------------------------------- readers
+
+    async def _read(self, name: str, *, goes_back: bool) -> None:
+        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+        async with RecordingConsumer(consumer, self.recorder, name, start="earliest") as reader:
+            reader.assign(self._partitions)
+            goes_back_at = time.monotonic() + self._chance.uniform(3, 6)
+            while not self._is_stopping.is_set():
+                try:
+                    found = await reader.getmany(timeout_ms=300)
+                    self.read += sum(map(len, found.values()))
+                    if goes_back and time.monotonic() > goes_back_at:
+                        await reader.seek_to_beginning(self._chance.choice(self._partitions))
+                        goes_back_at = time.monotonic() + self._chance.uniform(3, 6)
+                except RaftMQError as error:
+                    self._count(error)
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def check_alive(self) -> None:
+        """A client that ended with something else than an error of the SDK is a defect."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def wait_progress(self, records: int, seconds: float) -> bool:
+        """Whether so many more records were acknowledged, and so many more read, within this time."""
+        acknowledged, read = self.acknowledged + records, self.read + records
+        deadline = time.monotonic() + seconds
+        while self.acknowledged < acknowledged or self.read < read:
+            self.check_alive()
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def finish(self, seconds: float) -> None:
+        """Stop writing, wait for every answer, read everything from the beginning, twice.
+
+        Raises:
+            TimeoutError: Not within this time; the history is what it is.
+        """
+        self._is_stopping.set()
+        async with asyncio.timeout(seconds):
+            for task in asyncio.as_completed(self._tasks):
+                await task
+            for name in ("final-1", "final-2"):
+                await self._read_all(name, self._partitions)
+
+    async def _read_all(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+        async with RecordingConsumer(consumer, self.recorder, name, start="earliest") as reader:
+            await reader.read_all(partitions)
