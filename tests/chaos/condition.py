@@ -43,7 +43,9 @@ def is_led(cluster: ChaosCluster, topic: str) -> bool:
 
 
 def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
-    """Empty when every broker answers, every partition is led, and every replica votes and is connected; else what is wrong."""
+    """Empty when every broker answers, every partition of the topic (empty: none is asked for) is led, and every replica votes and is
+    connected; else what is wrong.
+    """
     problems = []
     for node_id in cluster.node_ids:
         if not cluster.is_running(node_id):
@@ -59,7 +61,7 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
         ):
             if seen.get(name):
                 problems.append(f"broker {node_id}: {name} = {seen[name]:g}")
-    if not problems and not is_led(cluster, topic):
+    if topic and not problems and not is_led(cluster, topic):
         problems.append(f"not every partition of {topic} is led")
     return "; ".join(problems)
 

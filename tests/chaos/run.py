@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from raftmq import Admin
 from sim.history.checker import judge_files
@@ -57,57 +59,87 @@ class Report:
         )
 
 
+class Trial:
+    """Clients at work on a new topic. Leaving it without an error demands that the cluster serves again, and judges the history.
+
+    An async context manager; `findings` is complete after it. It raises nothing for findings: `demand_clean` does.
+    """
+
+    def __init__(self, cluster: ChaosCluster, directory: Path, seed: int = 0, partitions: int = PARTITIONS) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.partitions = partitions
+        self.topic = f"chaos-{uuid.uuid4().hex[:8]}"
+        self.findings: list[str] = []
+        self.history = directory / "history.jsonl"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.workload = Workload(cluster.bootstrap_servers, self.topic, partitions, self.history, seed)
+
+    async def __aenter__(self) -> Self:
+        async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
+            await admin.create_topic(self.topic, self.partitions, min(3, len(self.cluster.node_ids)))
+        await self.workload.__aenter__()
+        try:
+            if not await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
+                raise AssertionError("the clients do not get going on a cluster without faults")
+        except BaseException:
+            await self.workload.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self._finish()
+        finally:
+            await self.workload.__aexit__()
+        if error is not None:
+            return
+        verdict = judge_files([self.history], is_describe_stale_allowed=True)
+        if not verdict.is_clean:
+            self.findings.append(verdict.report())
+        if not self.findings:
+            async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
+                await admin.delete_topic(self.topic)
+
+    async def _finish(self) -> None:
+        """Liveness: once nothing is broken any more, the cluster becomes whole by itself, and clients get on and get their answers."""
+        cluster, topic = self.cluster, self.topic
+        if not await asyncio.to_thread(wait_until, lambda: not what_is_not_whole(cluster, topic), HEALED_SECONDS):
+            self.findings.append(f"{HEALED_SECONDS:.0f} s after healing: {what_is_not_whole(cluster, topic)}")
+        if not await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
+            self.findings.append(f"clients do not get on {PROGRESS_SECONDS:.0f} s after healing")
+        try:
+            await self.workload.finish(FINISH_SECONDS)
+        except TimeoutError:
+            self.findings.append(f"not every answer and record came within {FINISH_SECONDS:.0f} s after healing")
+
+    def demand_clean(self) -> None:
+        """Raises AssertionError with everything that was found."""
+        assert not self.findings, "\n".join(self.findings)
+
+
 async def chaos_run(
     cluster: ChaosCluster, seed: int, families: Sequence[str], seconds: float, directory: Path
 ) -> Report:
     """Do it on a cluster that runs; it is left whole when nothing was found. History and schedule go to the directory."""
     report = Report(seed, families, directory)
-    directory.mkdir(parents=True, exist_ok=True)
     began_at = time.monotonic()
-    topic = f"chaos-{uuid.uuid4().hex[:8]}"
-    history = directory / "history.jsonl"
-    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=min(3, len(cluster.node_ids)))
     steps = schedule(seed, families, max(1, int(seconds * STEPS_PER_SECOND)))
-    nemesis = Nemesis(cluster, topic, steps, seconds, directory / "schedule.jsonl")
-    nemesis.note("run", seed=seed, families=list(families), steps=[step.name for step in steps])
-    async with Workload(cluster.bootstrap_servers, topic, PARTITIONS, history, seed) as workload:
-        if not await workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
-            report.findings.append("the clients do not get going on a cluster without faults")
+    async with Trial(cluster, directory, seed) as trial:
+        nemesis = Nemesis(cluster, trial.topic, steps, seconds, directory / "schedule.jsonl")
+        nemesis.note("run", seed=seed, families=list(families), steps=[step.name for step in steps])
         running = asyncio.create_task(asyncio.to_thread(nemesis.run))
         try:
             await asyncio.shield(running)
         finally:  # Ctrl-C: the thread must end before the cluster does
             nemesis.stop()
             await asyncio.wait([running])
-        report.findings += nemesis.findings
-        report.findings += await _serves_again(cluster, topic, workload)
-        try:
-            await workload.finish(FINISH_SECONDS)
-        except TimeoutError:
-            report.findings.append(
-                f"not every answer and every record came within {FINISH_SECONDS:.0f} s after healing"
-            )
-    verdict = judge_files([history])
-    if not verdict.is_clean:
-        report.findings.append(verdict.report())
+    workload = trial.workload
+    report.findings = nemesis.findings + trial.findings
     report.seconds = time.monotonic() - began_at
     report.faults, report.failed = nemesis.done, workload.failed
     report.acknowledged, report.read = workload.acknowledged, workload.read
-    if not report.findings:
-        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.delete_topic(topic)
     return report
-
-
-async def _serves_again(cluster: ChaosCluster, topic: str, workload: Workload) -> list[str]:
-    """Liveness: once nothing is broken any more, the cluster becomes whole by itself and clients get on."""
-    is_whole = await asyncio.to_thread(wait_until, lambda: not what_is_not_whole(cluster, topic), HEALED_SECONDS)
-    findings = []
-    if not is_whole:
-        findings.append(f"{HEALED_SECONDS:.0f} s after healing: {what_is_not_whole(cluster, topic)}")
-    if not await workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
-        findings.append(
-            f"no {FIRST_RECORDS} records more were acknowledged and read {PROGRESS_SECONDS:.0f} s after healing"
-        )
-    return findings

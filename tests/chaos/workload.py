@@ -2,7 +2,7 @@
 
 Three writers of different tempers: a patient one that waits for minutes, an impatient one whose records expire (so that there are failures
 and unknowns to judge), and a mortal one that is abandoned with records under way and comes again under a new name. Two readers: one reads
-on and on, one goes back to the beginning now and then. Each client names its records, so a record tells who wrote it.
+on and on, one goes back to the beginning now and then. An operator creates, changes and deletes other topics. Each client names its records, so a record tells who wrote it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from raftmq import Consumer, Producer, TopicPartition
+from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import RaftMQError
 from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
+from sim.history.recording_admin import RecordingAdmin
 from sim.history.recording_consumer import RecordingConsumer
 from sim.history.recording_producer import RecordedDelivery, RecordingProducer
 
@@ -28,6 +29,8 @@ PAUSE_SECONDS = 0.004
 PATIENT_MS = 180_000.0
 IMPATIENT_MS = 1_500.0
 LIFE_SECONDS = (2.0, 5.0)
+TOPIC_PAUSE_SECONDS = 1.0
+ADMIN_MS = 5_000.0
 PADDING = b" " + b"." * 60
 
 
@@ -63,6 +66,7 @@ class Workload:
             self._write_and_die("mortal"),
             self._read("follower", goes_back=False),
             self._read("rereader", goes_back=True),
+            self._change_topics("operator"),
         )
         self._tasks = [asyncio.create_task(job) for job in jobs]
         return self
@@ -164,6 +168,27 @@ class Workload:
                         goes_back_at = time.monotonic() + self._chance.uniform(3, 6)
                 except RaftMQError as error:
                     self._count(error)
+
+    # --------------------------------------------------------------------------------------------------------- metadata
+
+    async def _change_topics(self, name: str) -> None:
+        """Somebody who creates, changes, looks at and deletes topics that nobody writes to."""
+        number = 0
+        while not self._is_stopping.is_set():
+            number += 1
+            topic = f"{self._topic}-side-{number}"
+            admin = Admin(bootstrap_servers=self._servers, request_timeout_ms=ADMIN_MS)
+            try:
+                async with RecordingAdmin(admin, self.recorder, f"{name}-{number}") as operator:
+                    await operator.create_topic(topic, partitions=1, config={"retention.ms": "100000"})
+                    await operator.describe_topic(topic)
+                    await operator.alter_topic_config(topic, {"retention.ms": "200000"})
+                    await operator.add_partitions(topic, 2)
+                    await operator.describe_topic(topic)
+                    await operator.delete_topic(topic)
+            except RaftMQError as error:
+                self._count(error)
+            await asyncio.sleep(TOPIC_PAUSE_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------------- end
 
