@@ -52,7 +52,8 @@ def schedule(seed: int, families: Sequence[str], count: int) -> list[Step]:
     kinds = [one for one in FAULTS.values() if one.family in families]
     light = [one.name for one in kinds if one.is_light]
     chosen = chance.sample(kinds, len(kinds)) + chance.choices(kinds, k=max(0, count - len(kinds)))
-    return [_step(one, light, chance) for one in chosen[:count]]
+    # A generator for each step: a longer schedule begins like a shorter one.
+    return [_step(one, light, random.Random(f"{seed} {at}")) for at, one in enumerate(chosen[:count])]
 
 
 def _step(one: Fault, light: Sequence[str], chance: random.Random) -> Step:
