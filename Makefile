@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check fix sim bench docs
+.PHONY: help setup demo test check fix sim chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -35,6 +35,9 @@ fix: setup ## format, sort imports, regenerate protobuf modules and the referenc
 
 sim: setup ## simulate Raft clusters: FIRST=0 SEEDS=1000, or one SEED=17 again
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+chaos: setup ## real brokers, real faults, judged: MINUTES=10, or one SEED=17 again (ARGS="--families links,power --keep DIR")
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: setup ## measure; prints one table
 	@$(BIN)/python -m bench $(ARGS)

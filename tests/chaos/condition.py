@@ -59,8 +59,7 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
             "raftmq_quarantined_replicas",
             "raftmq_groups_without_leader",
         ):
-            if seen.get(name):
-                problems.append(f"broker {node_id}: {name} = {seen[name]:g}")
+            problems += [f"broker {node_id}: {name} = {seen[name]:g}"] if seen.get(name) else []
     if topic and not problems and not is_led(cluster, topic):
         problems.append(f"not every partition of {topic} is led")
     return "; ".join(problems)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import struct
 from pathlib import Path
 
@@ -82,5 +81,4 @@ class DiskOrders:
     def close(self) -> None:
         """Unmap the page; a running broker keeps its own."""
         self._page.close()
-        if self._path.exists():
-            os.unlink(self._path)
+        self._path.unlink(missing_ok=True)

@@ -17,11 +17,11 @@ from tests.chaos.condition import busiest_leader, wait_until
 from tests.chaos.damage import flip_bytes, flip_in_newest_row, replica_files, truncate
 from tests.chaos.links import CLIENTS, partition
 
-EXIT_SECONDS = 20.0
+EXIT_SECONDS = 40.0
 """Within it a broker whose disk fails must have ended."""
 STARTS_MAX = 4
 """So often a broker may die of a damaged file before it serves without it."""
-START_SECONDS = 40.0
+START_SECONDS = 60.0
 
 
 class FaultError(AssertionError):

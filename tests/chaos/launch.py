@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 LISTEN = ("--listen", "--peer-listen", "--http-listen")
 
@@ -27,14 +28,13 @@ def main() -> None:
     """Become the broker."""
     places_path, *command = sys.argv[1:]
     node_id = command[command.index("--node-id") + 1]
-    with open(places_path, encoding="utf-8") as file:
-        place = json.load(file)[node_id]
+    place = json.loads(Path(places_path).read_bytes())[node_id]
     os.environ.update(place["environment"])
     if place["data_dir"]:  # on a volume; the cluster knows it by a link
-        data_dir = command[command.index("--data-dir") + 1]
-        os.makedirs(place["data_dir"], exist_ok=True)
-        if not os.path.lexists(data_dir):
-            os.symlink(place["data_dir"], data_dir)
+        data_dir = Path(command[command.index("--data-dir") + 1])
+        Path(place["data_dir"]).mkdir(exist_ok=True)
+        if not data_dir.is_symlink():
+            data_dir.symlink_to(place["data_dir"])
     arguments = placed(command, place)
     os.execvp(arguments[0], arguments)
 

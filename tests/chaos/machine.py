@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 TOOL_SECONDS = 30.0
 
@@ -61,7 +62,7 @@ def missing_for_volumes() -> str | None:
         return absent
     if os.geteuid():
         return "mounting a volume needs root"
-    if not os.path.exists("/dev/loop-control"):
+    if not Path("/dev/loop-control").exists():
         return "there are no loop devices"
     return None
 

@@ -26,8 +26,8 @@ BACKGROUND_CHANCE = 0.35
 """So often a light fault goes on while another one happens."""
 WAIT_CHANCE = 0.5
 """So often the next fault waits until every partition is led again; else it hits a cluster that still recovers."""
-LED_SECONDS = 45.0
-WHOLE_SECONDS = 90.0
+LED_SECONDS = 90.0
+WHOLE_SECONDS = 120.0
 GAP_SECONDS = (0.2, 1.5)
 
 

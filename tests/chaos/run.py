@@ -12,20 +12,20 @@ from types import TracebackType
 from typing import Self
 
 from raftmq import Admin
-from sim.history.checker import judge_files
 
+from sim.history.checker import judge_files
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.nemesis import Nemesis, schedule
 from tests.chaos.condition import wait_until, what_is_not_whole
+from tests.chaos.nemesis import Nemesis, schedule
 from tests.chaos.workload import Workload
 
 PARTITIONS = 3
 STEPS_PER_SECOND = 1
 """More than fit: the time ends a run."""
 FIRST_RECORDS = 100
-HEALED_SECONDS = 90.0
+HEALED_SECONDS = 120.0
 """After the last fault was undone the cluster must be whole within it."""
-PROGRESS_SECONDS = 30.0
+PROGRESS_SECONDS = 60.0
 FINISH_SECONDS = 240.0
 """For every answer, and to read everything twice; above the patience of the most patient writer."""
 
@@ -65,7 +65,16 @@ class Trial:
     An async context manager; `findings` is complete after it. It raises nothing for findings: `demand_clean` does.
     """
 
-    def __init__(self, cluster: ChaosCluster, directory: Path, seed: int = 0, partitions: int = PARTITIONS) -> None:
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        directory: Path,
+        seed: int = 0,
+        partitions: int = PARTITIONS,
+        *,
+        keeps_topic: bool = False,
+    ) -> None:
+        self._keeps_topic = keeps_topic
         self.cluster = cluster
         self.directory = directory
         self.partitions = partitions
@@ -80,8 +89,8 @@ class Trial:
             await admin.create_topic(self.topic, self.partitions, min(3, len(self.cluster.node_ids)))
         await self.workload.__aenter__()
         try:
-            if not await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
-                raise AssertionError("the clients do not get going on a cluster without faults")
+            is_going = await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS)
+            assert is_going, "the clients do not get going on a cluster without faults"
         except BaseException:
             await self.workload.__aexit__()
             raise
@@ -100,7 +109,7 @@ class Trial:
         verdict = judge_files([self.history], is_describe_stale_allowed=True)
         if not verdict.is_clean:
             self.findings.append(verdict.report())
-        if not self.findings:
+        if not self.findings and not self._keeps_topic:
             async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
                 await admin.delete_topic(self.topic)
 

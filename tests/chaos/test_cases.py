@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -16,8 +17,8 @@ import pytest
 from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import DeliveryExpiredError, DeliveryTimeoutError, RaftMQError
 from raftmq.proto import queue_pb2
-from sim.history.checker import judge_files
 
+from sim.history.checker import judge_files
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import busiest_leader, is_led, wait_until, what_is_not_whole
 from tests.chaos.damage import flip_bytes, replica_files, truncate
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LONGER_THAN_ELECTIONS_SECONDS = 5.0
 """With the clusters' fast timers an election begins 1.6 to 3.2 s after the last beat."""
-WAIT_SECONDS = 45.0
+WAIT_SECONDS = 90.0
 RECORDS = 100
 
 needs_volumes = pytest.mark.skipif(
@@ -231,9 +232,9 @@ async def test_a_leader_alone_acknowledges_nothing_and_its_successors_lose_nothi
         for node_id in others:
             cluster.restart(node_id, wait=False)
         await progress(trial)
+        await eventually(lambda: is_led(cluster, trial.topic), "the two others lead everything")
         cluster.restart(leader, wait=False)
-    problems = [line for line in trial.findings if "never_sent" not in line or "alone-" not in line]
-    assert problems == []
+    trial.demand_clean()  # «never_sent» would be one of the records that nobody acknowledged
 
 
 async def test_a_partition_with_clients_on_both_sides_loses_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
@@ -391,25 +392,20 @@ async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
 
     Source: etcd's post-mortem on data inconsistency in v3.5 (2022); etcd #13766.
     """
-    async with Trial(cluster, tmp_path) as trial:
+    async with Trial(cluster, tmp_path, keeps_topic=True) as trial:
         for node_id in cluster.node_ids:
             for moment in (0.9, 1.3, 0.0):
                 cluster.kill(node_id)
                 cluster.restart(node_id, wait=False)
                 await asyncio.sleep(moment)
             await eventually(lambda: is_led(cluster, trial.topic), "led again")
-        await whole(cluster, trial.topic)
-        await trial.workload.finish(WAIT_SECONDS)
-        await asyncio.to_thread(cluster.stop_all)
-        try:
-            compared = compare_logs(cluster)
-        finally:
-            await asyncio.to_thread(cluster.restart_all)
-        await whole(cluster, trial.topic)
-        trial.workload = trial.workload.again()
-        await trial.workload.__aenter__()
-    assert compared > 10 * RECORDS // 100
     trial.demand_clean()
+    await asyncio.to_thread(cluster.stop_all)
+    try:
+        compared = compare_logs(cluster)
+    finally:
+        await asyncio.to_thread(cluster.restart_all)
+    assert compared > RECORDS
 
 
 def rows_of(path: Path) -> dict[bytes, bytes]:
@@ -427,7 +423,7 @@ def compare_logs(cluster: ChaosCluster) -> int:
             groups.setdefault(path.name.split("-")[0], []).append(rows_of(path))
     compared = 0
     for replicas in groups.values():
-        for one, other in zip(replicas, replicas[1:], strict=False):
+        for one, other in itertools.pairwise(replicas):
             common = one.keys() & other.keys()
             assert {key for key in common if one[key] != other[key]} == set()
             compared += len(common)
@@ -449,9 +445,7 @@ async def test_clients_of_a_healthy_cluster_get_everything_and_never_stick(
     trial.demand_clean()
 
 
-async def test_topics_created_while_a_node_is_cut_off_are_complete_when_it_is_back(
-    cluster: ChaosCluster, tmp_path: Path
-) -> None:
+async def test_a_replica_is_replaced_while_another_is_cut_off_and_killed(cluster: ChaosCluster, tmp_path: Path) -> None:
     """NATS JetStream 2.12.1 lost acknowledged records, or whole streams, when membership changed among partitions and kills.
 
     A replica is replaced (its disk is new) while another node is cut off and killed.

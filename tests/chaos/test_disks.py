@@ -45,17 +45,20 @@ class Writer:
             env=os.environ | environment,
             text=True,
         )
-        assert self._answer() == "open"
+        assert self.answer() == "open"
 
-    def _answer(self) -> str:
+    def answer(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def put(self, key: str) -> str:
+    def begin(self, key: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{key}\n")
         self._process.stdin.flush()
-        return self._answer()
+
+    def put(self, key: str) -> str:
+        self.begin(key)
+        return self.answer()
 
     def kill(self) -> None:
         self._process.kill()
@@ -94,8 +97,8 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
     made = Volume(tmp_path, "volume", 64 * MIB)
     yield made
     made.close()
-    assert not os.path.exists(made.path)
-    assert not os.path.exists(made.image)
+    assert not made.path.exists()
+    assert not made.image.exists()
 
 
 def test_a_disk_without_orders_synchronises_both_the_pages_and_the_root_of_each_commit(
@@ -135,12 +138,11 @@ def test_a_slow_disk_takes_its_time_and_loses_nothing(tmp_path: Path, orders: Di
 def test_a_hanging_disk_answers_when_it_works_again(tmp_path: Path, orders: DiskOrders) -> None:
     writer = Writer(tmp_path / "file.mdb", orders.environment)
     orders.hang()
-    writer._process.stdin.write("a\n")  # type: ignore[union-attr]  # a pipe
-    writer._process.stdin.flush()  # type: ignore[union-attr]
+    writer.begin("a")
     time.sleep(0.3)
     assert keys_in(tmp_path / "file.mdb") == []
     orders.work()
-    assert writer._answer() == "done"
+    assert writer.answer() == "done"
     writer.kill()
 
 

@@ -6,11 +6,16 @@ import ctypes
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
+from raftmq.broker.peer_codec import WIRE_VERSION, FrameType, frame
+from raftmq.broker.peer_transport import Hello
 
 from tests.chaos.links import CLIENTS
 from tests.chaos.machine import missing_for_namespaces
@@ -38,7 +43,7 @@ def namespaces() -> Iterator[Namespaces]:
 def inside(links: Namespaces, node_id: int) -> Iterator[None]:
     """Sockets made here belong to the node."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/thread-self/ns/net") as here, open(links.net_of(node_id)) as there:
+    with Path("/proc/thread-self/ns/net").open() as here, Path(links.net_of(node_id)).open() as there:
         if libc.setns(there.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
         try:
@@ -104,7 +109,7 @@ def test_a_slow_node_sends_slowly_and_hears_fast(namespaces: Namespaces) -> None
 
 
 def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
-    nets = [os.readlink(namespaces.net_of(node_id)) for node_id in (1, 2)]
+    nets = [Path(namespaces.net_of(node_id)).readlink() for node_id in (1, 2)]
     holders = [int(namespaces.net_of(node_id).split("/")[2]) for node_id in (1, 2)]
     interface = next(name for _, name in socket.if_nameindex() if name.startswith(f"ch{os.getpid()}n"))
     namespaces.close()
@@ -113,7 +118,7 @@ def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
     while any(name == interface for _, name in socket.if_nameindex()):  # the kernel tears down in its own time
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert not [pid for pid in holders if os.path.exists(f"/proc/{pid}")]
+    assert not [pid for pid in holders if Path(f"/proc/{pid}").exists()]
     assert nets[0] != nets[1]
 
 
@@ -123,10 +128,6 @@ def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
 @contextmanager
 def proxied(origin: int) -> Iterator[tuple[Proxies, socket.socket, socket.socket]]:
     """A connection of node `origin` (or of a client) to broker 2: the proxies, its end, the broker's end."""
-    import msgspec
-    from raftmq.broker.peer_codec import FrameType, frame
-    from raftmq.broker.peer_transport import WIRE_VERSION, Hello
-
     links = Proxies(2)
     try:
         port = links.first_port + 10 + (origin != CLIENTS)
@@ -186,21 +187,19 @@ def test_a_slow_node_sends_slowly_through_a_proxy() -> None:
         assert seconds_for(near, far, 50_000) < 0.5
 
 
-def test_a_leash_releases_when_its_owner_is_killed(tmp_path: str) -> None:
+def test_a_leash_releases_when_its_owner_is_killed(tmp_path: Path) -> None:
     """The owner gets SIGKILL, so nothing of its own can clean up."""
-    mark = os.path.join(tmp_path, "released")
+    mark = tmp_path / "released"
     program = (
         f"import sys, time; sys.path.insert(0, '.'); from tests.chaos.leash import Leash; "
         f"leash = Leash(release='touch {mark}'); print('held', flush=True); time.sleep(60)"
     )
-    import sys
-
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"held\n"
-        assert not os.path.exists(mark)
+        assert not mark.exists()
         owner.kill()
     deadline = time.monotonic() + ANSWER_SECONDS
-    while not os.path.exists(mark):
+    while not mark.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -16,6 +16,7 @@ from typing import Self
 
 from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import RaftMQError
+
 from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
 from sim.history.recording_admin import RecordingAdmin
@@ -24,7 +25,7 @@ from sim.history.recording_producer import RecordedDelivery, RecordingProducer
 
 KEYS = 16
 IN_FLIGHT_MAX = 60
-PAUSE_SECONDS = 0.004
+PAUSE_SECONDS = 0.008
 """Between the records of a writer: some hundred a second leave the machine to the brokers."""
 PATIENT_MS = 180_000.0
 IMPATIENT_MS = 1_500.0
@@ -95,6 +96,11 @@ class Workload:
 
     async def _write_and_die(self, name: str) -> None:
         life = 0
+        ends_at = 0.0
+
+        def is_over() -> bool:
+            return self._is_stopping.is_set() or time.monotonic() > ends_at
+
         while not self._is_stopping.is_set():
             life += 1
             ends_at = time.monotonic() + self._chance.uniform(*LIFE_SECONDS)
@@ -104,11 +110,7 @@ class Workload:
             except RaftMQError as error:  # nobody to ask while nobody leads
                 self._count(error)
                 continue
-            await self._send_until(
-                producer,
-                f"{name}-{life}",
-                lambda ends_at=ends_at: self._is_stopping.is_set() or time.monotonic() > ends_at,
-            )
+            await self._send_until(producer, f"{name}-{life}", is_over)
             await producer.abandon()  # as if its process had died: what is under way stays unknown
             closing = asyncio.create_task(producer.producer.close())
             await asyncio.wait([closing], timeout=0.05)
