@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -65,10 +66,16 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
     return "; ".join(problems)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Poll until it holds (True) or the time is over (False)."""
+class StoppedError(Exception):
+    """Whoever waits is no longer wanted."""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, stop: threading.Event | None = None) -> bool:
+    """Poll until it holds (True) or the time is over (False). Raises StoppedError once `stop` is set."""
     deadline = time.monotonic() + seconds
     while not condition():
+        if stop is not None and stop.is_set():
+            raise StoppedError
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)

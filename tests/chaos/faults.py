@@ -7,13 +7,14 @@ damage no data unless all replicas are whole (`needs_whole`): losing more than a
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.condition import busiest_leader, wait_until
+from tests.chaos.condition import busiest_leader, metrics, wait_until
 from tests.chaos.damage import flip_bytes, flip_in_newest_row, replica_files, truncate
 from tests.chaos.links import CLIENTS, partition
 
@@ -35,6 +36,8 @@ class Target:
     cluster: ChaosCluster
     topic: str
     chance: random.Random
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the run is to end now."""
 
     def any_node(self, *but: int) -> int:
         return self.chance.choice([node_id for node_id in self.cluster.node_ids if node_id not in but])
@@ -307,7 +310,7 @@ def _failing(target: Target, *, is_write: bool) -> Iterator[str]:
             disk.fail_writes()
         else:
             disk.fail_syncs()
-        if not wait_until(lambda: not target.cluster.is_running(victim), EXIT_SECONDS):
+        if not wait_until(lambda: not target.cluster.is_running(victim), EXIT_SECONDS, target.stop):
             raise FaultError(f"broker {victim} still runs {EXIT_SECONDS:.0f} s after its disk began to fail")
         yield f"{'writes' if is_write else 'fsyncs'} of {victim} failed, and it ended"
     finally:
@@ -377,7 +380,9 @@ def _damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
     finally:
         for _ in range(STARTS_MAX):
             target.cluster.restart(victim, wait=False)
-            if wait_until(lambda: not target.cluster.is_running(victim) or _is_ready(target, victim), START_SECONDS):
+            if wait_until(
+                lambda: not target.cluster.is_running(victim) or _is_ready(target, victim), START_SECONDS, target.stop
+            ):
                 if target.cluster.is_running(victim):
                     break
             else:
@@ -388,8 +393,6 @@ def _damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
 
 
 def _is_ready(target: Target, node_id: int) -> bool:
-    from tests.chaos.condition import metrics
-
     return "raftmq_up" in metrics(target.cluster, node_id)
 
 

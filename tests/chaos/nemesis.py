@@ -18,7 +18,7 @@ from pathlib import Path
 from raftmq.testing import LocalClusterError
 
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.condition import is_led, wait_until, what_is_not_whole
+from tests.chaos.condition import StoppedError, is_led, wait_until, what_is_not_whole
 from tests.chaos.faults import FAULTS, Fault, FaultError, Target
 
 STEPS_MAX = 10_000
@@ -108,6 +108,8 @@ class Nemesis:
                 self._carry_out(step)
                 self._supervise()
                 self._stop.wait(step.gap_seconds)
+        except StoppedError:
+            pass
         except (FaultError, LocalClusterError) as error:
             self._find(str(error))
         finally:
@@ -129,16 +131,16 @@ class Nemesis:
         self.done.append(step.name)
         if one.needs_whole:
             self._wait_whole()
-        elif step.waits and not wait_until(lambda: is_led(self.cluster, self.topic), LED_SECONDS):
+        elif step.waits and not wait_until(lambda: is_led(self.cluster, self.topic), LED_SECONDS, self._stop):
             self._find(f"{LED_SECONDS:.0f} s after {step.name} was undone not every partition is led")
 
     def _enter(self, stack: ExitStack, name: str, seed: int) -> None:
         self.note("begins", fault=name)
-        said = stack.enter_context(FAULTS[name].act(Target(self.cluster, self.topic, random.Random(seed))))
+        said = stack.enter_context(FAULTS[name].act(Target(self.cluster, self.topic, random.Random(seed), self._stop)))
         self.note("holds", fault=name, what=said)
 
     def _wait_whole(self) -> bool:
-        if wait_until(lambda: not what_is_not_whole(self.cluster, self.topic), WHOLE_SECONDS):
+        if wait_until(lambda: not what_is_not_whole(self.cluster, self.topic), WHOLE_SECONDS, self._stop):
             return True
         self._find(f"not whole within {WHOLE_SECONDS:.0f} s: {what_is_not_whole(self.cluster, self.topic)}")
         return False

@@ -26,8 +26,8 @@ FIRST_RECORDS = 100
 HEALED_SECONDS = 120.0
 """After the last fault was undone the cluster must be whole within it."""
 PROGRESS_SECONDS = 60.0
-FINISH_SECONDS = 240.0
-"""For every answer, and to read everything twice; above the patience of the most patient writer."""
+FINISH_SECONDS = 150.0
+"""For every answer, and again to read everything twice; above the patience of the most patient writer."""
 
 
 @dataclass
@@ -109,6 +109,8 @@ class Trial:
         verdict = judge_files([self.history], is_describe_stale_allowed=True)
         if not verdict.is_clean:
             self.findings.append(verdict.report())
+        elif not verdict.is_read_to_the_end:
+            self.findings.append("the history has no complete reading back, so lost records could not be told")
         if not self.findings and not self._keeps_topic:
             async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
                 await admin.delete_topic(self.topic)
@@ -121,7 +123,8 @@ class Trial:
         if not await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
             self.findings.append(f"clients do not get on {PROGRESS_SECONDS:.0f} s after healing")
         try:
-            await self.workload.finish(FINISH_SECONDS)
+            await self.workload.stop(FINISH_SECONDS)
+            await self.workload.read_back(FINISH_SECONDS)
         except TimeoutError:
             self.findings.append(f"not every answer and record came within {FINISH_SECONDS:.0f} s after healing")
 

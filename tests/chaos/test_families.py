@@ -15,7 +15,7 @@ from tests.chaos.run import chaos_run
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 5
-SECONDS = 5.0
+SECONDS = 4.0
 
 
 @pytest.mark.parametrize("family", families())

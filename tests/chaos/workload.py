@@ -27,7 +27,7 @@ KEYS = 16
 IN_FLIGHT_MAX = 60
 PAUSE_SECONDS = 0.008
 """Between the records of a writer: some hundred a second leave the machine to the brokers."""
-PATIENT_MS = 180_000.0
+PATIENT_MS = 120_000.0
 IMPATIENT_MS = 1_500.0
 LIFE_SECONDS = (2.0, 5.0)
 TOPIC_PAUSE_SECONDS = 1.0
@@ -91,8 +91,14 @@ class Workload:
         return RecordingProducer(producer, self.recorder, name)
 
     async def _write_patiently(self, name: str, delivery_timeout_ms: float) -> None:
-        async with self._producer(name, delivery_timeout_ms) as producer:
+        producer = self._producer(name, delivery_timeout_ms)
+        await producer.start()
+        try:
             await self._send_until(producer, name, self._is_stopping.is_set)
+        except BaseException:
+            await self._drop(producer)
+            raise
+        await producer.close()
 
     async def _write_and_die(self, name: str) -> None:
         life = 0
@@ -110,12 +116,19 @@ class Workload:
             except RaftMQError as error:  # nobody to ask while nobody leads
                 self._count(error)
                 continue
-            await self._send_until(producer, f"{name}-{life}", is_over)
-            await producer.abandon()  # as if its process had died: what is under way stays unknown
-            closing = asyncio.create_task(producer.producer.close())
-            await asyncio.wait([closing], timeout=0.05)
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+            try:
+                await self._send_until(producer, f"{name}-{life}", is_over)
+            finally:
+                await self._drop(producer)
+
+    @staticmethod
+    async def _drop(producer: RecordingProducer) -> None:
+        """As if its process had died: what is under way stays unknown."""
+        await producer.abandon()
+        closing = asyncio.create_task(producer.producer.close())
+        await asyncio.wait([closing], timeout=0.05)
+        closing.cancel()  # then it closes at once
+        await asyncio.gather(closing, return_exceptions=True)
 
     async def _send_until(self, producer: RecordingProducer, name: str, is_over: Callable[[], bool]) -> None:
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -175,6 +188,7 @@ class Workload:
 
     async def _change_topics(self, name: str) -> None:
         """Somebody who creates, changes, looks at and deletes topics that nobody writes to."""
+        stopping = asyncio.ensure_future(self._is_stopping.wait())
         number = 0
         while not self._is_stopping.is_set():
             number += 1
@@ -190,7 +204,8 @@ class Workload:
                     await operator.delete_topic(topic)
             except RaftMQError as error:
                 self._count(error)
-            await asyncio.sleep(TOPIC_PAUSE_SECONDS)
+            await asyncio.wait([stopping], timeout=TOPIC_PAUSE_SECONDS)
+        stopping.cancel()
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -211,8 +226,8 @@ class Workload:
             await asyncio.sleep(0.05)
         return True
 
-    async def finish(self, seconds: float) -> None:
-        """Stop writing, wait for every answer, read everything from the beginning, twice.
+    async def stop(self, seconds: float) -> None:
+        """Stop writing and reading, and wait for every answer.
 
         Raises:
             TimeoutError: Not within this time; the history is what it is.
@@ -221,6 +236,10 @@ class Workload:
         async with asyncio.timeout(seconds):
             for task in asyncio.as_completed(self._tasks):
                 await task
+
+    async def read_back(self, seconds: float) -> None:
+        """Read everything from the beginning, twice. Raises TimeoutError as `stop`."""
+        async with asyncio.timeout(seconds):
             for name in ("final-1", "final-2"):
                 await self._read_all(name, self._partitions)
 
