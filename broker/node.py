@@ -464,4 +464,3 @@ class Node:
     def on_snapshots_lost(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""
         self.engine.on_snapshots_lost(node_id)
-

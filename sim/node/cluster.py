@@ -11,9 +11,9 @@ from pathlib import Path
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Timing
-from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.node import Node
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import ReplicaStorageError
 from raftmq.storage.registry import RegistryError

@@ -13,8 +13,8 @@ from raftmq.broker.clock import Clock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.grpc_server import GrpcHost, GrpcServer
 from raftmq.broker.http_server import HttpHost, HttpServer
-from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.node_parts import NodeParts
+from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.broker.watchdog import Watchdog
 from raftmq.storage.disk_space import DiskReserve

@@ -313,7 +313,7 @@ class Simulation:
                 f"g{g.group_id}:r{g.replica_id} {g.core.role.value} t{g.term} a{g.machine.applied_index}"
                 for g in node.engine.groups.values()
             ]
-            reasons = node.not_ready_reasons()
+            reasons = [reason.message for reason in node.not_ready_reasons()]
             parts.append(f"{machine.name} node {node.node_id} {'; '.join(reasons) or 'ready'} [{', '.join(groups)}]")
         return " | ".join(parts)
 
