@@ -130,7 +130,7 @@ def table(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Row]) -> str:
 def _verdict(row: Row) -> str:
     if row.ratio is not None:
         return f"{row.ratio:.2f} x as good"
-    return {None: "", True: "there", False: "not there"}[row.is_met]
+    return {None: "", True: "on target", False: "short of it"}[row.is_met]
 
 
 def number(value: float) -> str:

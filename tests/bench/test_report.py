@@ -67,7 +67,7 @@ def test_the_table_shows_each_row_once() -> None:
     samples = [sample("produce", RAFTMQ, rate=950.0), sample("produce", "Peer", rate=475.0)]
     header, ours, theirs = table(FIGURES, rows_of(FIGURES, samples)).splitlines()
     assert header.split()[0] == "workload"
-    assert " ".join(ours.split()) == "produce rate, records/s RaftMQ 1 950 950 – 950 ≥ 1,000 not there"
+    assert " ".join(ours.split()) == "produce rate, records/s RaftMQ 1 950 950 – 950 ≥ 1,000 short of it"
     assert " ".join(theirs.split()) == "Peer 1 475 475 – 475 2.00 x as good"
 
 
