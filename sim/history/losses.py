@@ -107,14 +107,24 @@ def _committed_by_partition(history: History) -> dict[Partition, list[_Committed
             if sent is not None and sent.status != "ok" and sent.invoked_at > deleted_until:
                 found.setdefault(partition, []).append(_Committed(value, offset, at, sent.invoked_at))
     for partition, records in found.items():
-        if history.table(partition).trimmed_before > 0:
+        if _bound(history, partition) > 0:
             found[partition] = [record for record in records if not _may_be_trimmed(history, partition, record.offset)]
     return found
 
 
 def _may_be_trimmed(history: History, partition: Partition, offset: int | None) -> bool:
-    bound = history.table(partition).trimmed_before
+    bound = _bound(history, partition)
     return bound > 0 if offset is None else offset < bound
+
+
+def _bound(history: History, partition: Partition) -> float:
+    """Below it records may have been trimmed; of a record that may be anywhere, in any partition of its topic."""
+    if partition.partition != ANYWHERE:
+        return history.trimmed_before(partition)
+    return max(
+        (table.trimmed_before for known, table in history.partitions.items() if known.topic == partition.topic),
+        default=0,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ what was missed
@@ -200,7 +210,8 @@ def _judge_waiting(
 
 
 def _values_read(history: History, partition: Partition) -> set[str]:
-    return {value for _, value, _ in history.table(partition).reads}
+    table = history.partitions.get(partition)
+    return set() if table is None else {value for _, value, _ in table.reads}
 
 
 def _blame(

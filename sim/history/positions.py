@@ -129,7 +129,7 @@ class _Reader:
 
     def _break(self, position: _Position, partition: Partition, found: int, at: int) -> None:
         expected = position.expected
-        if found > expected and found <= self._history.table(partition).trimmed_before:
+        if found > expected and found <= self._history.trimmed_before(partition):
             return
         kind: BreakKind = "misplaced" if position.is_sought else "back" if found < expected else "skip"
         self._result.breaks.append(Break(kind, self._process, partition, expected, found, at, position.since))
@@ -137,7 +137,7 @@ class _Reader:
             position.first = found
 
     def _within(self, partition: Partition, offsets: list[int], at: int) -> None:
-        bound = self._history.table(partition).trimmed_before
+        bound = self._history.trimmed_before(partition)
         for before, found in pairwise(offsets):
             expected = before + 1
             if found != expected and not expected < found <= bound:

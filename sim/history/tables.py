@@ -238,6 +238,11 @@ class History:
             found = self.partitions[partition] = PartitionTable()
         return found
 
+    def trimmed_before(self, partition: Partition) -> float:
+        """Records of the partition below this offset may have been deleted; infinite when nobody knows how many."""
+        table = self.partitions.get(partition)
+        return 0 if table is None else table.trimmed_before
+
     @property
     def operation_count(self) -> int:
         """Operations begun."""
