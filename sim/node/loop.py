@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -240,6 +241,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return future
 
     # ------------------------------------------------------------------------------------------------ network
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        """A name is its own address."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = "", port: Any = 0, **_: Any) -> Any:
         """Over the simulated network."""

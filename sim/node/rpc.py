@@ -188,8 +188,12 @@ class ServerCall:
             handler = await self._connection.server.handler_of(_Details(self._method, self._metadata))
             if handler is None:
                 status = Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            else:
+            elif handler.response_streaming:
                 await handler.stream_stream(None, self)
+            else:
+                answer = await handler.stream_unary(None, self)
+                if answer is not None:
+                    await self.write(answer)
         except grpc.aio.AbortError:
             return
         except asyncio.CancelledError:
