@@ -66,7 +66,7 @@ def _commits_earlier_terms() -> None:
     Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
 
 
-@mutant("core", 0, "a leader judges before its own first entry is committed")
+@mutant("core", 3, "a leader judges before its own first entry is committed")
 def _leads_before_its_first_commit() -> None:
     from raftmq.raft.core import RaftCore
     from raftmq.raft.ready import Role
@@ -120,7 +120,7 @@ def _checksums_ignored() -> None:
 
 @mutant(
     "store",
-    0,
+    1,
     "a missing or damaged file is replaced by an empty one under the same replica id",
     flip=6,
     kill=6,
@@ -175,7 +175,7 @@ def _answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "whoever waits for an index is answered by another term's entry there")
+@mutant("engine", 5, "whoever waits for an index is answered by another term's entry there")
 def _waiter_takes_any_entry() -> None:
     from raftmq.broker.group import Group
 
@@ -210,22 +210,6 @@ def _budget_leaks() -> None:
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "the log is deleted beyond the durable state", trim_every=0.3)
-def _truncates_beyond_durable_state() -> None:
-    from raftmq.broker.commits import Commits
-
-    truncate = Commits.truncate
-
-    def eager(self: Any, group: Any, index: Any) -> None:
-        kept, group.durable_state_index = group.durable_state_index, group.core.applied_index
-        try:
-            truncate(self, group, index)
-        finally:
-            group.durable_state_index = kept
-
-    Commits.truncate = eager  # type: ignore[method-assign]
-
-
 @mutant("engine", 0, "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
 def _snapshot_loses_a_row() -> None:
     from raftmq.broker import snapshots
@@ -237,6 +221,13 @@ def _snapshot_loses_a_row() -> None:
         install(self, group, work)
 
     snapshots.Snapshots.install = short  # type: ignore[method-assign]
+
+
+@mutant("engine", 0, "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def _quarantine_forgotten() -> None:
+    from raftmq.storage.registry import Registry
+
+    Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
 
 
 # ---------------------------------------------------------------------------------------------------------------- machine
@@ -294,23 +285,24 @@ def _trims_too_far() -> None:
     "service",
     0,
     "a timeout after proposing is reported as a definite failure",
-    isolate=4,
-    stall_disk=4,
-    delivery_seconds=1.5,
+    stall_disk=6,
+    isolate=2,
+    fault_every=0.4,
     request_seconds=0.5,
-    fault_every=0.5,
+    admin_every=0.2,
 )
 def _timeout_called_failure() -> None:
-    import importlib
+    from raftmq.broker.request_error import RequestError
+    from raftmq.proto import queue_pb2 as pb
 
-    append_ticket: Any = importlib.import_module("raftmq.broker.append_ticket")
-    partition_log: Any = importlib.import_module("raftmq.broker.partition_log")
+    original = RequestError.__init__
 
-    def definite() -> Any:
-        return append_ticket.expired()
+    def definite(self: Any, code: Any, *arguments: Any, **named: Any) -> None:
+        original(self, code, *arguments, **named)
+        if code == pb.REQUEST_TIMED_OUT:
+            self.detail.outcome = pb.NOT_APPLIED
 
-    append_ticket.timed_out = definite
-    partition_log.timed_out = definite
+    RequestError.__init__ = definite  # type: ignore[method-assign]
 
 
 @mutant("service", 0, "what is not committed can be read")
@@ -431,3 +423,29 @@ def _answers_mixed_up() -> None:
         on_answer(self, sent, response)
 
     Dispatcher.on_answer = mixed  # type: ignore[method-assign]
+
+
+@mutant("client", 0, "a consumer takes over batches that it was handed before")
+def _consumer_takes_batches_again() -> None:
+    from raftmq.client.partition_fetch import FetchedBatch, PartitionFetch
+
+    def add(self: Any, base_offsets: Any, batches: Any) -> int:
+        added = 0
+        for base_offset, data in zip(base_offsets, batches, strict=True):
+            self._batches.append(FetchedBatch(base_offset, data))
+            added += len(data)
+        self.buffered_bytes += added
+        return added
+
+    PartitionFetch.add = add  # type: ignore[method-assign]
+
+
+@mutant("client", 0, "knowledge of a leader goes back to an older epoch", kill=4, isolate=4, fault_every=0.5)
+def _leader_goes_back() -> None:
+    from raftmq.client.resolver import Resolver
+
+    def learn(self: Any, group_id: int, leader: Any) -> bool:
+        self._leaders[group_id] = leader
+        return True
+
+    Resolver._learn_leader = learn  # type: ignore[method-assign]
