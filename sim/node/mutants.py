@@ -24,16 +24,14 @@ class Mutant:
     part: str
     """Where: core, store, engine, machine, client or service."""
     build: Build
-    seed: int
-    """One that finds it."""
 
 
 MUTANTS: dict[str, Mutant] = {}
+SEEDS_MAX = 16
+"""Each must be found by one of so many seeds, from 0 on; most are by the first."""
 
 
-def mutant(
-    part: str, seed: int, what: str, **circumstances: object
-) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def mutant(part: str, what: str, **circumstances: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a function that plants the bug. It runs in a child, so nothing undoes it.
 
     `circumstances`: options under which it shows soon.
@@ -46,7 +44,7 @@ def mutant(
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances), seed)
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances))
         return plant
 
     return register
@@ -59,14 +57,14 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------------- core
 
 
-@mutant("core", 0, "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
+@mutant("core", "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
 def _commits_earlier_terms() -> None:
     from raftmq.raft.replication import Replication
 
     Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
 
 
-@mutant("core", 3, "a leader judges before its own first entry is committed")
+@mutant("core", "a leader judges before its own first entry is committed")
 def _leads_before_its_first_commit() -> None:
     from raftmq.raft.core import RaftCore
     from raftmq.raft.ready import Role
@@ -74,7 +72,7 @@ def _leads_before_its_first_commit() -> None:
     RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
 
 
-@mutant("core", 0, "a vote is given again in the same term")
+@mutant("core", "a vote is given again in the same term")
 def _votes_twice() -> None:
     from raftmq.raft import election
     from raftmq.storage import pending_write
@@ -86,7 +84,7 @@ def _votes_twice() -> None:
 # ------------------------------------------------------------------------------------------------------------------ store
 
 
-@mutant("store", 0, "a commit is reported before it is on disk, and a crash loses it")
+@mutant("store", "a commit is reported before it is on disk, and a crash loses it")
 def _fsync_skipped() -> None:
     from sim.node import disk
 
@@ -110,7 +108,7 @@ def _fsync_skipped() -> None:
     disk._Thread.crash = losing_crash  # type: ignore[method-assign]
 
 
-@mutant("store", 0, "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("store", "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _checksums_ignored() -> None:
     from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec
 
@@ -120,7 +118,6 @@ def _checksums_ignored() -> None:
 
 @mutant(
     "store",
-    1,
     "a missing or damaged file is replaced by an empty one under the same replica id",
     flip=6,
     kill=6,
@@ -145,7 +142,7 @@ def _starts_empty_after_loss() -> None:
     local_replicas.open_replica = open_or_begin_anew
 
 
-@mutant("store", 0, "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
+@mutant("store", "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
 def _applied_index_without_rows() -> None:
     from dataclasses import replace
 
@@ -161,7 +158,7 @@ def _applied_index_without_rows() -> None:
 # ----------------------------------------------------------------------------------------------------------------- engine
 
 
-@mutant("engine", 0, "answers leave before the write they vouch for is done")
+@mutant("engine", "answers leave before the write they vouch for is done")
 def _answers_before_durable() -> None:
     from raftmq.broker.commits import Commits
 
@@ -175,7 +172,7 @@ def _answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
-@mutant("engine", 5, "whoever waits for an index is answered by another term's entry there")
+@mutant("engine", "whoever waits for an index is answered by another term's entry there")
 def _waiter_takes_any_entry() -> None:
     from raftmq.broker.group import Group
 
@@ -193,7 +190,7 @@ def _waiter_takes_any_entry() -> None:
     Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _damaged_replica_goes_on() -> None:
     from raftmq.broker.engine import Engine
 
@@ -203,14 +200,14 @@ def _damaged_replica_goes_on() -> None:
     Engine.break_group = keep  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "bytes of a finished proposal are not given back")
+@mutant("engine", "bytes of a finished proposal are not given back")
 def _budget_leaks() -> None:
     from raftmq.broker.engine import Engine
 
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
+@mutant("engine", "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
 def _snapshot_loses_a_row() -> None:
     from raftmq.broker import snapshots
 
@@ -223,7 +220,7 @@ def _snapshot_loses_a_row() -> None:
     snapshots.Snapshots.install = short  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("engine", "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _quarantine_forgotten() -> None:
     from raftmq.storage.registry import Registry
 
@@ -233,7 +230,7 @@ def _quarantine_forgotten() -> None:
 # ---------------------------------------------------------------------------------------------------------------- machine
 
 
-@mutant("machine", 0, "applying reads something that is not in the log")
+@mutant("machine", "applying reads something that is not in the log")
 def _applies_local_state() -> None:
     from raftmq.fsm.log_partition import LogPartition
 
@@ -249,7 +246,7 @@ def _applies_local_state() -> None:
     LogPartition._apply_data = local  # type: ignore[method-assign]
 
 
-@mutant("machine", 0, "what duplicates are known by is forgotten when leadership changes")
+@mutant("machine", "what duplicates are known by is forgotten when leadership changes")
 def _forgets_producers() -> None:
     from raftmq.fsm import append_judge
 
@@ -264,7 +261,7 @@ def _forgets_producers() -> None:
     append_judge.AppendJudge.judge = forgetful  # type: ignore[method-assign]
 
 
-@mutant("machine", 0, "a trim goes one record too far", trim_every=0.3)
+@mutant("machine", "a trim goes one record too far", trim_every=0.3)
 def _trims_too_far() -> None:
     from raftmq.fsm.log_commands import Trimmed
     from raftmq.fsm.log_partition import LogPartition
@@ -281,31 +278,7 @@ def _trims_too_far() -> None:
 # ---------------------------------------------------------------------------------------------------------------- service
 
 
-@mutant(
-    "service",
-    0,
-    "a timeout after proposing is reported as a definite failure",
-    stall_disk=6,
-    isolate=2,
-    fault_every=0.4,
-    request_seconds=0.5,
-    admin_every=0.2,
-)
-def _timeout_called_failure() -> None:
-    from raftmq.broker.request_error import RequestError
-    from raftmq.proto import queue_pb2 as pb
-
-    original = RequestError.__init__
-
-    def definite(self: Any, code: Any, *arguments: Any, **named: Any) -> None:
-        original(self, code, *arguments, **named)
-        if code == pb.REQUEST_TIMED_OUT:
-            self.detail.outcome = pb.NOT_APPLIED
-
-    RequestError.__init__ = definite  # type: ignore[method-assign]
-
-
-@mutant("service", 0, "what is not committed can be read")
+@mutant("service", "what is not committed can be read")
 def _reads_uncommitted() -> None:
     from raftmq.broker.partition_log import PartitionLog
 
@@ -323,7 +296,6 @@ def _reads_uncommitted() -> None:
 
 @mutant(
     "service",
-    0,
     "leadership lost while a change was under way is reported as «not done»",
     isolate=4,
     stall_disk=4,
@@ -337,7 +309,7 @@ def _lost_leadership_called_failure() -> None:
     Group._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
 
 
-@mutant("service", 0, "two nodes hand out the same producer ids")
+@mutant("service", "two nodes hand out the same producer ids")
 def _same_producer_ids() -> None:
     from raftmq.broker.services.producer_ids import ProducerIds
 
@@ -356,7 +328,6 @@ def _same_producer_ids() -> None:
 
 @mutant(
     "client",
-    0,
     "a batch of unknown outcome is sent again under a new sequence",
     isolate=4,
     stall_disk=4,
@@ -379,7 +350,7 @@ def _retries_under_new_sequence() -> None:
     PartitionQueue.retry = anew  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "a consumer goes on one record too far after a failed poll")
+@mutant("client", "a consumer goes on one record too far after a failed poll")
 def _consumer_skips_a_record() -> None:
     from raftmq.client.fetcher import Fetcher
 
@@ -396,7 +367,6 @@ def _consumer_skips_a_record() -> None:
 
 @mutant(
     "client",
-    0,
     "a delivery that timed out is reported as definitely failed",
     isolate=4,
     stall_disk=4,
@@ -411,7 +381,7 @@ def _delivery_timeout_called_failure() -> None:
     Dispatcher._expiry_error = lambda self, queue, batch: DeliveryExpiredError("too late")  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "an answer is taken for another batch's")
+@mutant("client", "an answer is taken for another batch's")
 def _answers_mixed_up() -> None:
     from raftmq.client.dispatcher import Dispatcher
 
@@ -425,7 +395,7 @@ def _answers_mixed_up() -> None:
     Dispatcher.on_answer = mixed  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "a consumer takes over batches that it was handed before")
+@mutant("client", "a consumer takes over batches that it was handed before")
 def _consumer_takes_batches_again() -> None:
     from raftmq.client.partition_fetch import FetchedBatch, PartitionFetch
 
@@ -438,14 +408,3 @@ def _consumer_takes_batches_again() -> None:
         return added
 
     PartitionFetch.add = add  # type: ignore[method-assign]
-
-
-@mutant("client", 0, "knowledge of a leader goes back to an older epoch", kill=4, isolate=4, fault_every=0.5)
-def _leader_goes_back() -> None:
-    from raftmq.client.resolver import Resolver
-
-    def learn(self: Any, group_id: int, leader: Any) -> bool:
-        self._leaders[group_id] = leader
-        return True
-
-    Resolver._learn_leader = learn  # type: ignore[method-assign]
