@@ -73,11 +73,15 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None) -> Verdict:
     begun = reported = time.perf_counter()
     findings: list[Outcome] = []
     totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
     virtual_seconds = 0.0
     is_terminal = sys.stderr.isatty()
     for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant)), start=1):
         virtual_seconds += outcome.virtual_seconds
         totals["operations"] += outcome.operations
+        faults.update(outcome.faults)
+        marks.update({name: count for name, count in outcome.counts.items() if " " not in name})
         if outcome.verdict is not Verdict.OK:
             findings.append(outcome)
             print(finding(outcome), flush=True)
@@ -92,6 +96,8 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None) -> Verdict:
                 f"{totals['operations']:,} operations"
             )
             print(text, file=sys.stderr, end="\r" if is_terminal and done < count else "\n", flush=True)
+    for what, counts in (("faults", faults), ("marks", marks)):
+        print(f"{what}: " + ", ".join(f"{name} {counts[name]:,}" for name in counts), file=sys.stderr)
     if not findings:
         return Verdict.OK
     print(replay_command(findings[0].seed, mutant), flush=True)

@@ -62,6 +62,8 @@ class Checker:
         """Replicas that a fault damaged, by machine: they alone may break."""
         self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
         """Replicas that their nodes gave up."""
+        self.stalls: dict[str, int] = {}
+        """How often each process noticed that it had stood still."""
         self.leaders_elected = 0
         self.broken_replicas = 0
         self.fatal_exits = 0
@@ -169,6 +171,7 @@ class Checker:
         self._looks += 1
         for process in self._cluster.running():
             assert process.node is not None
+            self.stalls[repr(process.host)] = process.node.engine.counters.stalls_total
             if not process.host.is_frozen:
                 self.judge(check_budgets, process.node)
                 self.judge(check_serves_none_quarantined, process.node)

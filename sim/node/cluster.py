@@ -12,11 +12,14 @@ from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Timing
 from raftmq.broker.node import Node
+from raftmq.broker.peer_codec import FrameType, Parts
+from raftmq.broker.peer_transport import Channel
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import ReplicaStorageError
 from raftmq.storage.registry import RegistryError
+from raftmq.types import NodeId
 
 from sim.node.disk import Disk
 from sim.node.host import Host
@@ -158,6 +161,8 @@ class Cluster:
         """Of the clients, by name."""
         self.node_class = node_class
         self.parts_class = parts_class
+        self.installs = 0
+        """Snapshots that replaced replicas' files, of processes that are gone."""
         self.on_process: list[Callable[[Process], None]] = []
         """Told of each node that was made, before it starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
@@ -240,6 +245,7 @@ class Cluster:
         try:
             node = self.node_class(config, "0.0", process.parts)
             node.process = process
+            self._drop_frames(node)
             process.node = node
             for listener in self.on_process:
                 listener(process)
@@ -256,6 +262,20 @@ class Cluster:
             self.trace(f"{machine.name} does not start: {error}")
         self._remove(process, is_power_cut=False, why="ends")
         self._start_later(machine)
+
+    def _drop_frames(self, node: SimNode) -> None:
+        """A full outbox drops frames and says so, in the transport as in here."""
+        network, transport = self.network, node.transport
+        send = transport.send
+
+        def send_or_drop(node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
+            share = network.weather.drop_share
+            if share and network.source.random() < share:
+                network.dropped += 1
+                return False
+            return send(node_id, channel, frame_type, body)
+
+        transport.send = send_or_drop  # type: ignore[method-assign]
 
     def _start_later(self, machine: Machine) -> None:
         if not machine.keeps_down:
@@ -278,6 +298,8 @@ class Cluster:
             return
         self.trace(f"{machine.name} {why}")
         machine.process = None
+        if process.parts.sim_store is not None:
+            self.installs += process.parts.sim_store.installs
         if is_power_cut:
             self.network.dark[machine.name] = None
         if process.parts.sim_writers is not None:

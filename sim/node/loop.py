@@ -274,7 +274,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _run(self, is_done: Callable[[], bool], limit: float) -> bool:
         ready, timers, pop = self._ready, self._timers, heapq.heappop
-        at_once = 0
+        at_once = counted = 0
         while True:
             while ready:
                 handle = ready.popleft()
@@ -290,6 +290,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                         host.parked.append(handle)
                         continue
                 at_once += 1
+                if at_once > EVENTS_AT_ONCE_MAX:
+                    raise SpinningError(f"{at_once} steps at {self.now:.3f} s, the last {callback!r} of {host}")
                 try:
                     handle.context.run(callback, *handle.args)
                 except (SystemExit, KeyboardInterrupt):
@@ -298,9 +300,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:  # noqa: BLE001 -- the root of everything that runs
                     self.failures.append((f"{host}: callback {callback!r}", error))
-            self.steps += at_once
-            if at_once > EVENTS_AT_ONCE_MAX:
-                raise SpinningError(f"{at_once} steps at {self.now:.3f} s")
+            self.steps += at_once - counted
+            counted = at_once
             if is_done():
                 return True
             if not timers or timers[0][0] > limit:
@@ -309,7 +310,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             due = timers[0][0]
             if due > self.now:
                 self.now = due
-                at_once = 0
+                at_once = counted = 0
             while timers and timers[0][0] <= due:
                 handle = pop(timers)[2]
                 if handle.callback is not None:

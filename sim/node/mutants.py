@@ -24,16 +24,14 @@ class Mutant:
     part: str
     """Where: core, store, engine, machine, client or service."""
     build: Build
-    seed: int
-    """One that finds it."""
 
 
 MUTANTS: dict[str, Mutant] = {}
+SEEDS_MAX = 16
+"""Each must be found by one of so many seeds, from 0 on; most are by the first."""
 
 
-def mutant(
-    part: str, seed: int, what: str, **circumstances: object
-) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def mutant(part: str, what: str, **circumstances: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a function that plants the bug. It runs in a child, so nothing undoes it.
 
     `circumstances`: options under which it shows soon.
@@ -46,7 +44,7 @@ def mutant(
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances), seed)
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances))
         return plant
 
     return register
@@ -59,14 +57,14 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------------- core
 
 
-@mutant("core", 0, "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
+@mutant("core", "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
 def _commits_earlier_terms() -> None:
     from raftmq.raft.replication import Replication
 
     Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
 
 
-@mutant("core", 0, "a leader judges before its own first entry is committed")
+@mutant("core", "a leader judges before its own first entry is committed")
 def _leads_before_its_first_commit() -> None:
     from raftmq.raft.core import RaftCore
     from raftmq.raft.ready import Role
@@ -74,7 +72,7 @@ def _leads_before_its_first_commit() -> None:
     RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
 
 
-@mutant("core", 0, "a vote is given again in the same term")
+@mutant("core", "a vote is given again in the same term")
 def _votes_twice() -> None:
     from raftmq.raft import election
     from raftmq.storage import pending_write
@@ -86,7 +84,7 @@ def _votes_twice() -> None:
 # ------------------------------------------------------------------------------------------------------------------ store
 
 
-@mutant("store", 0, "a commit is reported before it is on disk, and a crash loses it")
+@mutant("store", "a commit is reported before it is on disk, and a crash loses it")
 def _fsync_skipped() -> None:
     from sim.node import disk
 
@@ -110,7 +108,7 @@ def _fsync_skipped() -> None:
     disk._Thread.crash = losing_crash  # type: ignore[method-assign]
 
 
-@mutant("store", 0, "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("store", "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _checksums_ignored() -> None:
     from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec
 
@@ -120,7 +118,6 @@ def _checksums_ignored() -> None:
 
 @mutant(
     "store",
-    0,
     "a missing or damaged file is replaced by an empty one under the same replica id",
     flip=6,
     kill=6,
@@ -145,7 +142,7 @@ def _starts_empty_after_loss() -> None:
     local_replicas.open_replica = open_or_begin_anew
 
 
-@mutant("store", 0, "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
+@mutant("store", "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
 def _applied_index_without_rows() -> None:
     from dataclasses import replace
 
@@ -161,7 +158,7 @@ def _applied_index_without_rows() -> None:
 # ----------------------------------------------------------------------------------------------------------------- engine
 
 
-@mutant("engine", 0, "answers leave before the write they vouch for is done")
+@mutant("engine", "answers leave before the write they vouch for is done")
 def _answers_before_durable() -> None:
     from raftmq.broker.commits import Commits
 
@@ -175,7 +172,7 @@ def _answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "whoever waits for an index is answered by another term's entry there")
+@mutant("engine", "whoever waits for an index is answered by another term's entry there")
 def _waiter_takes_any_entry() -> None:
     from raftmq.broker.group import Group
 
@@ -193,7 +190,7 @@ def _waiter_takes_any_entry() -> None:
     Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def _damaged_replica_goes_on() -> None:
     from raftmq.broker.engine import Engine
 
@@ -203,30 +200,14 @@ def _damaged_replica_goes_on() -> None:
     Engine.break_group = keep  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "bytes of a finished proposal are not given back")
+@mutant("engine", "bytes of a finished proposal are not given back")
 def _budget_leaks() -> None:
     from raftmq.broker.engine import Engine
 
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
 
 
-@mutant("engine", 0, "the log is deleted beyond the durable state", trim_every=0.3)
-def _truncates_beyond_durable_state() -> None:
-    from raftmq.broker.commits import Commits
-
-    truncate = Commits.truncate
-
-    def eager(self: Any, group: Any, index: Any) -> None:
-        kept, group.durable_state_index = group.durable_state_index, group.core.applied_index
-        try:
-            truncate(self, group, index)
-        finally:
-            group.durable_state_index = kept
-
-    Commits.truncate = eager  # type: ignore[method-assign]
-
-
-@mutant("engine", 0, "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
+@mutant("engine", "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
 def _snapshot_loses_a_row() -> None:
     from raftmq.broker import snapshots
 
@@ -239,10 +220,17 @@ def _snapshot_loses_a_row() -> None:
     snapshots.Snapshots.install = short  # type: ignore[method-assign]
 
 
+@mutant("engine", "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def _quarantine_forgotten() -> None:
+    from raftmq.storage.registry import Registry
+
+    Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
+
+
 # ---------------------------------------------------------------------------------------------------------------- machine
 
 
-@mutant("machine", 0, "applying reads something that is not in the log")
+@mutant("machine", "applying reads something that is not in the log")
 def _applies_local_state() -> None:
     from raftmq.fsm.log_partition import LogPartition
 
@@ -258,7 +246,7 @@ def _applies_local_state() -> None:
     LogPartition._apply_data = local  # type: ignore[method-assign]
 
 
-@mutant("machine", 0, "what duplicates are known by is forgotten when leadership changes")
+@mutant("machine", "what duplicates are known by is forgotten when leadership changes")
 def _forgets_producers() -> None:
     from raftmq.fsm import append_judge
 
@@ -273,7 +261,7 @@ def _forgets_producers() -> None:
     append_judge.AppendJudge.judge = forgetful  # type: ignore[method-assign]
 
 
-@mutant("machine", 0, "a trim goes one record too far", trim_every=0.3)
+@mutant("machine", "a trim goes one record too far", trim_every=0.3)
 def _trims_too_far() -> None:
     from raftmq.fsm.log_commands import Trimmed
     from raftmq.fsm.log_partition import LogPartition
@@ -290,30 +278,7 @@ def _trims_too_far() -> None:
 # ---------------------------------------------------------------------------------------------------------------- service
 
 
-@mutant(
-    "service",
-    0,
-    "a timeout after proposing is reported as a definite failure",
-    isolate=4,
-    stall_disk=4,
-    delivery_seconds=1.5,
-    request_seconds=0.5,
-    fault_every=0.5,
-)
-def _timeout_called_failure() -> None:
-    import importlib
-
-    append_ticket: Any = importlib.import_module("raftmq.broker.append_ticket")
-    partition_log: Any = importlib.import_module("raftmq.broker.partition_log")
-
-    def definite() -> Any:
-        return append_ticket.expired()
-
-    append_ticket.timed_out = definite
-    partition_log.timed_out = definite
-
-
-@mutant("service", 0, "what is not committed can be read")
+@mutant("service", "what is not committed can be read")
 def _reads_uncommitted() -> None:
     from raftmq.broker.partition_log import PartitionLog
 
@@ -331,7 +296,6 @@ def _reads_uncommitted() -> None:
 
 @mutant(
     "service",
-    0,
     "leadership lost while a change was under way is reported as «not done»",
     isolate=4,
     stall_disk=4,
@@ -345,7 +309,7 @@ def _lost_leadership_called_failure() -> None:
     Group._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
 
 
-@mutant("service", 0, "two nodes hand out the same producer ids")
+@mutant("service", "two nodes hand out the same producer ids")
 def _same_producer_ids() -> None:
     from raftmq.broker.services.producer_ids import ProducerIds
 
@@ -364,7 +328,6 @@ def _same_producer_ids() -> None:
 
 @mutant(
     "client",
-    0,
     "a batch of unknown outcome is sent again under a new sequence",
     isolate=4,
     stall_disk=4,
@@ -387,7 +350,7 @@ def _retries_under_new_sequence() -> None:
     PartitionQueue.retry = anew  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "a consumer goes on one record too far after a failed poll")
+@mutant("client", "a consumer goes on one record too far after a failed poll")
 def _consumer_skips_a_record() -> None:
     from raftmq.client.fetcher import Fetcher
 
@@ -404,7 +367,6 @@ def _consumer_skips_a_record() -> None:
 
 @mutant(
     "client",
-    0,
     "a delivery that timed out is reported as definitely failed",
     isolate=4,
     stall_disk=4,
@@ -419,7 +381,7 @@ def _delivery_timeout_called_failure() -> None:
     Dispatcher._expiry_error = lambda self, queue, batch: DeliveryExpiredError("too late")  # type: ignore[method-assign]
 
 
-@mutant("client", 0, "an answer is taken for another batch's")
+@mutant("client", "an answer is taken for another batch's")
 def _answers_mixed_up() -> None:
     from raftmq.client.dispatcher import Dispatcher
 
@@ -431,3 +393,18 @@ def _answers_mixed_up() -> None:
         on_answer(self, sent, response)
 
     Dispatcher.on_answer = mixed  # type: ignore[method-assign]
+
+
+@mutant("client", "a consumer takes over batches that it was handed before")
+def _consumer_takes_batches_again() -> None:
+    from raftmq.client.partition_fetch import FetchedBatch, PartitionFetch
+
+    def add(self: Any, base_offsets: Any, batches: Any) -> int:
+        added = 0
+        for base_offset, data in zip(base_offsets, batches, strict=True):
+            self._batches.append(FetchedBatch(base_offset, data))
+            added += len(data)
+        self.buffered_bytes += added
+        return added
+
+    PartitionFetch.add = add  # type: ignore[method-assign]

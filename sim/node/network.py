@@ -54,6 +54,8 @@ class Network:
         self.digest: Callable[[str, str, bytes], None] = lambda source, target, data: None
         """Told of everything that arrives."""
         self.resets = 0
+        self.dropped = 0
+        """Frames that found an outbox full."""
         self.held = 0
         """Packets that a cut held up."""
         self.lost_streams = 0

@@ -322,10 +322,14 @@ class Simulation:
         network, machines = self.network, self.cluster.machines.values()
         return {
             "packets_held": network.held,
+            "frames_dropped": network.dropped,
+            "stalls": sum(self.checker.stalls.values()),
             "streams_reset": network.resets,
             "streams_given_up": network.lost_streams,
             "torn_commits": sum(m.disk.torn_commits for m in machines),
             "writes_refused": sum(m.disk.refused_writes for m in machines),
+            "snapshots_installed": self.cluster.installs
+            + sum(p.parts.sim_store.installs for p in self.cluster.running() if p.parts.sim_store is not None),
             "boots": sum(m.boot for m in machines),
             "leaders": self.checker.leaders_elected,
             "replicas_quarantined": len(self.checker.quarantined),

@@ -75,7 +75,11 @@ class Workload:
         return ClientTransport(self._loop, self._cluster.network)
 
     def _admin(self) -> Admin:
-        admin = Admin(bootstrap_servers=self._cluster.addresses(), transport=self._transport(), request_timeout_ms=4000)
+        admin = Admin(
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            request_timeout_ms=self._options.request_seconds * 2000,
+        )
         admin._resolver.source.seed(self._source.getrandbits(64))
         return admin
 

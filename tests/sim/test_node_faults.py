@@ -14,6 +14,7 @@ MARKS = {
     "power_cut": "boots",
     "kill_all": "boots",
     "stop": "boots",
+    "freeze": "stalls",
     "isolate": "packets_held",
     "split": "packets_held",
     "one_way": "packets_held",
@@ -27,17 +28,25 @@ MARKS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_happens_and_is_survived(fault: str) -> None:
-    more = {"machines": 4} if fault == "move_replicas" else {}
-    calm = run_isolated(1, options=calm_options(**more))
-    assert calm.verdict is Verdict.OK, calm.detail
+    machines = 4 if fault == "move_replicas" else 3
+    options = calm_options(seconds=4.0, fault_every=0.4, machines=machines, **{fault: 1})
 
-    outcome = run_isolated(1, options=calm_options(seconds=4.0, fault_every=0.4, **{fault: 1}, **more))
+    outcome = run_isolated(1, options=options)
 
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.faults[fault] >= 1
     assert sum(outcome.faults.values()) == outcome.faults[fault]
     if fault in MARKS:
-        assert outcome.counts.get(MARKS[fault], 0) > calm.counts.get(MARKS[fault], 0)
+        mark = MARKS[fault]
+        assert outcome.counts[mark] > (machines if mark == "boots" else 0)
+
+
+def test_frames_are_dropped_and_streams_reset_when_the_weather_is_bad() -> None:
+    outcome = run_isolated(1, options=calm_options(drop_share=0.1, reset_share=0.005, slow_share=0.1))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["frames_dropped"] > 0
+    assert outcome.counts["streams_reset"] > 0
 
 
 def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
