@@ -65,7 +65,9 @@ class ChaosCluster(LocalCluster):
         self.root = Path(tempfile.mkdtemp(prefix="raftmq-chaos-"))
         try:
             self._stack.callback(shutil.rmtree, self.root, ignore_errors=True)
-            self._stack.callback(Leash(release=f"rm -rf {self.root}").close)
+            # Tried again while volumes in it, which hang on leashes of their own, are still mounted.
+            release = f"for attempt in 1 2 3 4 5; do rm -rf {self.root} && break; sleep 0.5; done"
+            self._stack.callback(Leash(release=release).close)
             self.links: Links = links(brokers) if links else NoLinks()
             self._stack.callback(self.links.close)
             self._volumes: dict[int, Volume] = {}
