@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from raftmq.proto import queue_pb2
 from raftmq.testing import LocalCluster
 
 from tests.chaos import disk_shim
@@ -158,6 +159,12 @@ class ChaosCluster(LocalCluster):
         wipe(data_dir.resolve())
         if node_id in self._volumes:
             data_dir.unlink()  # the launcher makes it again; until then the cluster sees that there is no data
+
+    def leader_epochs(self, topic: str) -> dict[int, int]:
+        """Group → epoch of its leader, as a running broker sees it now."""
+        request = queue_pb2.DescribeTopicRequest(name=topic)
+        answer = self._ask("DescribeTopic", request, queue_pb2.DescribeTopicResponse)
+        return {leader.group_id: leader.leader_epoch for leader in answer.leaders}
 
     def restart_all(self) -> None:
         """Start every broker that is down; they serve once a majority of them runs."""
