@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.chaos.cluster import FAST, ChaosCluster, best_links
 from tests.chaos.faults import families
 from tests.chaos.machine import missing_for_namespaces, missing_for_shim, missing_for_volumes
+from tests.chaos.proxies import Proxies
 from tests.chaos.run import chaos_run
 
 RUN_SECONDS = 60.0
@@ -36,6 +37,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="of faults in one run")
     parser.add_argument("--families", default="", help=f"comma-separated, of {', '.join(families())}; default: all")
     parser.add_argument("--default-timing", action="store_true", help="production's timers instead of fast ones")
+    parser.add_argument(
+        "--proxies", action="store_true", help="links through proxies, also where name spaces are permitted"
+    )
     parser.add_argument("--keep", type=Path, help="directory for histories and schedules; a temporary one by default")
     return parser.parse_args(arguments)
 
@@ -43,7 +47,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, directory: Path) -> bool:
     """Whether it was clean."""
     async with ChaosCluster(
-        links=best_links,
+        links=Proxies if options.proxies else best_links,
         has_disk_orders=missing_for_shim() is None,
         has_volumes=missing_for_volumes() is None,
         settings=() if options.default_timing else FAST,

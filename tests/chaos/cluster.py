@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from raftmq.proto import queue_pb2
 from raftmq.testing import LocalCluster
 
 from tests.chaos import disk_shim
@@ -65,7 +66,9 @@ class ChaosCluster(LocalCluster):
         self.root = Path(tempfile.mkdtemp(prefix="raftmq-chaos-"))
         try:
             self._stack.callback(shutil.rmtree, self.root, ignore_errors=True)
-            self._stack.callback(Leash(release=f"rm -rf {self.root}").close)
+            # Tried again while volumes in it, which hang on leashes of their own, are still mounted.
+            release = f"for attempt in 1 2 3 4 5; do rm -rf {self.root} && break; sleep 0.5; done"
+            self._stack.callback(Leash(release=release).close)
             self.links: Links = links(brokers) if links else NoLinks()
             self._stack.callback(self.links.close)
             self._volumes: dict[int, Volume] = {}
@@ -156,6 +159,12 @@ class ChaosCluster(LocalCluster):
         wipe(data_dir.resolve())
         if node_id in self._volumes:
             data_dir.unlink()  # the launcher makes it again; until then the cluster sees that there is no data
+
+    def leader_epochs(self, topic: str) -> dict[int, int]:
+        """Group → epoch of its leader, as a running broker sees it now."""
+        request = queue_pb2.DescribeTopicRequest(name=topic)
+        answer = self._ask("DescribeTopic", request, queue_pb2.DescribeTopicResponse)
+        return {leader.group_id: leader.leader_epoch for leader in answer.leaders}
 
     def restart_all(self) -> None:
         """Start every broker that is down; they serve once a majority of them runs."""
