@@ -7,6 +7,7 @@ import re
 import pytest
 from raftmq.broker import log_events
 from raftmq.client import logs
+
 from scripts.generate_docs import logged_events
 
 BROKER = logged_events(("broker", "storage"))
