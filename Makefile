@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# compiled modules go there too: nothing but .venv is left beside the sources
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
 .PHONY: help setup demo test check fix sim bench docs
 
@@ -36,7 +38,7 @@ fix: setup ## format, sort imports, regenerate protobuf modules and the referenc
 sim: setup ## simulate Raft clusters: FIRST=0 SEEDS=1000, or one SEED=17 again
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
-bench: setup ## measure; prints one table
+bench: setup ## measure; prints one table (ARGS="--quick", ARGS="--peers kafka,nats")
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: setup ## write the reference pages in docs/reference from the code

@@ -404,6 +404,10 @@ class Engine:
         self.publisher.on_peer_down(node_id)
         self._receiver.forget_peer(node_id)
 
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
+        self._receiver.forget_peer(node_id)
+
     # ------------------------------------------------------------------------------------------------ ticks
 
     def _tick_metadata(self) -> None:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast
 
+import h11
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from raftmq.broker.limits import Limits
@@ -22,14 +23,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 _KEEP_ALIVE_SECONDS = 5
 _HEAD_BYTES_MAX: Final = 16 * 1024
 """Of a request line with its headers."""
 _UNSENT_BYTES_MAX: Final = 64 * 1024
 """Pipelined requests wait while more of the answers before them is not taken."""
-_BACKLOG = 128
+_BACKLOG = 1024
 
 
 class HttpHost(MetricsHost, Protocol):
@@ -95,6 +96,18 @@ class _Connection(H11Protocol):
             self._cycle_seen = self.cycle
             self._begin_exchange()
 
+    def send_400_response(self, msg: str) -> None:
+        """Also in the middle of an answer: a body turns out to be malformed while its request is being answered."""
+        # none before the first request, whatever uvicorn declares
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # what the application still says is dropped, else it raises, and is logged
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _begin_exchange(self) -> None:
         if self._ending is not None:
             self._ending.cancel()
@@ -136,6 +149,7 @@ class HttpServer:
                 log_config=None,
                 log_level="error",  # it warns of every malformed request: whoever sends them would choose how much we log
                 access_log=False,
+                backlog=_BACKLOG,
                 lifespan="off",
                 # a class as far as uvicorn is concerned: it only calls it
                 http=cast("type[asyncio.Protocol]", functools.partial(_Connection, self._host.limits)),

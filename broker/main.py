@@ -37,6 +37,13 @@ _MMAP_THRESHOLD_BYTES = 1536 * 1024
 first one is freed; then it moves its threshold up, takes them from the heap, and each partition costs 2 MiB of memory
 (measured: 200 MiB for 100 partitions, 5 MiB with a fixed threshold). Above our largest batches, so that those stay on the
 heap."""
+_M_TRIM_THRESHOLD = -1
+_TRIM_THRESHOLD_BYTES = 256 * 1024 * 1024
+_M_TOP_PAD = -2
+_TOP_PAD_BYTES = 16 * 1024 * 1024
+"""Freed memory is kept for the next batch. By default glibc returns the top of the heap at 128 KiB, and each batch takes it
+again, page fault by page fault (measured on a virtual machine: 4 us a page, 400 faults a megabyte; without them 1 KiB produce
+went from 84-109 to 123-149 MB/s). What is kept is bounded by what the budgets ever allowed at once."""
 EXIT_OK = 0  # these are codes of raftmq.cli.exit_codes, which is above us
 EXIT_MACHINE = 1
 EXIT_USAGE = 2
@@ -59,7 +66,7 @@ def run_broker(config: BrokerConfig) -> int:
         if problem is not None:
             return _complain(f"cannot listen on {problem}; choose another with --{key.replace('_', '-')}", EXIT_MACHINE)
     _raise_file_limit()
-    _map_large_blocks()
+    _tune_allocator()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -145,10 +152,12 @@ def _why_not(address: str) -> str | None:
     return None
 
 
-def _map_large_blocks() -> None:
+def _tune_allocator() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other C libraries do not have the problem
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+        mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
 def _raise_file_limit() -> None:

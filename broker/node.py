@@ -473,6 +473,10 @@ class Node:
         """See `PeerHandler`."""
         self.engine.campaigns.on_peer_refused(node_id)
 
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """See `PeerHandler`."""
+        self.engine.on_snapshots_lost(node_id)
+
 
 def fatal_exit() -> None:
     """End the process at once: no clean-up may run after a failed commit."""

@@ -8,10 +8,11 @@ fit the outbox is dropped and said so. Nothing is believed before both sides hav
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 import structlog
@@ -30,6 +31,12 @@ _READ_BUFFER_BYTES = 256 * 1024
 """A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
 comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
 out of it."""
+_BACKLOG = 1024
+"""Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
+NOT_FORMED_REASON: Final = "this node belongs to no cluster yet"
+"""A refusal that is no fault: the peer still waits for the answer that makes it a member."""
+_NO_WAY: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH}
+"""Failures of an address whose family this machine does not speak: they say nothing of the peer."""
 _SAID_AGAIN_SECONDS = 1.0
 """Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
 
@@ -79,6 +86,10 @@ class PeerHandler(Protocol):
 
     def on_peer_refused(self, node_id: NodeId) -> None:
         """The peer's host answers and nobody listens: its process is gone."""
+        ...
+
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """The connection that a node's snapshots came on has ended, or is replaced: what is unfinished stays so."""
         ...
 
 
@@ -364,7 +375,7 @@ class _Link:
                 # again and again until somebody acts, and on each channel: said once
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
-                    log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=refusal)
+                    self._say_refused(refusal)
             except (OSError, TimeoutError) as error:
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
             else:
@@ -384,9 +395,17 @@ class _Link:
             await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
             delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)
 
+    def _say_refused(self, reason: str) -> None:
+        if self.channel is not Channel.CONTROL:
+            return  # all three are refused for the same reason
+        if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
+            log.info("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+        else:
+            log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+
     async def _connect(self) -> _Outbound:
         host, _, port = self.address.rpartition(":")
-        transport, protocol = await self.loop.create_connection(lambda: _Outbound(self), host.strip("[]"), int(port))
+        transport, protocol = await self._open(host.strip("[]"), int(port))
         try:
             _tune(transport.get_extra_info("socket"), self._owner.timing)
             transport.set_write_buffer_limits(high=2 * 1024 * 1024)
@@ -398,6 +417,20 @@ class _Link:
             transport.abort()
             raise
         return protocol
+
+    async def _open(self, host: str, port: int) -> tuple[asyncio.Transport, _Outbound]:
+        """Connect to the first of the host's addresses that answers.
+
+        One after the other here and not in the loop, which tells the failures of several addresses as one without a number:
+        that nobody listens at any address of «localhost» would be lost.
+        """
+        failures: list[OSError] = []
+        for _, _, _, _, address in await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                return await self.loop.create_connection(lambda: _Outbound(self), str(address[0]), port)
+            except OSError as error:
+                failures.append(error)
+        raise _verdict(failures)
 
     def _check(self, welcome: Hello, hello: Hello) -> None:
         if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
@@ -438,7 +471,7 @@ class PeerTransport:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers; returns the bound port."""
-        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port)
+        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -493,6 +526,7 @@ class PeerTransport:
         before = self._inbound.pop((node_id, channel), None)
         if before is not None:
             before.close()
+            self._on_ended(node_id, channel)
         elif len(self._inbound) >= self.limits.peer_connections_max:
             self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
         self._inbound[node_id, channel] = inbound
@@ -502,6 +536,11 @@ class PeerTransport:
         self._handshakes.pop(inbound, None)
         for key in [key for key, other in self._inbound.items() if other is inbound]:
             del self._inbound[key]
+            self._on_ended(*key)
+
+    def _on_ended(self, node_id: NodeId, channel: Channel) -> None:
+        if channel is Channel.SNAPSHOT:
+            self.handler.on_snapshots_lost(node_id)
 
     def _drop(self, inbound: _Inbound) -> None:
         inbound.close()
@@ -564,6 +603,13 @@ class PeerTransport:
         protocol = link.protocol
         await protocol.writable.wait()
         return link.protocol is protocol
+
+
+def _verdict(failures: list[OSError]) -> OSError:
+    """What the failures at all addresses of a host mean: a refusal when it is one wherever there is a way at all."""
+    telling = [error for error in failures if error.errno not in _NO_WAY]
+    others = [error for error in telling if not isinstance(error, ConnectionRefusedError)]
+    return (others or telling or failures)[0]
 
 
 def _decode_hello(body: memoryview) -> Hello:

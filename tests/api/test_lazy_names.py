@@ -12,7 +12,7 @@ def test_import_raftmq_loads_neither_grpc_nor_protobuf():
         "import sys, raftmq, raftmq.errors, raftmq.types\n"
         "heavy = [name for name in ('grpc', 'google.protobuf', 'cramjam', 'lmdb', 'asyncio') if name in sys.modules]\n"
         "assert not heavy, heavy\n"
-        "assert raftmq.Record._fields[0] == 'topic'\n"
+        "assert raftmq.Record.__struct_fields__[0] == 'topic'\n"
         "assert 'grpc' not in sys.modules\n"
         "assert raftmq.Producer.__name__ == 'Producer'\n"
         "assert 'grpc' in sys.modules\n"

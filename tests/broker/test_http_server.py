@@ -8,6 +8,7 @@ import json
 import platform
 import random
 import re
+import socket
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,3 +168,47 @@ async def test_the_process_keeps_its_signal_handlers():
     before = signal.getsignal(signal.SIGTERM)
     async with serving():
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("answered", ["before the answer", "during the answer"])
+async def test_a_body_that_turns_out_malformed_is_no_failure_of_the_application(answered):
+    """The 400 was sent into the middle of an answer, which raised, and filled the log with what clients chose to send."""
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    failures: list[dict[str, object]] = []
+
+    async def application(scope, receive, send):
+        if answered == "during the answer":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        is_asked.set()
+        await may_answer.wait()
+        if answered == "before the answer":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"two"})
+        done.set()
+
+    done = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpServer, "application", lambda self: application)
+        async with serving() as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await is_asked.wait()
+            writer.write(b"no chunk\r\n")
+            received = await asyncio.wait_for(reader.read(), 10)
+            may_answer.set()
+            await asyncio.wait_for(done.wait(), 10)
+            writer.close()
+    status = received.split(b" ")[1]
+    assert status == (b"400" if answered == "before the answer" else b"200")
+    assert b"two" not in received
+    assert failures == []
+
+
+async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
+    """With a backlog of 128 a prober in a flood was sent for again by its kernel, a second later."""
+    async with serving() as (_, port):
+        with contextlib.ExitStack() as stack:
+            for _ in range(500):  # the loop takes none of them meanwhile
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))

@@ -1,5 +1,7 @@
 """The cache of recent entries: contiguous runs under one budget."""
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
@@ -76,3 +78,17 @@ def test_the_budget_holds_over_all_groups_and_runs_stay_contiguous(steps):
         assert budget.bytes_used <= max(2000, 300)
         for run_ in held:
             assert [e.index for e in run_] == list(range(run_[0].index, run_[0].index + len(run_))) if run_ else True
+
+
+def test_what_is_evicted_is_not_held_any_more():
+    # the budget counted evicted batches as gone while the slots at the front of the list still held them: 256 for each group
+    recent = RecentEntries(RecentEntriesBudget(1000))
+    first = entry(1)
+    held_elsewhere = sys.getrefcount(first)
+    recent.append((first, *run(2, 2)))
+    assert sys.getrefcount(first) > held_elsewhere
+
+    recent.append(run(4, 20))
+
+    assert recent.first_index > 1
+    assert sys.getrefcount(first) == held_elsewhere

@@ -249,12 +249,12 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
 
 
 async def test_snapshots_of_a_lost_peer_give_their_memory_back():
-    async with EngineCluster(limits=Limits(snapshot_bytes_max=1000)) as cluster:
+    async with EngineCluster(limits=Limits(snapshot_bytes_max=10_000)) as cluster:
         engine = cluster.nodes[1].engine
 
         def frames(node_id, stream_id):
             begin = encode_snapshot_begin(stream_id, stream_id, snapshot(20, []))
-            rows = encode_snapshot_rows(stream_id, [(b"k", b"v" * 700)])
+            rows = encode_snapshot_rows(stream_id, [(b"k", b"v" * 6000)])
             for frame_type, parts in ((FrameType.SNAPSHOT_BEGIN, begin), (FrameType.SNAPSHOT_ROWS, rows)):
                 engine.on_frame(node_id, frame_type, memoryview(b"".join(map(bytes, parts))))
 
@@ -262,6 +262,8 @@ async def test_snapshots_of_a_lost_peer_give_their_memory_back():
         engine.on_peer_down(2)
         frames(3, 2)
         assert list(engine._receiver._assemblies) == [(3, 2)]
+        engine.on_snapshots_lost(3)
+        assert engine._receiver.bytes_held == 0
 
 
 async def test_inbound_bytes_that_the_core_throws_away_are_given_back():

@@ -8,7 +8,8 @@ from raftmq.client.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster, abort, detail
+from tests.client.fake_broker import FakeCluster, FakeNode, abort, detail
+from tests.client.memory_transport import MemoryTransport
 
 
 async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
@@ -34,6 +35,25 @@ async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
         for call in (admin.delete_topic("t"), admin.describe_topic("t"), admin.alter_topic_config("t", {"x": "1"})):
             with pytest.raises(errors.UnknownTopicError):
                 await call
+
+
+@pytest.mark.parametrize("code", [pb.UNKNOWN_TOPIC, pb.INVALID_ARGUMENT])
+async def test_a_change_that_was_made_is_not_reported_as_refused_when_the_question_after_it_is(monkeypatch, code: int):
+    """`create_topic` and `add_partitions` raised what describing the topic afterwards raised, such as `UnknownTopicError` when somebody
+    else deleted it meanwhile, whose outcome says that nothing was applied.
+    """
+
+    async def refuse(node, request, context):
+        await abort(context, detail(code))
+
+    monkeypatch.setattr(FakeNode, "DescribeTopic", refuse)
+    transport = MemoryTransport(FakeCluster())
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        made = await admin.create_topic("t", partitions=2)
+        assert (made.name, len(made.partitions), made.effective_config) == ("t", 2, None)
+        assert len((await admin.add_partitions("t", 3)).partitions) == 3
+        with pytest.raises(errors.RaftMQError):
+            await admin.describe_topic("t")
 
 
 async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
