@@ -30,6 +30,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "peer_connected": "The control channel to a broker is up",
     "peer_disconnected": "It is down",
     "peer_connect_failed": "A connection attempt failed; it is repeated",
+    "peer_not_in_a_cluster": "A broker that this one knows has not joined yet, as while a cluster forms.",
     "peer_refused_connection": "A broker refuses this one, for the reason given: another cluster, a changed identity, a "
     "broker that is not formed yet (that passes)",
     "peer_frame_refused": "Something else than RaftMQ, or another version, speaks to the peer port; the connection was closed",

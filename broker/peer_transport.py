@@ -399,7 +399,7 @@ class _Link:
         if self.channel is not Channel.CONTROL:
             return  # all three are refused for the same reason
         if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
-            log.info("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+            log.info("peer_not_in_a_cluster", peer_id=self.node_id, address=self.address, reason=reason)
         else:
             log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
 
