@@ -25,7 +25,7 @@ from prometheus_client import (
 )
 from raftmq.broker.group import Group
 from raftmq.broker.histogram import Histogram
-from raftmq.broker.metric_catalog import CATALOG, SECTIONS, Metric
+from raftmq.broker.metric_catalog import CATALOG, Metric
 from raftmq.broker.readiness import Reason
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
@@ -50,6 +50,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample fo
 Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
 """Of a metric with labels: their values in the catalog's order, and what was measured."""
 Value = float | Histogram | Samples
+_Sample = tuple[tuple[str, ...], float]
+_Named = tuple[tuple[str, str], Group[LogPartition]]
+"""A partition served here: its labels, and its group."""
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -92,11 +95,11 @@ class BrokerMetrics:
 
     async def render(self) -> bytes:
         """The text exposition format."""
-        values = self.read()
-        files = [(labels, group.key) for labels, group in _named_groups(self._host)]
-        return await asyncio.to_thread(self._render, values, files)
+        partitions = _named_groups(self._host)
+        values = self.read(partitions)
+        return await asyncio.to_thread(self._render, values, [(labels, group.key) for labels, group in partitions])
 
-    def read(self) -> dict[str, Value]:
+    def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
         """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
         started_at = time.perf_counter()
         host = self._host
@@ -107,7 +110,7 @@ class BrokerMetrics:
             **_group_values(host),
             **_peer_values(host),
             **_budget_values(host, self._http_connections()),
-            **_partition_values(host),
+            **_partition_values(partitions),
         }
         values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
         return values
@@ -264,32 +267,47 @@ def _budget_values(host: MetricsHost, http_connections: int) -> dict[str, Value]
     }
 
 
-def _partition_values(host: MetricsHost) -> dict[str, Value]:
-    columns: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in SECTIONS["Partitions"]}
-    for labels, group in _named_groups(host):
+def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
+    starts: list[_Sample] = []
+    ends: list[_Sample] = []
+    uncommitted: list[_Sample] = []
+    led: list[_Sample] = []
+    behind: list[_Sample] = []
+    appended: list[_Sample] = []
+    for labels, group in partitions:
         machine, core = group.machine, group.core
-        is_leader = group.role is Role.LEADER
-        columns["raftmq_partition_log_start_offset"][labels] = machine.log_start_offset
-        columns["raftmq_partition_high_watermark"][labels] = machine.next_offset
-        columns["raftmq_partition_uncommitted_entries"][labels] = core.last_index - core.commit_index
-        columns["raftmq_partition_is_leader"][labels] = float(is_leader)
-        columns["raftmq_partition_appended_bytes_total"][labels] = machine.appended_bytes
+        last_index = core.last_index
+        is_leader = core.role is Role.LEADER
+        starts.append((labels, machine.log_start_offset))
+        ends.append((labels, machine.next_offset))
+        uncommitted.append((labels, last_index - core.commit_index))
+        led.append((labels, float(is_leader)))
+        appended.append((labels, machine.appended_bytes))
         if is_leader:
-            behind = core.last_index - min(core.match_indexes().values(), default=core.last_index)
-            columns["raftmq_partition_follower_lag_entries"][labels] = behind
-    return {name: [*column.items()] for name, column in columns.items()}
+            behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
+    return {
+        "raftmq_partition_log_start_offset": starts,
+        "raftmq_partition_high_watermark": ends,
+        "raftmq_partition_uncommitted_entries": uncommitted,
+        "raftmq_partition_is_leader": led,
+        "raftmq_partition_follower_lag_entries": behind,
+        "raftmq_partition_appended_bytes_total": appended,
+    }
 
 
-def _named_groups(host: MetricsHost) -> Iterator[tuple[tuple[str, str], Group[LogPartition]]]:
+def _named_groups(host: MetricsHost) -> list[_Named]:
+    """Every partition served here that metadata knows, with its (topic, partition)."""
     metadata_group = _metadata_group(host)
     if metadata_group is None:
-        return
+        return []
     metadata = metadata_group.machine
+    named: list[_Named] = []
     for group in host.partition_groups():
         partition = metadata.partition(group.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if partition is not None and topic is not None:
-            yield (topic.name, str(partition.partition)), group
+            named.append(((topic.name, str(partition.partition)), group))
+    return named
 
 
 # ------------------------------------------------------------------------------------------------------ writing
@@ -301,8 +319,11 @@ def _lines(values: Mapping[str, Value]) -> Iterator[str]:
         if value is None:
             continue
         yield f"# HELP {name} {metric.text}.\n# TYPE {name} {metric.kind}\n"
-        for labels, one in value if isinstance(value, Sequence) else (((), value),):
-            yield from _sample(metric, labels, one)
+        if isinstance(value, Sequence):
+            for labels, one in value:
+                yield from _sample(metric, labels, one)
+        else:
+            yield from _sample(metric, (), value)
 
 
 def _sample(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> Iterator[str]:
