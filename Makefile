@@ -6,10 +6,10 @@ BIN := .venv/bin
 # compiled modules go there too: nothing but .venv is left beside the sources
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
-.PHONY: help setup demo test check fix sim bench docs
+.PHONY: help setup demo test check fix sim sim-core chaos bench docs
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## ?/  make \1	/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
 
 setup: ## make .venv with every extra and the demo's data set
 	@PYTHON="$(PYTHON)" scripts/setup_environment.sh
@@ -35,10 +35,16 @@ fix: setup ## format, sort imports, regenerate protobuf modules and the referenc
 	PYTHON=$(BIN)/python scripts/generate_protobuf.sh
 	$(BIN)/python -m scripts.generate_docs
 
-sim: setup ## simulate Raft clusters: FIRST=0 SEEDS=1000, or one SEED=17 again
+sim: setup ## simulate whole brokers and clients: FIRST=0 SEEDS=100, or one SEED=17 again
+	@$(BIN)/python -m sim.node $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+sim-core: setup ## simulate the consensus core alone: FIRST=0 SEEDS=1000, or one SEED=17 again
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
-bench: setup ## measure; prints one table
+chaos: setup ## real brokers, real faults, judged: MINUTES=10, or one SEED=17 again (ARGS="--families links,power --keep DIR")
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+bench: setup ## measure; prints one table (ARGS="--quick", ARGS="--peers kafka,nats")
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: setup ## write the reference pages in docs/reference from the code

@@ -98,8 +98,8 @@ class RaftMQError(Exception):
     """The code a broker sends for this error; None for errors that only a client raises."""
     retriable: ClassVar[bool] = False
     """Whether the same call, made again later, may succeed."""
-    outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
-    """Whether the operation may have happened all the same."""
+    outcome: Outcome = Outcome.NOT_APPLIED
+    """Whether the operation may have happened all the same: as the class says, unless the broker said of this failure that it may."""
     advice: ClassVar[str] = ""
     """What to do about it; part of the text. Empty where the message itself says it."""
 

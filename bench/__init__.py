@@ -1,1 +1,1 @@
-"""Measurements. Each module says what it measures and how; nothing here is asserted by tests."""
+"""Measurements. Each module says what it measures and how; no test asserts a speed."""

@@ -1,227 +1,160 @@
-"""Measures RaftMQ's speed on a local three-broker cluster: every record fsynced on a majority before it is acknowledged.
+"""Measures RaftMQ's speed on a local three-broker cluster, every record fsynced on a majority before it is acknowledged; peers beside it.
 
-Usage: python -m bench [--rounds 3] [--only produce_100b,latency] [--output results.json]
+Usage: python -m bench [--quick] [--rounds 3] [--only produce_100b,latency] [--peers kafka,nats] [--output results.json]
 
-The clients run in this process, the brokers in three others, all on this machine; run it when nothing else does.
-Each workload runs `--rounds` times; the table shows the median and the spread (min-max).
+The clients run in this process, brokers in others, all on this machine; run it when nothing else does. Rounds go round the systems. The
+table has medians and spreads; all values, and what the machine is, go to the output file. With --quick it proves in seconds that
+everything works, and its figures mean nothing.
 """
 
 import argparse
-import asyncio
 import json
 import os
-import platform
-import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
-import raftmq
-from raftmq.testing import LocalCluster
+from bench import partitions, workloads
+from bench.kafka_cluster import kafka_systems
+from bench.machine import facts, load_average, probe_disk
+from bench.nats_cluster import nats_systems
+from bench.raftmq_cluster import raftmq_systems
+from bench.report import RAFTMQ, Report, rows_of, table
+from bench.runner import Failure, Sample, run_interleaved
+from bench.systems import System, UnavailableError
+from bench.workloads import TO_COME, WORKLOADS, Figure
 
-from bench.assignors import bench_assignors
-from bench.groups import bench_groups
-
-PARTITIONS = 6
-
-
-async def produce(servers: str, topic: str, records: int, size: int) -> float:
-    """Records per second of `send_many` until the last acknowledgement."""
-    value = os.urandom(size)
-    async with raftmq.Producer(bootstrap_servers=servers) as producer:
-        await producer.send_and_wait(topic, value=b"warm")
-        started = time.perf_counter()
-        await producer.send_many(topic, ((None, value) for _ in range(records)))
-        await producer.flush()
-        return records / (time.perf_counter() - started)
-
-
-async def bench_produce_100b(servers: str) -> dict[str, float]:
-    """Batched produce of 100-byte records."""
-    topic = await _topic(servers)
-    return {"records_per_second": await produce(servers, topic, 1_500_000, 100)}
-
-
-async def bench_produce_1kib(servers: str) -> dict[str, float]:
-    """Batched produce of 1 KiB records."""
-    topic = await _topic(servers)
-    return {"megabytes_per_second": await produce(servers, topic, 300_000, 1024) * 1024 / 1e6}
-
-
-async def bench_latency(servers: str) -> dict[str, float]:
-    """One record at a time: each acknowledged before the next is sent."""
-    topic = await _topic(servers)
-    value = os.urandom(100)
-    async with raftmq.Producer(bootstrap_servers=servers) as producer:
-        for _ in range(200):
-            await producer.send_and_wait(topic, value=value)
-        times = []
-        for _ in range(3000):
-            started = time.perf_counter()
-            await producer.send_and_wait(topic, value=value)
-            times.append(time.perf_counter() - started)
-    return _milliseconds(times)
-
-
-async def bench_senders(servers: str) -> dict[str, float]:
-    """100 tasks on one producer, each sending one record and waiting for it."""
-    topic = await _topic(servers)
-    value = os.urandom(100)
-    per_task = 400
-    async with raftmq.Producer(bootstrap_servers=servers) as producer:
-        await producer.send_and_wait(topic, value=value)
-
-        async def sender() -> None:
-            for _ in range(per_task):
-                await producer.send_and_wait(topic, value=value)
-
-        started = time.perf_counter()
-        await asyncio.gather(*(sender() for _ in range(100)))
-        return {"records_per_second": 100 * per_task / (time.perf_counter() - started)}
-
-
-async def bench_read_back(servers: str) -> dict[str, float]:
-    """`getmany` over everything, from the earliest offset."""
-    topic = await _topic(servers)
-    records = 1_500_000
-    await produce(servers, topic, records - 1, 100)
-    async with raftmq.Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
-        count = 0
-        started = time.perf_counter()
-        while count < records:
-            for batch in (await consumer.getmany(timeout_ms=1000, max_records=20_000)).values():
-                count += len(batch)
-        return {"records_per_second": records / (time.perf_counter() - started)}
-
-
-async def bench_end_to_end(servers: str) -> dict[str, float]:
-    """Produce to receive at 1,000 records a second."""
-    topic = await _topic(servers)
-    count = 5000
-    times: list[float] = []
-    async with (
-        raftmq.Producer(bootstrap_servers=servers) as producer,
-        raftmq.Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
-    ):
-        await producer.send_and_wait(topic, value=b"%.9f" % time.perf_counter())
-        await anext(aiter(consumer))
-
-        async def receive() -> None:
-            async for record in consumer:
-                assert record.value is not None
-                times.append(time.perf_counter() - float(record.value))
-                if len(times) == count:
-                    return
-
-        receiving = asyncio.create_task(receive())
-        began = time.perf_counter()
-        for number in range(count):
-            await asyncio.sleep(max(0.0, began + number / 1000 - time.perf_counter()))
-            await producer.send(topic, value=b"%.9f" % time.perf_counter())
-        await receiving
-    return _milliseconds(times)
-
-
-def bench_idle(cluster: LocalCluster) -> dict[str, float]:
-    """CPU of each broker with 300 idle partitions of three replicas, in percent of a core (mean of the brokers)."""
-
-    async def create() -> None:
-        async with raftmq.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.create_topic(f"idle-{time.monotonic_ns()}", partitions=300, replication_factor=3)
-
-    asyncio.run(create())
-    time.sleep(15)
-    seconds = 20
-    before = [_cpu_seconds(cluster.pid(node)) for node in cluster.node_ids]
-    time.sleep(seconds)
-    after = [_cpu_seconds(cluster.pid(node)) for node in cluster.node_ids]
-    shares = [100 * (b - a) / seconds for a, b in zip(before, after, strict=True)]
-    resident = [_resident_mib(cluster.pid(node)) for node in cluster.node_ids]
-    return {"cpu_percent": statistics.mean(shares), "resident_mib": statistics.mean(resident)}
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def _milliseconds(times: list[float]) -> dict[str, float]:
-    cuts = statistics.quantiles(times, n=100)
-    return {"p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000}
-
-
-_names: Iterator[str] = (f"bench-{number}" for number in range(10**9))
-
-
-async def _topic(servers: str) -> str:
-    name = next(_names)
-    async with raftmq.Admin(bootstrap_servers=servers) as admin:
-        await admin.create_topic(name, partitions=PARTITIONS, replication_factor=3)
-    return name
-
-
-WORKLOADS: dict[str, Callable[[str], Awaitable[dict[str, float]]]] = {
-    "produce_100b": bench_produce_100b,
-    "produce_1kib": bench_produce_1kib,
-    "latency": bench_latency,
-    "senders": bench_senders,
-    "read_back": bench_read_back,
-    "end_to_end": bench_end_to_end,
+DEFAULT_OUTPUT = Path(".venv/bench.json")
+PARTITIONS = {"partitions_300": 300, "partitions_1000": 1000}
+NAMES = [*WORKLOADS, *PARTITIONS]
+PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[System]]]] = {
+    "kafka": kafka_systems,
+    "nats": nats_systems,
 }
-
-ONCE: dict[str, Callable[[], dict[str, float]]] = {"assignors": bench_assignors, "groups": bench_groups}
-"""Those that bring their own cluster, or need none, and run once."""
-
-
-def measure(rounds: int, only: list[str]) -> dict[str, dict[str, list[float]]]:
-    """{workload: {figure: one value per round}}; a fresh cluster for each workload."""
-    figures: dict[str, dict[str, list[float]]] = {}
-    for name in only:
-        if name in ONCE:
-            figures[name] = {figure: [value] for figure, value in ONCE[name]().items()}
-            continue
-        with LocalCluster(brokers=3) as cluster:
-            for _ in range(1 if name == "idle" else rounds):
-                if name == "idle":
-                    values = bench_idle(cluster)
-                else:
-                    values = asyncio.run(_run(WORKLOADS[name], cluster.bootstrap_servers))
-                for figure, value in values.items():
-                    figures.setdefault(name, {}).setdefault(figure, []).append(value)
-                print(f"  {name}: " + ", ".join(f"{k}={v:,.2f}" for k, v in values.items()), file=sys.stderr)
-    return figures
+BUSY_LOAD = 0.7
+"""A load average above this means that somebody else is working."""
+QUICK_NOTE = "--quick: the counts are tiny and the figures mean nothing"
 
 
-async def _run(workload: Callable[[str], Awaitable[dict[str, float]]], servers: str) -> dict[str, float]:
-    return await workload(servers)
+class Run:
+    """One call of the command: what was chosen, and what was found so far."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._is_quick: bool = arguments.quick
+        self._rounds: int = arguments.rounds
+        self._only: list[str] = arguments.only
+        self._peers: list[str] = arguments.peers
+        self._output: Path = arguments.output
+        self._disk = probe_disk(20, 5) if self._is_quick else probe_disk()
+        self._machine = facts(self._disk)
+        self._systems: dict[str, str] = {}
+        self._samples: list[Sample] = []
+        self._failures: list[Failure] = []
+        self._notes: list[str] = [QUICK_NOTE] if self._is_quick else []
+        if (load := load_average()) > BUSY_LOAD:
+            self._notes.append(f"the machine was busy before the run (load average {load:.1f}): measure again in quiet")
+        self._figures: dict[str, Sequence[Figure]] = {
+            name: WORKLOADS[name].figures if name in WORKLOADS else partitions.figures(PARTITIONS[name])
+            for name in self._only
+        }
+
+    def run(self) -> int:
+        """Measure, write, print; returns the exit code."""
+        self._tell(f"disk alone: {self._disk}; load average {load_average():.2f}")
+        if chosen := [WORKLOADS[name] for name in self._only if name in WORKLOADS]:
+            with ExitStack() as stack:
+                systems = self._start(stack)
+                scale = workloads.QUICK if self._is_quick else workloads.FULL
+                for workload in chosen:
+                    samples, failures = run_interleaved(workload, systems, scale, self._rounds, self._tell)
+                    self._samples += samples
+                    self._failures += failures
+                    self._write()  # what is measured is kept, whatever happens next
+        for name in self._only:
+            if name in PARTITIONS:
+                self._measure_partitions(name)
+        self._notes += TO_COME.values()
+        report = self._write()
+        print(table(self._figures, report.rows))
+        for note in report.notes:
+            print(f"note: {note}")
+        for failure in report.failures:
+            print(f"FAILED: {failure.workload}, {failure.system}: {failure.error}")
+        print(f"disk alone: {self._disk}")
+        print(f"written: {self._output}")
+        return 1 if report.failures else 0
+
+    def _start(self, stack: ExitStack) -> list[System]:
+        """RaftMQ and the chosen peers; one that is not there is left out, with a note that says what to do."""
+        systems = stack.enter_context(raftmq_systems())
+        for peer in self._peers:
+            self._tell(f"starting {peer}")
+            try:
+                systems += stack.enter_context(PEERS[peer](os.environ))
+            except UnavailableError as error:
+                self._tell(str(error))
+                self._notes.append(str(error))
+        self._systems = {system.name: system.version for system in systems}
+        return systems
+
+    def _measure_partitions(self, name: str) -> None:
+        """A fresh cluster; one round, which measures each broker and several kills."""
+        scale = partitions.QUICK if self._is_quick else partitions.FULL
+        load, started = load_average(), time.perf_counter()
+        try:
+            figures = partitions.measure(PARTITIONS[name], scale, self._tell)
+        except UnavailableError as error:
+            self._notes.append(str(error))
+            return
+        self._samples.append(Sample(name, RAFTMQ, 1, load, time.perf_counter() - started, figures))
+        self._write()
+
+    def _write(self) -> Report:
+        rows = rows_of(self._figures, self._samples)
+        report = Report(self._machine, self._systems, rows, self._samples, self._failures, self._notes)
+        self._output.parent.mkdir(parents=True, exist_ok=True)
+        self._output.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+        return report
+
+    @staticmethod
+    def _tell(text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    names = [*WORKLOADS, "idle", *ONCE]
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(names), help="comma-separated: " + ", ".join(names))
-    parser.add_argument("--output", type=Path, help="write the figures as JSON")
-    arguments = parser.parse_args()
-    only = arguments.only.split(",")
-    if unknown := [name for name in only if name not in names]:
-        parser.error(f"unknown workload {unknown[0]}; choose from {', '.join(names)}")
-    figures = measure(arguments.rounds, only)
-    print(f"{'workload':<14} {'figure':<22} {'median':>14} {'min':>14} {'max':>14}")
-    for name, values in figures.items():
-        for figure, rounds in values.items():
-            print(
-                f"{name:<14} {figure:<22} {statistics.median(rounds):>14,.2f} {min(rounds):>14,.2f} {max(rounds):>14,.2f}"
-            )
-    if arguments.output:
-        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-        arguments.output.write_text(json.dumps({"machine": machine, "figures": figures}, indent=2) + "\n")
+def _names(known: Sequence[str], text: str) -> list[str]:
+    """Comma-separated names out of those known, in their order."""
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in chosen if name not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}")
+    return [name for name in known if name in chosen]
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny counts, one round: proves that it works")
+    parser.add_argument("--rounds", type=int, help="how often each workload runs (default 3)")
+    parser.add_argument(
+        "--only",
+        type=partial(_names, NAMES),
+        help=f"comma-separated: {', '.join(NAMES)} (default: all; quick: without partitions_1000, which would be the same)",
+    )
+    parser.add_argument(
+        "--peers", type=partial(_names, list(PEERS)), default=[], help=f"beside it, comma-separated: {', '.join(PEERS)}"
+    )
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"JSON (default {DEFAULT_OUTPUT})")
+    arguments = parser.parse_args(words)
+    arguments.only = arguments.only or [name for name in NAMES if not (arguments.quick and name == "partitions_1000")]
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
+    if arguments.rounds < 1:
+        parser.error("--rounds is at least 1")
+    return arguments
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(Run(parse()).run())

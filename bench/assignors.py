@@ -1,6 +1,6 @@
 """Measures the sticky assignor: 100,000 partitions of 100 topics and 1,000 members, from nothing, and as the group changes.
 
-Usage: python -m bench.assignors (or among the others: python -m bench --only assignors). Milliseconds, the median of five runs.
+Usage: python -m bench.assignors. Milliseconds, the median of five runs.
 Every assignment is checked for completeness and balance before its time counts.
 """
 

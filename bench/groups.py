@@ -1,6 +1,6 @@
 """Measures consumer groups: a thousand members in fifty groups, a coordinator's death, and a rebalance of 900 partitions.
 
-Usage: python -m bench.groups (or among the others: python -m bench --only groups). Members are protocol members of one
+Usage: python -m bench.groups. Members are protocol members of one
 process (`group_members`); three brokers, replication factor 3. Every figure is checked: nobody expires, nothing moves that
 need not, every partition has one owner.
 """

@@ -51,6 +51,8 @@ class _Handler:
 
     def on_peer_refused(self, node_id: int) -> None: ...
 
+    def on_snapshots_lost(self, node_id: int) -> None: ...
+
 
 async def framed_tcp(size: int, frames: int) -> float:
     loop = asyncio.get_running_loop()

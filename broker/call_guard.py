@@ -19,6 +19,7 @@ import os
 import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import unquote
@@ -28,13 +29,20 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_slow_reader_pace: Final = LogPace(10.0)
 STANDSTILL_SECONDS: Final = 1.0
 """Who has not moved for so long may be asked to make room."""
+_PACE_SECONDS: Final = 0.05
+"""Those that wait may ask one to make room so often. Slower than newcomers come: there is always one left for a newcomer,
+who need not wait then, however many others do."""
+_LOOKED_AT_MAX: Final = 32
+"""Of those that wait, to find one that the free room is enough for."""
 RETRY_MS: Final = 200
 OTHER_STREAMS_MAX: Final = 64
 """Of each streaming method that clients of ours do not need (health, reflection)."""
@@ -60,7 +68,7 @@ ResponseT = TypeVar("ResponseT")
 Context = grpc.aio.ServicerContext[Any, Any]
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
-    Serve = Callable[[str, Handler, "Context", "Room", "Hold"], Awaitable[None]]
+    Serve = Callable[[str, Handler, "Context", "Room", "Hold"], Awaitable[bytes | None]]
 Behaviour = Callable[..., Any]
 """A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
 Abort = Callable[[Context, RequestError], Awaitable[None]]
@@ -88,12 +96,15 @@ class Room:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
         self._loop = loop
-        self._size_max = size_max
+        self.size_max = size_max
         self._what = what
         self._holds: OrderedDict[Hold, None] = OrderedDict()
         self._leaving: set[Hold] = set()
         """Evicted while sending: the memory is gone when gRPC has given the call up, not before."""
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        """What each needs."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while anybody waits."""
         self.size = 0
         """Taken now."""
         self.evictions = 0
@@ -107,15 +118,14 @@ class Room:
         hold = Hold(size, context, task, self._loop.time())
         self._holds[hold] = None
         self.size += size
+        if self._waiting:
+            self._wake_one_that_fits()  # of what was given back there may be more than one can use
         return hold
 
     async def wait(self, context: Context, size: int = 1) -> Hold:
         """`take`, as soon as there is room. Whoever came last goes first: under attack the old ones are the attackers'."""
-        while True:
-            try:
-                return self.take(context, size)
-            except RequestError:
-                await self._changed()
+        await self.wait_possible(size)
+        return self.take(context, size)
 
     async def wait_possible(self, size: int) -> None:
         """`wait` without taking the room: what needs it is not known exactly yet, and is not begun in vain."""
@@ -123,22 +133,42 @@ class Room:
             try:
                 self.check(size)
             except RequestError:
-                await self._changed()
+                await self._changed(size)
             else:
                 return
 
-    async def _changed(self) -> None:
-        """Return when somebody has given room back, or stands still."""
+    async def _changed(self, size: int) -> None:
+        """Return when there may be room for so much, or somebody who may be asked to make it."""
         woken: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[woken] = None
-        oldest = next(iter(self._holds), None)
-        since = oldest.moved_at if oldest is not None else self._loop.time()
-        timer = self._loop.call_at(since + STANDSTILL_SECONDS, _wake, woken)
+        self._waiting[woken] = size
+        self._arm()
         try:
             await woken
         finally:
-            timer.cancel()
             self._waiting.pop(woken, None)
+
+    def _arm(self) -> None:
+        if self._timer is None and self._waiting:
+            now = self._loop.time()
+            oldest = next(iter(self._holds), None)
+            since = oldest.moved_at if oldest is not None else now
+            # not at once: who was evicted may need a moment to leave
+            self._timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _PACE_SECONDS), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._waiting and not self._wake_one_that_fits():
+            _wake(self._waiting.popitem()[0])  # it will ask somebody to make room
+        self._arm()
+
+    def _wake_one_that_fits(self) -> bool:
+        """The newest of those that wait for no more than there is."""
+        for woken in islice(reversed(self._waiting), _LOOKED_AT_MAX):
+            if not self.size or self.size + self._waiting[woken] <= self.size_max:
+                del self._waiting[woken]
+                _wake(woken)
+                return True
+        return False
 
     @property
     def waiting(self) -> int:
@@ -149,14 +179,14 @@ class Room:
         """Make room without taking it. Raises as `take`."""
         now = self._loop.time()
         leaving = sum(hold.size for hold in self._leaving)
-        while self._holds and self.size - leaving + size > self._size_max:
+        while self._holds and self.size - leaving + size > self.size_max:
             longest = next(iter(self._holds))
             if now - longest.moved_at < STANDSTILL_SECONDS:
                 break
             if longest.is_sending:
                 leaving += longest.size
             self._evict(longest)
-        if self.size and self.size + size > self._size_max:
+        if self.size and self.size + size > self.size_max:
             raise self.refusal()
 
     def _evict(self, hold: Hold) -> None:
@@ -167,7 +197,7 @@ class Room:
             self._leaving.add(hold)
             cut_off(self._loop, hold.context.peer())
         else:
-            self.give_back(hold)
+            self._remove(hold)  # it is the asker's: nobody else is woken
             hold.task.cancel()
 
     def touch(self, hold: Hold) -> None:
@@ -178,15 +208,19 @@ class Room:
 
     def give_back(self, hold: Hold) -> None:
         """The call does not need it any more. Safe to call again."""
+        if self._remove(hold) and self._waiting:
+            self._wake_one_that_fits()
+
+    def _remove(self, hold: Hold) -> bool:
+        """Whether it had room."""
         if hold in self._holds:
             del self._holds[hold]
         elif hold in self._leaving:
             self._leaving.remove(hold)
         else:
-            return
+            return False
         self.size -= hold.size
-        if self._waiting:
-            _wake(self._waiting.popitem()[0])
+        return True
 
     def refusal(self) -> RequestError:
         """Why a call was refused, or had to make room."""
@@ -202,7 +236,8 @@ def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
     """Close the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server."""
     address = peer_address(peer)
     if address is not None:
-        log.warning("slow_reader_disconnected", peer=peer)
+        if _slow_reader_pace.is_due():  # whoever reads nothing must not choose how much we log
+            log.warning("slow_reader_disconnected", peer=peer)
         loop.run_in_executor(None, close_connections_to, *address)
 
 
@@ -244,13 +279,20 @@ class CallGuard(grpc.aio.ServerInterceptor):
         limits: Limits,
         abort: Abort,
         answer_bytes_max: Mapping[str, Callable[[Any], int]],
+        observe_refused: Callable[[str, RequestError], None] = lambda method, error: None,
     ) -> None:
         """`answer_bytes_max` tells of a request how large its answer may be, for methods whose answers may be large:
-        work for an answer that there is no room for is not begun.
+        work for an answer that there is no room for is not begun. `observe_refused` is told of every call that ends with
+        an error.
         """
         self._answer_bytes_max = answer_bytes_max
         self._abort = abort
         self._message_bytes_max = limits.grpc_message_bytes_max
+        self.received_bytes = 0
+        """Of requests, ever."""
+        self.sent_bytes = 0
+        """Of answers, ever."""
+        self.observe_refused = observe_refused
         self.receiving = Room(loop, limits.receiving_bytes_max, "requests on their way in")
         self.unsent = Room(loop, limits.unsent_bytes_max, "answers that are not read")
         self.unary_calls = Room(loop, UNARY_CALLS_MAX, "calls")
@@ -285,30 +327,55 @@ class CallGuard(grpc.aio.ServerInterceptor):
             self._places[method] = room
         return room
 
+    def rooms(self) -> dict[str, Room]:
+        """Every room that calls share, by the name it has in the metrics."""
+        return {
+            "receiving": self.receiving,
+            "unsent": self.unsent,
+            "unary_calls": self.unary_calls,
+            "polls": self._places[POLL],
+            "append_streams": self._places[APPEND_STREAM],
+            "watches": self._places[WATCH],
+        }
+
     def _guarded(self, method: str, handler: Handler) -> Handler:
         room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
-        serve = self._stream if handler.request_streaming else self._call
+        if not handler.request_streaming and not handler.response_streaming:
+
+            async def guarded_call(_: object, context: Context) -> bytes | None:
+                outcome = await self._run(self._call, method, handler, context, room)
+                if isinstance(outcome, RequestError):
+                    self.observe_refused(method, outcome)
+                    await self._refuse(context, outcome)
+                    return None
+                return outcome
+
+            # The answer is gRPC's to send, in one step with the status: a step of its own took a tenth of a call's time.
+            return grpc.stream_unary_rpc_method_handler(cast("Callable[..., Any]", guarded_call))
+
+        serve = self._stream if handler.request_streaming else self._answer_in_many
 
         async def guarded(_: object, context: Context) -> None:
-            error = await self._run(serve, method, handler, context, room)
-            if error is not None:
-                await self._refuse(context, error)
+            outcome = await self._run(serve, method, handler, context, room)
+            if isinstance(outcome, RequestError):
+                self.observe_refused(method, outcome)
+                await self._refuse(context, outcome)
 
-        # to gRPC all methods look alike: bytes in, bytes out, when we say so
+        # to gRPC all these methods look alike: bytes in, bytes out, when we say so
         return grpc.stream_stream_rpc_method_handler(cast("Callable[..., Any]", guarded))
 
     async def _run(
         self, serve: Serve, method: str, handler: Handler, context: Context, room: Room
-    ) -> RequestError | None:
-        """Serve a call; the error to refuse it with, if any.
+    ) -> RequestError | bytes | None:
+        """Serve a call; the answer that is still to be sent, or the error to refuse it with.
 
-        It is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
+        The error is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
         the refusal either.
         """
         place: Hold | None = None
         try:
             place = room.take(context)
-            await serve(method, handler, context, room, place)
+            return await serve(method, handler, context, room, place)
         except RequestError as error:
             return error.with_traceback(None)
         except grpc.aio.InternalError:
@@ -323,7 +390,6 @@ class CallGuard(grpc.aio.ServerInterceptor):
         finally:
             if place is not None:
                 room.give_back(place)
-        return None
 
     async def _refuse(self, context: Context, error: RequestError) -> None:
         """End a call with an error; one whose client does not even take that ends without, when others need the room."""
@@ -338,30 +404,36 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
-        raw = await self._receive(context)
-        if raw is None:
-            raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
-        request = _parsed(handler, raw)
-        del raw
-        room.touch(place)
-        if not handler.response_streaming:
-            answer_bytes_max = self._answer_bytes_max.get(method)
-            size = answer_bytes_max(request) if answer_bytes_max is not None else 0
-            await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
-            response = await cast("Behaviour", handler.unary_unary)(request, context)
-            hold = await self._room_for(context, response)
-            data = _bytes(handler, response)
-            del response
-            room.give_back(place)  # from here on it counts as an answer not taken
-            await self._send(context, data, hold, place)
-            return
+    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> bytes:
+        request = await self._request(handler, context, room, place)
+        answer_bytes_max = self._answer_bytes_max.get(method)
+        size = answer_bytes_max(request) if answer_bytes_max is not None else 0
+        await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
+        response = await cast("Behaviour", handler.unary_unary)(request, context)
+        hold = await self._room_for(context, response)
+        # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
+        hold.is_sending = place.is_sending = True
+        hold.task.add_done_callback(lambda _: self.unsent.give_back(hold))
+        data = _bytes(handler, response)
+        self.sent_bytes += len(data)
+        return data
+
+    async def _answer_in_many(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
+        request = await self._request(handler, context, room, place)
         sender = _Sender(self, handler, context, room, place)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
         if inspect.isawaitable(answers):  # it writes what it has to say itself
             await answers
             return
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
+
+    async def _request(self, handler: Handler, context: Context, room: Room, place: Hold) -> Any:  # noqa: ANN401 -- any message
+        raw = await self._receive(context)
+        if raw is None:
+            raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
+        request = _parsed(handler, raw)
+        room.touch(place)
+        return request
 
     async def _receive(self, context: Context) -> bytes | None:
         """The request's bytes; None when the client ended its side without one."""
@@ -375,7 +447,10 @@ class CallGuard(grpc.aio.ServerInterceptor):
             raise self.receiving.refusal() from None
         finally:
             self.receiving.give_back(hold)
-        return None if raw is grpc.aio.EOF else cast("bytes", raw)
+        if raw is grpc.aio.EOF:
+            return None
+        self.received_bytes += len(cast("bytes", raw))
+        return cast("bytes", raw)
 
     async def _room_for(self, context: Context, answer: Message) -> Hold:
         """A small answer waits for room; a large one is refused, for it would wait in memory."""
@@ -390,6 +465,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         A client that has none for long loses its connection when others need the memory.
         """
         hold.is_sending = place.is_sending = True
+        self.sent_bytes += len(data)
         try:
             await context.write(data)
         finally:
@@ -438,6 +514,7 @@ class _Sender:
         """The client's messages."""
         while (raw := await self._context.read()) is not grpc.aio.EOF:
             self._room.touch(self._place)
+            self._guard.received_bytes += len(cast("bytes", raw))
             yield _parsed(self._handler, cast("bytes", raw))
             await self._unanswered.acquire()
 
@@ -462,8 +539,3 @@ def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message
 def _bytes(handler: Handler, answer: Any) -> bytes:  # noqa: ANN401 -- any message
     serialize = cast("Callable[[Any], bytes]", handler.response_serializer)
     return serialize(answer)
-
-
-def rooms(guard: CallGuard) -> Mapping[str, Room]:
-    """All rooms by name, for whoever measures."""
-    return {"receiving": guard.receiving, "unsent": guard.unsent, "unary": guard.unary_calls, **guard._places}

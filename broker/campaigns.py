@@ -48,6 +48,11 @@ class Campaigns:
         self._held: dict[GroupId, float] = {}
         """Groups that hold a place at the gate, and when each took it; in the order of these times."""
 
+    @property
+    def held(self) -> int:
+        """Places at the gate that are taken."""
+        return len(self._held)
+
     def ask(self, group: Group[StateMachine]) -> None:
         """Campaign if the gate lets the group through; else whoever asked asks again later."""
         if self._commits.is_hanging(group):

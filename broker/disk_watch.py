@@ -31,6 +31,9 @@ class DiskWatch:
         self._disk = disk
         self._engine = engine
         self._data_dir = data_dir
+        self.free_bytes = 0
+        """On the volume, as seen last; 0 before the first look."""
+        self.reserve_bytes = 0
 
     async def run(self) -> None:
         """Look for ever."""
@@ -42,6 +45,7 @@ class DiskWatch:
     async def look(self) -> None:
         """One look."""
         engine = self._engine
+        self.free_bytes, self.reserve_bytes = await self._in_thread(self._measure)
         has_room = await self._in_thread(self._disk.has_room, engine.inbound_bytes)
         if has_room and engine.write_refusal is not None:
             await self._in_thread(self._disk.create_ballast)
@@ -55,6 +59,9 @@ class DiskWatch:
                 f"node {engine.node_id} has less free disk space than its reserve; free some or add disks",
                 retry_after_ms=1000,
             )
+
+    def _measure(self) -> tuple[int, int]:
+        return self._disk.free_bytes(), self._disk.reserve_bytes
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._engine.loop.run_in_executor(None, function, *arguments)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -28,6 +29,7 @@ from raftmq.broker.inbound_bytes import InboundBytes
 from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_codec import FrameType, decode_beats, decode_leadership, decode_message, encode_message
 from raftmq.broker.peer_transport import Channel, Transport
 from raftmq.broker.recent_entries import RecentEntriesBudget
@@ -111,16 +113,20 @@ class Engine:
         self._clock = clock
         self._random = random
         self._settings = raft_settings or RaftSettings()
+        self._postponed_pace = LogPace()
+        self._unexpected_pace = LogPace()
+        self._led: set[GroupId] = set()
+        """Groups led here, for counting what is lost."""
         self._dirty: list[Group[StateMachine]] = []
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
         self._inbound = InboundBytes()
         self._receiver = SnapshotReceiver(limits.snapshot_bytes_max)
         self.leadership = LeadershipTable(owner.on_leadership_row)
-        self.publisher = LeadershipPublisher(self.leadership, self.groups, transport)
+        self.publisher = LeadershipPublisher(loop, self.leadership, self.groups, transport, timing)
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
         self.campaigns = Campaigns(loop, self, self.commits, self.groups, limits, timing, uniform)
-        self._snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
+        self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
         self._heartbeats = Heartbeats(self, self.groups, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
@@ -160,7 +166,8 @@ class Engine:
         group = Group(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
         group.durable_state_index = restored.state_index
         group.durable_membership = restored.membership
-        core.snapshot_meta = lambda: self._snapshots.meta(group)
+        group.leaderless_since = self.loop.time()
+        core.snapshot_meta = lambda: self.snapshots.meta(group)
         self.groups[key.group_id] = group
         self.mark_dirty(group)
         return group
@@ -170,6 +177,7 @@ class Engine:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.close()
+            self._led.discard(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
         return group
@@ -191,8 +199,8 @@ class Engine:
 
     def reserve_uncommitted(self, size: int) -> bool:
         """See `GroupHost`."""
-        if self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
-            return False
+        if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
+            return False  # when nothing is held one proposal always fits: it would never, however often it came again
         self._uncommitted_bytes += size
         return True
 
@@ -228,6 +236,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ the pass
 
     def _pass(self) -> None:
+        began_at = time.perf_counter()
         self._pass_scheduled = False
         dirty, self._dirty = self._dirty, []
         for group in dirty:
@@ -236,6 +245,7 @@ class Engine:
         self._heartbeats.flush()
         self.publisher.publish_changes()
         self._transport.flush()
+        self.counters.pass_seconds.observe(time.perf_counter() - began_at)
 
     def guarded(
         self, group: Group[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
@@ -247,7 +257,8 @@ class Engine:
             action(*arguments)
         except StorageUnavailableError as error:
             # nothing was changed: as if the message had been lost
-            log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
+            if self._postponed_pace.is_due(group.group_id):
+                log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
         except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
             self.break_group(group, error)
 
@@ -292,7 +303,7 @@ class Engine:
         else:
             self._inbound.total -= inbound_bytes
             if ready.append is not None:
-                self._snapshots.install(group, ready.append)
+                self.snapshots.install(group, ready.append)
         if ready.apply:
             group.apply(ready.apply)
         if ready.role_change is not None:
@@ -307,9 +318,15 @@ class Engine:
             self.campaigns.leave_gate(group.group_id)
         if change.role is Role.CANDIDATE:
             self.counters.elections_total += 1
+        group.leaderless_since = None if change.leader_id else self.loop.time()
         if change.role is Role.LEADER:
+            self._led.add(group.group_id)
+            self.counters.elections_won_total += 1
             log.info("leader_elected", group_id=group.group_id, replica_id=group.replica_id, term=change.term)
         else:
+            if group.group_id in self._led:
+                self._led.remove(group.group_id)
+                self.counters.leaderships_lost_total += 1
             group.fail_waiters()
             if change.leader_id:
                 group.forget_reads()
@@ -329,7 +346,7 @@ class Engine:
     def send(self, group: Group[StateMachine], message: Message) -> None:
         """See `EngineHost`."""
         if isinstance(message, InstallSnapshot):
-            self._snapshots.send(group, message)
+            self.snapshots.send(group, message)
             return
         node_id = group.node_of(message.target)
         channel = Channel.APPEND if isinstance(message, AppendRequest) else Channel.CONTROL
@@ -357,7 +374,8 @@ class Engine:
                 if whole is not None:
                     self.on_message(node_id, whole.group_id, whole.message)
             case _:
-                log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
+                if self._unexpected_pace.is_due((node_id, frame_type)):
+                    log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
 
     def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
         """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""
@@ -374,7 +392,9 @@ class Engine:
         inbound = self._inbound
         size = sum(len(entry.payload) for entry in message.entries)
         is_refused = self.write_refusal is not None and any(entry.kind is EntryKind.DATA for entry in message.entries)
-        if is_refused or inbound.total + size > self.limits.inbound_append_bytes_max:
+        # when nothing is held one append always fits: its follower would never get on, however often it came again
+        is_over = inbound.total > 0 and inbound.total + size > self.limits.inbound_append_bytes_max
+        if is_refused or is_over:
             self.counters.dropped_messages_total += 1
             return False
         inbound.waiting[group.group_id] = inbound.waiting.get(group.group_id, 0) + size
@@ -383,6 +403,11 @@ class Engine:
 
     def on_peer_down(self, node_id: NodeId) -> None:
         """The connection to a peer is gone: what it was sending is given up."""
+        self.publisher.on_peer_down(node_id)
+        self._receiver.forget_peer(node_id)
+
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
         self._receiver.forget_peer(node_id)
 
     # ------------------------------------------------------------------------------------------------ ticks

@@ -7,7 +7,7 @@ identity, then the replica of metadata, then the cluster's id, and only then doe
 from __future__ import annotations
 
 import asyncio
-import uuid as uuid_module
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,9 +17,12 @@ from raftmq.broker.config import BrokerConfig
 from raftmq.broker.engine import Engine
 from raftmq.broker.founding import born, unborn
 from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.peer_directory import PeerDirectory
+from raftmq.broker.readiness import METADATA_LEADERLESS_ELECTIONS
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.services.forwarder import detail_of
 from raftmq.errors import InvariantError
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
 from raftmq.proto import queue_pb2 as pb
@@ -39,6 +42,8 @@ _FIRST_REPLICA = ReplicaId(1)
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 4.0
 _CALL_SECONDS = 5.0
+_SEED_CHECK_SECONDS = 2.0
+"""How long a restart may wait for seeds whose hosts do not even refuse a connection."""
 _DEFINITE_REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.ALREADY_EXISTS,
@@ -70,6 +75,8 @@ class Forming:
         replicas: LocalReplicas,
         metadata: MetadataReplica,
         peers: PeerDirectory,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        new_uuid: Callable[[], str],
     ) -> None:
         self._config = config
         self._version = version
@@ -80,11 +87,17 @@ class Forming:
         self._replicas = replicas
         self._metadata = metadata
         self._peers = peers
+        self.removal = ""
+        """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
+        self._postponed_pace = LogPace()
+        self._unavailable_pace = LogPace()
+        self._open_channel = open_channel
+        self._new_uuid = new_uuid
 
     async def bootstrap(self) -> None:
         """Form a cluster of one. Identity is durable first, then the replica, then it may speak."""
-        node_uuid = uuid_module.uuid4().hex
-        cluster_id = uuid_module.uuid4().hex
+        node_uuid = self._new_uuid()
+        cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
             self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
@@ -120,7 +133,7 @@ class Forming:
                 "this data directory belongs to no cluster: start with --bootstrap to form one or --join HOST:PORT",
             )
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=uuid_module.uuid4().hex, node_id=self._config.node_id)
+            self._registry.set_identity(uuid=self._new_uuid(), node_id=self._config.node_id)
         answer = await self._register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
         await self._start_as_learner(answer)
@@ -137,6 +150,41 @@ class Forming:
         self._metadata.require().learned_nodes.update(
             {ReplicaId(r.replica_id): NodeId(r.node_id) for r in answer.metadata_replicas}
         )
+
+    async def check_seeds(self) -> None:
+        """Before a restart: the seeds must not be of another cluster than this data directory.
+
+        Seeds that do not answer say nothing; one that says another cluster counts only while none says ours.
+
+        Raises:
+            RequestError: WRONG_CLUSTER.
+        """
+        mine = self._registry.cluster_id
+        answers = await asyncio.gather(*(self._cluster_of(seed) for seed in self._config.join))
+        others = [
+            (seed, other) for seed, other in zip(self._config.join, answers, strict=True) if other not in ("", mine)
+        ]
+        if not others:
+            return
+        seed, other = others[0]
+        if mine in answers:
+            log.warning("seed_of_another_cluster", address=seed, cluster_id=other)
+            return
+        raise RequestError(
+            pb.WRONG_CLUSTER,
+            f"{seed} belongs to cluster {other}, and the data directory {self._config.data_dir} to cluster {mine}: name "
+            "brokers of that cluster with --join, or start on an empty data directory to join the other",
+        )
+
+    async def _cluster_of(self, seed: str) -> str:
+        """The cluster that a broker says it belongs to; empty when it does not say."""
+        async with self._open_channel(seed) as channel:
+            stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
+            except grpc.aio.AioRpcError:
+                return ""
+            return str(answer.cluster_id)
 
     async def resume(self) -> None:
         """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
@@ -176,28 +224,60 @@ class Forming:
     # ------------------------------------------------------------------------------------------------ announcing
 
     async def announce(self) -> None:
-        """Tell the cluster this boot's addresses, until metadata has them; through the peers known, or the seeds."""
-        addresses = self._addresses
-        config = self._config
-        wanted = (addresses.client, addresses.peer, addresses.http, self._version, config.host_label(), config.rack)
+        """Tell the cluster this boot's addresses, until metadata has them; through the peers known, or the seeds.
+
+        Then again whenever metadata has had no leader for long: a node that was removed meanwhile is told so by nobody else.
+        Ends when the cluster refuses this node for ever.
+        """
         pause = _RETRY_SECONDS / 2
-        while True:
-            me = self._metadata.require().machine.node(self._registry.node_id)
-            known = me and (me.client_address, me.peer_address, me.http_address, me.version, me.host, me.rack)
-            if known == wanted:
-                return
+        while not self.removal:
+            if self._is_known() and not self._is_cut_off():
+                pause = _RETRY_SECONDS / 2
+                await asyncio.sleep(_RETRY_SECONDS_MAX)
+                continue
             try:
                 await self._announce_once()
-            except RequestError as error:  # leadership moved, or whoever was asked could not say yes: try again
-                log.warning("announcement_postponed", reason=str(error))
+            except RequestError as error:
+                if error.code == pb.NODE_REMOVED:
+                    self.removal = str(error)
+                    log.error("node_removed", node_id=self._registry.node_id, reason=self.removal)
+                # else: leadership moved, or whoever was asked could not say yes: try again
+                elif self._postponed_pace.is_due(str(error)):
+                    log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+
+    def _is_known(self) -> bool:
+        """Whether metadata says of this node what it says of itself."""
+        me = self._metadata.require().machine.node(self._registry.node_id)
+        mine = self._registration()
+        return me is not None and all(
+            getattr(me, name) == getattr(mine, name)
+            for name in (
+                "uuid",
+                "client_address",
+                "peer_address",
+                "http_address",
+                "version",
+                "host",
+                "rack",
+                "partitions_max",
+            )
+        )
+
+    def _is_cut_off(self) -> bool:
+        since = self._metadata.require().leaderless_since
+        timing = self._engine.timing
+        longest = METADATA_LEADERLESS_ELECTIONS * timing.election_seconds(METADATA_GROUP_ID)
+        return since is not None and self._engine.loop.time() - since > longest
 
     async def _announce_once(self) -> None:
         group = self._metadata.require()
         if group.is_leader:
             if not group.machine.cluster_id and group.replica_id == _FIRST_REPLICA:
                 await self._initialize_cluster()  # a crash came between the replica's creation and this
-            await self._metadata.propose(self._registration())
+            result = await self._metadata.propose(self._registration())
+            if isinstance(result, Rejected):
+                raise RequestError(cast("pb.ErrorCode", result.code), result.message)
             return
         me = self._registry.node_id
         known = [n.client_address for n in group.machine.nodes() if n.node_id != me and n.state != "removed"]
@@ -221,16 +301,15 @@ class Forming:
         """Ask one seed after the other; None when none of them could answer now."""
         request = self._request(damaged_metadata_replica)
         for seed in seeds:
-            async with grpc.aio.insecure_channel(seed) as channel:
+            async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
                     answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
                 except grpc.aio.AioRpcError as error:
                     if error.code() in _DEFINITE_REFUSALS:
-                        raise RequestError(
-                            pb.INVALID_ARGUMENT, f"{seed} refused this node: {error.details()}"
-                        ) from error
-                    log.warning("seed_unavailable", address=seed, reason=error.details())
+                        raise _refusal(seed, error) from error
+                    if self._unavailable_pace.is_due((seed, error.details())):
+                        log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
                     return cast("pb.RegisterNodeResponse", answer)
         return None
@@ -247,6 +326,7 @@ class Forming:
             rack=me.rack,
             version=me.version,
             feature_level_max=me.feature_level_max,
+            partitions_max=me.partitions_max,
             cluster_id=self._registry.cluster_id,
             damaged_metadata_replica_id=damaged_metadata_replica,
             replaces_lost=self._config.replace_lost,
@@ -263,4 +343,18 @@ class Forming:
             rack=self._config.rack,
             version=self._version,
             feature_level_max=FEATURE_LEVEL,
+            partitions_max=self._engine.limits.partitions_max,
         )
+
+
+def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
+    """A definite no of the cluster, with what can be done about it."""
+    detail = detail_of(error)
+    if detail is not None and detail.code == pb.NODE_REMOVED:
+        return RequestError(
+            pb.NODE_REMOVED,
+            f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
+            "it on an empty data directory",
+        )
+    code = detail.code if detail is not None else pb.INVALID_ARGUMENT
+    return RequestError(code, f"{seed} refused this node: {error.details()}")

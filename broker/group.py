@@ -134,6 +134,8 @@ class Group(Generic[MachineT]):
         """Whether a write (or an installation) is on its way to the disk. Written by `Commits` and `Snapshots`."""
         self.append_started_at = 0.0
         """Loop time at which that write was handed over."""
+        self.leaderless_since: float | None = None
+        """Loop time since when this replica has known no leader; None while it knows one. Written by the engine."""
         self.is_installing = False
         """Whether that write replaces the file by a snapshot; nothing else of the group moves. Written by `Snapshots`."""
         self.durable_state_index: LogIndex = core.applied_index

@@ -23,18 +23,24 @@ UNKNOWN_CALLS_MAX: Final = 256
 _Coroutine = Coroutine[Any, Any, Any]
 
 
+_NOT_OUR_MISTAKES: Final = (
+    "Invalid encoding on",  # a header that is not UTF-8
+    "ExecuteBatchError raised in core",  # an answer whose client is gone, or was cut off
+)
+
+
 class _NotOurMistake(logging.Filter):
-    """Drops what grpcio logs, with a traceback, of every header that is not UTF-8: a client would choose how much."""
+    """Drops what grpcio logs, with a traceback, of what clients do: they would choose how much."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("Invalid encoding on")
+        return not str(record.msg).startswith(_NOT_OUR_MISTAKES)
 
 
 _filter: Final = _NotOurMistake()
 
 
 def quiet_grpc() -> None:
-    """Let grpcio's Cython layer say nothing of malformed headers. Its core heeds GRPC_VERBOSITY, which it reads at import."""
+    """Let grpcio's Cython layer say nothing of malformed headers and clients that are gone. Its core heeds GRPC_VERBOSITY, which it reads at import."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_filter)  # once, however often
 
 

@@ -9,6 +9,7 @@ leaves as a status with an `ErrorDetail`; an unexpected exception is the caller'
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -25,9 +26,9 @@ from raftmq.broker.call_guard import POLL, CallGuard
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
 from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.grpc_hardening import quiet_grpc, start_server
-from raftmq.broker.metrics import RequestMetrics
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_metrics import CANCELLED, OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal, Right
@@ -199,20 +200,21 @@ class _Adapter:
         request: RequestT,
         context: Context,
     ) -> ResponseT:
-        started = self._loop.time()
+        started = time.perf_counter()  # a loop's clock may stand still within one turn
         try:
             response = await answer(request, self.call(context))
         except RequestError as error:
             failure = error
         except asyncio.CancelledError:
-            self._metrics.observe(method, "CANCELLED", self._loop.time() - started)
+            self._metrics.observe(method, CANCELLED, time.perf_counter() - started)
             raise
         except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach gRPC's own handling
             failure = internal_error(method, error)
         else:
-            self._metrics.observe(method, "OK", self._loop.time() - started)
+            self._metrics.observe(method, OK, time.perf_counter() - started)
             return response
-        self._metrics.observe(method, pb.ErrorCode.Name(failure.code), self._loop.time() - started)
+        self._metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
+        failure.is_counted = True
         raise failure
 
     async def stream(
@@ -292,16 +294,16 @@ class _GroupsServicer(pb_grpc.GroupsServicer):
         return await self._adapter.unary("Leave", self._service.leave, request, context)
 
     async def List(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
-        return await self._adapter.unary("ListGroups", self._service.list_groups, request, context)
+        return await self._adapter.unary("List", self._service.list_groups, request, context)
 
     async def Describe(self, request: pb.DescribeGroupRequest, context: Context) -> pb.DescribeGroupResponse:
-        return await self._adapter.unary("DescribeGroup", self._service.describe, request, context)
+        return await self._adapter.unary("Describe", self._service.describe, request, context)
 
     async def ResetOffsets(self, request: pb.ResetOffsetsRequest, context: Context) -> pb.ResetOffsetsResponse:
         return await self._adapter.unary("ResetOffsets", self._service.reset_offsets, request, context)
 
     async def Delete(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
-        return await self._adapter.unary("DeleteGroup", self._service.delete, request, context)
+        return await self._adapter.unary("Delete", self._service.delete, request, context)
 
 
 class _TopologyServicer(pb_grpc.TopologyServicer):
@@ -368,7 +370,7 @@ class GrpcServer:
         self.forwarder = forwarder or GrpcForwarder()
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
-        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader))
+        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         self.admin = AdminService(host, locator, leader)
         self.nodes = NodesService(host, leader)
         self.topology = TopologyService(host)
@@ -377,9 +379,7 @@ class GrpcServer:
         self.groups = GroupsService(
             host, leader, self.coordinator, PartitionLeaders(host, self.forwarder, self.offsets)
         )
-        self.metrics.queue = self.queue
-        self.metrics.topology = self.topology
-        self.metrics.coordinator = self.coordinator
+        self.guard = CallGuard(host.loop, host.limits, _abort, {POLL: self._poll_bytes_max}, self._observe_refused)
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
@@ -400,13 +400,8 @@ class GrpcServer:
                 f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
                 "or set allow_insecure_remote",
             )
-        self.guard = CallGuard(self._host.loop, self._host.limits, _abort, {POLL: self._poll_bytes_max})
         quiet_grpc()
-        server = grpc.aio.server(
-            interceptors=(SecurityInterceptor(self._authenticate), self.guard),
-            options=self._options(),
-            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
-        )
+        server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
         adapter = _Adapter(self._host.loop, self.metrics)
         pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, self.offsets, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)  # type: ignore[no-untyped-call]  # generated
@@ -420,7 +415,7 @@ class GrpcServer:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         if port == 0:
             raise OSError(f"cannot listen on {listen}")
-        await start_server(server, self._host.loop)
+        await self._start_server(server)
         self._server = server
         self._health_task = self._host.loop.create_task(self._report_health())
         return port
@@ -436,6 +431,24 @@ class GrpcServer:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
         await self.forwarder.close()
+
+    def _observe_refused(self, path: str, error: RequestError) -> None:
+        """A call ended with an error: count it unless its handler's adapter did."""
+        if not error.is_counted:
+            service, _, method = path.lstrip("/").partition("/")
+            is_ours = service.startswith("raftmq.")
+            self.metrics.count(method if is_ours else f"{service}/{method}", pb.ErrorCode.Name(error.code))
+
+    def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        """The wire; the simulator has its own."""
+        return grpc.aio.server(
+            interceptors=interceptors,
+            options=self._options(),
+            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
+        )
+
+    async def _start_server(self, server: grpc.aio.Server) -> None:
+        await start_server(server, self._host.loop)
 
     def _poll_bytes_max(self, request: pb.PollRequest) -> int:
         bytes_max = self._host.limits.poll_bytes_max

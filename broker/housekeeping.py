@@ -17,6 +17,7 @@ from raftmq.broker.engine import Engine
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Timing
 from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full, map_fractions
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.partition_log import PartitionLog
@@ -60,6 +61,7 @@ class Housekeeping:
         self._partitions = partitions
         self._spared_index = spared_index
         self._timing = timing
+        self._postponed_pace = LogPace()
 
     async def run(self) -> None:
         """Look for ever."""
@@ -77,7 +79,8 @@ class Housekeeping:
             except CommitFailedError:
                 raise
             except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed meanwhile
-                log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
+                if self._postponed_pace.is_due((partition.group.group_id, type(error))):
+                    log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
             await asyncio.sleep(0)
         await self.tend_maps()
         self._forget_deleted_groups()

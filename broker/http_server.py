@@ -1,6 +1,6 @@
 """The HTTP port: metrics for Prometheus, liveness and readiness for whoever runs the broker.
 
-Runs on the broker's loop, so that an answer of /healthz is the proof that the loop turns. It must not take the process's
+Runs on the broker's loop, so that an answer of /healthz is the proof that the loop turns: there is no way for it to say no. It must not take the process's
 signals, nor log per request. Whatever connects, /healthz must answer: connections that say nothing, send a header byte by
 byte or do not read their answer are closed in time, and the longest of them first when there are many.
 """
@@ -14,29 +14,31 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast
 
+import h11
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.limits import Limits
 from raftmq.broker.metrics import BrokerMetrics, MetricsHost
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 _KEEP_ALIVE_SECONDS = 5
 _HEAD_BYTES_MAX: Final = 16 * 1024
 """Of a request line with its headers."""
 _UNSENT_BYTES_MAX: Final = 64 * 1024
 """Pipelined requests wait while more of the answers before them is not taken."""
-_BACKLOG = 128
+_BACKLOG = 1024
 
 
 class HttpHost(MetricsHost, Protocol):
     """The node as its HTTP port sees it."""
 
-    grpc: GrpcServer
+    def warnings(self) -> list[str]:
+        """What is wrong here without making the node unready."""
+        ...
 
 
 class _Server(uvicorn.Server):
@@ -94,6 +96,18 @@ class _Connection(H11Protocol):
             self._cycle_seen = self.cycle
             self._begin_exchange()
 
+    def send_400_response(self, msg: str) -> None:
+        """Also in the middle of an answer: a body turns out to be malformed while its request is being answered."""
+        # none before the first request, whatever uvicorn declares
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # what the application still says is dropped, else it raises, and is logged
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _begin_exchange(self) -> None:
         if self._ending is not None:
             self._ending.cancel()
@@ -107,10 +121,15 @@ class HttpServer:
 
     def __init__(self, host: HttpHost) -> None:
         self._host = host
-        self._metrics = BrokerMetrics(host, host.grpc.metrics)
+        self._metrics = BrokerMetrics(host, lambda: self.connections)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._scrape: asyncio.Task[bytes] | None = None
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._server.server_state.connections) if self._server is not None else 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen and serve; returns the bound port. Raises OSError when the address cannot be bound."""
@@ -130,6 +149,7 @@ class HttpServer:
                 log_config=None,
                 log_level="error",  # it warns of every malformed request: whoever sends them would choose how much we log
                 access_log=False,
+                backlog=_BACKLOG,
                 lifespan="off",
                 # a class as far as uvicorn is concerned: it only calls it
                 http=cast("type[asyncio.Protocol]", functools.partial(_Connection, self._host.limits)),
@@ -172,9 +192,31 @@ class HttpServer:
         return Response(await asyncio.shield(self._scrape), media_type=CONTENT_TYPE_LATEST)
 
     async def _healthz(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "loop_lag_seconds": round(self._host.watchdog.lag_seconds, 6)})
+        watchdog = self._host.watchdog
+        body = {
+            "status": "ok",
+            "node_id": self._host.node_id,
+            "version": self._host.version,
+            "loop_lag_seconds": round(watchdog.lag_seconds, 6),
+            "loop_lag_max_seconds": round(watchdog.lag_seconds_max(), 6),
+        }
+        return JSONResponse(body)
 
     async def _readyz(self, request: Request) -> Response:
+        """JSON, or text for a person: `?format=text`, or `Accept: text/plain`."""
         reasons = self._host.not_ready_reasons()
-        body = {"status": "not ready" if reasons else "ready", "node_id": self._host.node_id, "reasons": reasons}
-        return JSONResponse(body, status_code=503 if reasons else 200)
+        warnings = self._host.warnings()
+        status_code = 503 if reasons else 200
+        wanted = request.query_params.get("format") or request.headers.get("accept", "")
+        if wanted.startswith("text"):
+            lines = ["not ready" if reasons else "ready", *(f"{one.reason}: {one.message}" for one in reasons)]
+            lines += [f"warning: {warning}" for warning in warnings]
+            return PlainTextResponse("\n".join(lines) + "\n", status_code=status_code)
+        body = {
+            "status": "not ready" if reasons else "ready",
+            "node_id": self._host.node_id,
+            "cluster_id": self._host.cluster_id,
+            "reasons": [{"code": one.reason.value, "message": one.message} for one in reasons],
+            "warnings": warnings,
+        }
+        return JSONResponse(body, status_code=status_code)

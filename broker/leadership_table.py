@@ -25,6 +25,7 @@ class LeadershipTable:
 
     def __init__(self, on_change: Callable[[GroupId], None]) -> None:
         self._rows: dict[GroupId, Leadership] = {}
+        self._heard_at: dict[GroupId, float] = {}
         self._on_change = on_change
 
     def get(self, group_id: GroupId) -> Leadership:
@@ -42,6 +43,15 @@ class LeadershipTable:
         self._rows[group_id] = Leadership(term, node_id)
         self._on_change(group_id)
         return True
+
+    def confirm(self, group_id: GroupId, node_id: NodeId, now: float) -> None:
+        """The node says (again) that it leads: remember when, if it is the one believed to."""
+        if self.get(group_id).node_id == node_id:
+            self._heard_at[group_id] = now
+
+    def heard_at(self, group_id: GroupId) -> float:
+        """When the leader believed in was last heard to lead the group; minus infinity: never."""
+        return self._heard_at.get(group_id, float("-inf"))
 
     def withdraw(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
         """The leader of `term` says it leads no longer; True when the table changed."""
@@ -62,3 +72,4 @@ class LeadershipTable:
     def forget(self, group_id: GroupId) -> None:
         """The group is gone."""
         self._rows.pop(group_id, None)
+        self._heard_at.pop(group_id, None)

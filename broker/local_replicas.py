@@ -24,7 +24,6 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
-from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
@@ -44,7 +43,7 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
         DamagedReplicaError, MissingReplicaError: quarantine it.
     """
     if registry.needs_verification(key):
-        problem = verify_in_child(store.path(key))
+        problem = store.verify(key)
         if problem is not None:
             raise DamagedReplicaError(key, problem)
         registry.mark_verified(key)

@@ -1,277 +1,351 @@
-"""Prometheus metrics: requests are counted as they happen, everything else is read from the engine on a scrape.
+"""The page /metrics: copies the node's numbers on the loop, and writes them out in a thread.
 
-A scrape copies numbers on the loop (microseconds per partition) and renders them in a thread. Labels are bounded: methods,
-codes, and the partitions a node may hold.
+Everything is read when somebody asks; what is counted as it happens is counted in plain integers by whoever does it. A scrape
+costs the loop microseconds per partition. Must not change anything. What there is and what it means: `metric_catalog.py`.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4)
 """
 
 from __future__ import annotations
 
 import asyncio
+import platform
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
     GCCollector,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from raftmq.broker.group import Group
+from raftmq.broker.histogram import Histogram
+from raftmq.broker.metric_catalog import CATALOG, Metric
+from raftmq.broker.readiness import Reason
+from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
 from raftmq.raft.ready import Role
-from raftmq.types import METADATA_GROUP_ID
+from raftmq.types import GroupId
 
 if TYPE_CHECKING:
+    from raftmq.broker.config import BrokerConfig
+    from raftmq.broker.disk_watch import DiskWatch
     from raftmq.broker.engine import Engine
-    from raftmq.broker.group_coordinator import GroupCoordinator
+    from raftmq.broker.gc_pauses import GcPauses
+    from raftmq.broker.grpc_server import GrpcServer
+    from raftmq.broker.peer_transport import Channel, PeerTransport
     from raftmq.broker.reconciler import Reconciler
-    from raftmq.broker.services.queue import QueueService
-    from raftmq.broker.services.topology import TopologyService
     from raftmq.broker.watchdog import Watchdog
-    from raftmq.fsm.metadata import Metadata
-    from raftmq.storage.log_store import ReplicaKey
+    from raftmq.storage.log_store import LogStore, ReplicaKey
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
 
-LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""From one commit on a fast disk to a call's default deadline."""
-
-
-class RequestMetrics:
-    """Counts calls. Cheap: no label is looked up twice for a method and code that were seen before."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.queue: QueueService | None = None
-        self.topology: TopologyService | None = None
-        self.coordinator: GroupCoordinator | None = None
-        self._requests = Counter(
-            "raftmq_requests_total",
-            "Calls answered, by method and error code",
-            ("method", "code"),
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "raftmq_request_seconds",
-            "Time to answer a call, waiting of long polls included",
-            ("method",),
-            buckets=LATENCY_BUCKETS_SECONDS,
-            registry=self.registry,
-        )
-        self._streams = Gauge("raftmq_streams", "Streams open now", ("method",), registry=self.registry)
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._histograms: dict[str, Histogram] = {}
-        ProcessCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
-
-    def observe(self, method: str, code: str, seconds: float) -> None:
-        """A call was answered."""
-        counter = self._counters.get((method, code))
-        if counter is None:
-            counter = self._counters[method, code] = self._requests.labels(method, code)
-        counter.inc()
-        histogram = self._histograms.get(method)
-        if histogram is None:
-            histogram = self._histograms[method] = self._seconds.labels(method)
-        histogram.observe(seconds)
-
-    def stream_started(self, method: str) -> None:
-        """A stream was opened."""
-        self._streams.labels(method).inc()
-
-    def stream_ended(self, method: str) -> None:
-        """A stream ended."""
-        self._streams.labels(method).dec()
+Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
+"""Of a metric with labels: their values in the catalog's order, and what was measured."""
+Value = float | Histogram | Samples
+_Sample = tuple[tuple[str, ...], float]
+_Named = tuple[tuple[str, str], Group[LogPartition]]
+"""A partition served here: its labels, and its group."""
+_TASKS: Final = Path("/proc/self/task")
 
 
 class MetricsHost(ServiceHost, Protocol):
     """The node as its metrics see it."""
 
+    config: BrokerConfig
+    version: str
     engine: Engine
+    transport: PeerTransport
     watchdog: Watchdog
+    gc_pauses: GcPauses
     reconciler: Reconciler
+    grpc: GrpcServer
+    disk_watch: DiskWatch
+
+    @property
+    def store(self) -> LogStore:
+        """Where its replicas are kept."""
+        ...
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         """Damaged replicas here, with the reason."""
         ...
 
-
-@dataclass(slots=True)
-class _PartitionNumbers:
-    topic: str
-    partition: str
-    log_start_offset: int
-    high_watermark: int
-    appended_bytes: int
-    commit_lag: int
-    is_leader: bool
-
-
-@dataclass(slots=True)
-class EngineNumbers:
-    """Everything a scrape shows of the node, copied on the loop."""
-
-    gauges: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Name → (help, value)."""
-    counters: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    partitions: list[_PartitionNumbers] = field(default_factory=list)
-
-
-def read_numbers(host: MetricsHost, requests: RequestMetrics) -> EngineNumbers:
-    """Copy what a scrape shows. Runs on the loop, where nothing changes meanwhile."""
-    engine, counted, watchdog = host.engine, host.engine.counters, host.watchdog
-    groups = list(engine.groups.values())
-    now = host.loop.time()
-    gauges = {
-        "raftmq_up": ("1 while the broker runs", 1.0),
-        "raftmq_ready": ("1 when the node is ready", 0.0 if host.not_ready_reasons() else 1.0),
-        "raftmq_groups": ("Raft groups with a replica here", len(groups)),
-        "raftmq_groups_led": ("Raft groups led here", sum(group.role is Role.LEADER for group in groups)),
-        "raftmq_groups_without_leader": (
-            "Raft groups here whose leader is not known",
-            sum(not group.core.leader_id for group in groups),
-        ),
-        "raftmq_uncommitted_bytes": ("Payload proposed here and not yet applied", engine.uncommitted_bytes),
-        "raftmq_inbound_bytes": ("Payload received from leaders and not yet durable", engine.inbound_bytes),
-        "raftmq_recent_entries_bytes": ("Recent batches kept in memory", engine.recent_budget.bytes_used),
-        "raftmq_oldest_append_seconds": (
-            "Age of the oldest write in flight",
-            max((now - group.append_started_at for group in groups if group.append_in_flight), default=0.0),
-        ),
-        "raftmq_writes_refused": (
-            "1 while appends are refused (disk reserve)",
-            float(engine.write_refusal is not None),
-        ),
-        "raftmq_map_used_fraction_max": (
-            "Part of its map that the fullest replica file uses (0-1)",
-            engine.map_used_fraction_max,
-        ),
-        "raftmq_loop_lag_seconds": ("Latest measured lag of the event loop", watchdog.lag_seconds),
-        "raftmq_loop_lag_max_seconds": ("Largest lag of the event loop so far", watchdog.lag_seconds_max),
-    }
-    counters = {
-        "raftmq_commits": ("Write transactions that became durable", float(counted.commits_total)),
-        "raftmq_commit_seconds": ("Time spent in them, queueing included", counted.commit_seconds_total),
-        "raftmq_elections": ("Elections this node stood in", float(counted.elections_total)),
-        "raftmq_stalls": ("Times the event loop stood still", float(counted.stalls_total)),
-        "raftmq_dropped_messages": (
-            "Messages to peers dropped for want of room",
-            float(counted.dropped_messages_total),
-        ),
-    }
-    if requests.queue is not None:
-        queue = requests.queue
-        counters["raftmq_appended_batches"] = ("Batches committed for clients", float(queue.appended_batches_total))
-        counters["raftmq_appended_bytes"] = ("Bytes of these batches", float(queue.appended_bytes_total))
-        counters["raftmq_polled_batches"] = ("Batches handed to clients", float(queue.polled_batches_total))
-        counters["raftmq_polled_bytes"] = ("Bytes of these batches", float(queue.polled_bytes_total))
-        gauges["raftmq_parked_polls"] = ("Long polls waiting", queue.parked_polls)
-    if requests.topology is not None:
-        gauges["raftmq_topology_watchers"] = ("Clients watching the topology", requests.topology.watchers)
-    if requests.coordinator is not None:
-        counters["raftmq_consumer_group_members_expired"] = (
-            "Members of consumer groups put out by this coordinator because nothing was heard of them",
-            float(requests.coordinator.expired_total),
-        )
-        counters["raftmq_consumer_group_assignments"] = (
-            "Assignments computed by this coordinator",
-            float(requests.coordinator.plans_total),
-        )
-    metadata = engine.groups.get(METADATA_GROUP_ID)
-    if metadata is not None:
-        gauges["raftmq_metadata_applied_index"] = ("Metadata revision of this node", metadata.core.applied_index)
-        gauges["raftmq_metadata_term"] = ("Term of the metadata group", metadata.term)
-        gauges["raftmq_quarantined_replicas"] = ("Damaged replicas here, not replaced yet", len(host.quarantined()))
-        if host.cluster_id:
-            machine = cast("Metadata", metadata.machine)
-            gauges["raftmq_consumer_groups"] = ("Consumer groups in the cluster", machine.consumer_group_count)
-            gauges["raftmq_consumer_group_members"] = ("Members of all consumer groups", machine.member_count)
-            gauges["raftmq_under_replicated_partitions"] = (
-                "Partitions led here that a wanted replica does not vote in, or whose node is not connected",
-                host.reconciler.under_replicated(),
-            )
-    return EngineNumbers(gauges, counters, _read_partitions(host))
-
-
-def _read_partitions(host: MetricsHost) -> list[_PartitionNumbers]:
-    groups = host.partition_groups()
-    if not groups:
-        return []
-    metadata = host.metadata.machine
-    numbers: list[_PartitionNumbers] = []
-    for group in groups:
-        partition = metadata.partition(group.group_id)
-        topic = metadata.topic(partition.topic_id) if partition is not None else None
-        if partition is not None and topic is not None:
-            machine, core = group.machine, group.core
-            numbers.append(
-                _PartitionNumbers(
-                    topic.name,
-                    str(partition.partition),
-                    machine.log_start_offset,
-                    machine.next_offset,
-                    machine.appended_bytes,
-                    core.last_index - core.commit_index,
-                    group.role is Role.LEADER,
-                )
-            )
-    return numbers
-
-
-class _EngineCollector:
-    """Makes metric families of numbers already copied."""
-
-    def __init__(self, numbers: EngineNumbers) -> None:
-        self._numbers = numbers
-
-    def collect(self) -> Iterable[Metric]:
-        """See prometheus_client."""
-        for name, (text, value) in self._numbers.gauges.items():
-            yield GaugeMetricFamily(name, text, value=value)
-        for name, (text, value) in self._numbers.counters.items():
-            yield CounterMetricFamily(name, text, value=value)
-        labels = ("topic", "partition")
-        start = GaugeMetricFamily("raftmq_partition_log_start_offset", "First readable offset", labels=labels)
-        end = GaugeMetricFamily(
-            "raftmq_partition_high_watermark", "Offset after the last committed record", labels=labels
-        )
-        lag = GaugeMetricFamily("raftmq_partition_uncommitted_entries", "Entries not yet committed", labels=labels)
-        led = GaugeMetricFamily("raftmq_partition_is_leader", "1 when this node leads the partition", labels=labels)
-        size = CounterMetricFamily("raftmq_partition_appended_bytes", "Payload ever applied", labels=labels)
-        for one in self._numbers.partitions:
-            key = (one.topic, one.partition)
-            start.add_metric(key, one.log_start_offset)
-            end.add_metric(key, one.high_watermark)
-            lag.add_metric(key, one.commit_lag)
-            led.add_metric(key, float(one.is_leader))
-            size.add_metric(key, one.appended_bytes)
-        yield from (start, end, lag, led, size)
+    def missing_replicas(self) -> list[GroupId]:
+        """Groups of which this node should serve a replica and does not, damaged ones left out."""
+        ...
 
 
 class BrokerMetrics:
     """One node's /metrics."""
 
-    def __init__(self, host: MetricsHost, requests: RequestMetrics) -> None:
+    def __init__(self, host: MetricsHost, http_connections: Callable[[], int]) -> None:
         self._host = host
-        self._requests = requests
+        self._http_connections = http_connections
+        self._python = CollectorRegistry()
+        ProcessCollector(registry=self._python)
+        GCCollector(registry=self._python)
 
     async def render(self) -> bytes:
         """The text exposition format."""
-        started = time.perf_counter()
-        numbers = read_numbers(self._host, self._requests)
-        seconds = time.perf_counter() - started
-        return await asyncio.to_thread(self._render, numbers, seconds)
+        partitions = _named_groups(self._host)
+        values = self.read(partitions)
+        return await asyncio.to_thread(self._render, values, [(labels, group.key) for labels, group in partitions])
 
-    def _render(self, numbers: EngineNumbers, loop_seconds: float) -> bytes:
-        registry = CollectorRegistry()
-        registry.register(_EngineCollector(numbers))
-        Gauge("raftmq_scrape_loop_seconds", "Time this scrape took on the event loop", registry=registry).set(
-            loop_seconds
-        )
-        return generate_latest(registry) + generate_latest(self._requests.registry)
+    def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
+        """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
+        started_at = time.perf_counter()
+        host = self._host
+        values: dict[str, Value] = {
+            **_node_values(host),
+            **_request_values(host),
+            **_engine_values(host),
+            **_group_values(host),
+            **_peer_values(host),
+            **_budget_values(host, self._http_connections()),
+            **_partition_values(partitions),
+        }
+        values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
+        return values
+
+    def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
+        """The rest, which asks the operating system, and the text. Runs in a thread."""
+        values["raftmq_process_threads"] = _thread_count()
+        values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
+        return "".join(_lines(values)).encode() + generate_latest(self._python)
+
+
+def _thread_count() -> int:
+    try:
+        return sum(1 for _ in _TASKS.iterdir())
+    except OSError:  # no /proc: threads that Python does not know are not counted
+        return threading.active_count()
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def _node_values(host: MetricsHost) -> dict[str, Value]:
+    reasons = {not_ready.reason for not_ready in host.not_ready_reasons()}
+    config, disk = host.config, host.disk_watch
+    return {
+        "raftmq_build_info": [((host.version, platform.python_version()), 1.0)],
+        "raftmq_node_info": [((str(host.node_id), host.cluster_id, config.host_label(), config.rack), 1.0)],
+        "raftmq_ready": float(not reasons),
+        "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
+        "raftmq_disk_free_bytes": float(disk.free_bytes),
+        "raftmq_disk_reserve_bytes": float(disk.reserve_bytes),
+        "raftmq_writes_refused": float(host.engine.write_refusal is not None),
+    }
+
+
+def _request_values(host: MetricsHost) -> dict[str, Value]:
+    counted, queue, guard = host.grpc.metrics, host.grpc.queue, host.grpc.guard
+    return {
+        "raftmq_requests_total": [*counted.requests.items()],
+        "raftmq_request_seconds": [((kind,), seconds.copy()) for kind, seconds in counted.seconds.items()],
+        "raftmq_partition_refusals_total": [*counted.refusals.items()],
+        "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
+        "raftmq_parked_polls": float(queue.parked_polls),
+        "raftmq_topology_watchers": float(host.grpc.topology.watchers),
+        "raftmq_client_received_bytes_total": float(guard.received_bytes),
+        "raftmq_client_sent_bytes_total": float(guard.sent_bytes),
+        "raftmq_appended_batches_total": float(queue.appended_batches_total),
+        "raftmq_appended_bytes_total": float(queue.appended_bytes_total),
+        "raftmq_polled_batches_total": float(queue.polled_batches_total),
+        "raftmq_polled_bytes_total": float(queue.polled_bytes_total),
+        "raftmq_evictions_total": [((name,), float(room.evictions)) for name, room in guard.rooms().items()],
+    }
+
+
+def _engine_values(host: MetricsHost) -> dict[str, Value]:
+    engine, watchdog = host.engine, host.watchdog
+    counted = engine.counters
+    now = host.loop.time()
+    in_flight = (now - group.append_started_at for group in engine.groups.values() if group.append_in_flight)
+    return {
+        "raftmq_commit_seconds": counted.commit_seconds.copy(),
+        "raftmq_commit_disk_seconds": counted.commit_disk_seconds.copy(),
+        "raftmq_commit_entries": counted.commit_entries.copy(),
+        "raftmq_commit_bytes": counted.commit_bytes.copy(),
+        "raftmq_commit_oldest_seconds": max(in_flight, default=0.0),
+        "raftmq_map_used_ratio": engine.map_used_fraction_max,
+        "raftmq_loop_lag_seconds": watchdog.lag.copy(),
+        "raftmq_loop_lag_max_seconds": watchdog.lag_seconds_max(),
+        "raftmq_loop_stalls_total": float(counted.stalls_total),
+        "raftmq_engine_pass_seconds": counted.pass_seconds.copy(),
+        "raftmq_gc_pause_seconds": host.gc_pauses.seconds.copy(),
+        "raftmq_elections_started_total": float(counted.elections_total),
+        "raftmq_elections_won_total": float(counted.elections_won_total),
+        "raftmq_leaderships_lost_total": float(counted.leaderships_lost_total),
+        "raftmq_snapshots_sent_total": float(engine.snapshots.sent_total),
+        "raftmq_snapshots_installed_total": float(engine.snapshots.installed_total),
+        "raftmq_dropped_messages_total": float(counted.dropped_messages_total),
+    }
+
+
+def _group_values(host: MetricsHost) -> dict[str, Value]:
+    groups = host.engine.groups.values()
+    values: dict[str, Value] = {
+        "raftmq_groups": float(len(groups)),
+        "raftmq_groups_led": float(sum(group.role is Role.LEADER for group in groups)),
+        "raftmq_groups_without_leader": float(sum(not group.core.leader_id for group in groups)),
+    }
+    group = _metadata_group(host)
+    if group is None:
+        return values
+    metadata = group.machine
+    quarantined, missing = len(host.quarantined()), len(host.missing_replicas())
+    group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
+    return values | {
+        "raftmq_metadata_is_leader": float(group.role is Role.LEADER),
+        "raftmq_metadata_term": float(group.term),
+        "raftmq_metadata_applied_index": float(group.core.applied_index),
+        "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
+        "raftmq_under_replicated_partitions": float(host.reconciler.under_replicated()),
+        "raftmq_consumer_groups": float(metadata.consumer_group_count),
+        "raftmq_consumer_group_members": float(metadata.member_count),
+        "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),
+        "raftmq_consumer_group_assignments_total": float(host.grpc.coordinator.plans_total),
+        "raftmq_quarantined_replicas": float(quarantined),
+        "raftmq_replicas_not_serving": float(missing + quarantined),
+    }
+
+
+def _metadata_group(host: MetricsHost) -> Group[Metadata] | None:
+    """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
+    try:
+        return host.metadata if host.cluster_id else None
+    except RequestError:
+        return None
+
+
+def _peer_values(host: MetricsHost) -> dict[str, Value]:
+    transport = host.transport
+    return {
+        "raftmq_peer_connected": [((str(node),), float(is_up)) for node, is_up in transport.connections().items()],
+        "raftmq_peer_sent_bytes_total": _by_channel(transport.sent_bytes),
+        "raftmq_peer_received_bytes_total": _by_channel(transport.received_bytes),
+        "raftmq_peer_unsent_bytes": float(transport.unsent_bytes_max()),
+    }
+
+
+def _by_channel(counts: Mapping[Channel, int]) -> Samples:
+    return [((channel.name.lower(),), float(count)) for channel, count in counts.items()]
+
+
+def _budget_values(host: MetricsHost, http_connections: int) -> dict[str, Value]:
+    engine, transport, limits = host.engine, host.transport, host.limits
+    rooms = host.grpc.guard.rooms()
+    receiving, unsent = rooms.pop("receiving"), rooms.pop("unsent")
+    budgets = {
+        "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),
+        "inbound_append": (engine.inbound_bytes, limits.inbound_append_bytes_max),
+        "recent_entries": (engine.recent_budget.bytes_used, limits.recent_entries_bytes_max),
+        "receiving": (receiving.size, receiving.size_max),
+        "unsent": (unsent.size, unsent.size_max),
+        "peer_read_buffers": (transport.read_buffer_bytes, limits.peer_read_buffer_bytes_max),
+        "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
+    }
+    handshakes = transport.handshakes
+    places = {name: (room.size, room.size_max) for name, room in rooms.items()} | {
+        "replicas": (len(host.partition_groups()), limits.partitions_max),
+        "campaigns": (engine.campaigns.held, limits.campaigns_max),
+        "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
+        "http_connections": (http_connections, limits.http_connections_max),
+        "peer_handshakes": (handshakes, limits.peer_handshakes_max),
+        "peer_connections": (transport.inbound_connections - handshakes, limits.peer_connections_max),
+    }
+    return {
+        "raftmq_budget_used_bytes": [((name,), float(used)) for name, (used, _) in budgets.items()],
+        "raftmq_budget_limit_bytes": [((name,), float(limit)) for name, (_, limit) in budgets.items()],
+        "raftmq_places_used": [((name,), float(used)) for name, (used, _) in places.items()],
+        "raftmq_places_limit": [((name,), float(limit)) for name, (_, limit) in places.items()],
+    }
+
+
+def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
+    starts: list[_Sample] = []
+    ends: list[_Sample] = []
+    uncommitted: list[_Sample] = []
+    led: list[_Sample] = []
+    behind: list[_Sample] = []
+    appended: list[_Sample] = []
+    for labels, group in partitions:
+        machine, core = group.machine, group.core
+        last_index = core.last_index
+        is_leader = core.role is Role.LEADER
+        starts.append((labels, machine.log_start_offset))
+        ends.append((labels, machine.next_offset))
+        uncommitted.append((labels, last_index - core.commit_index))
+        led.append((labels, float(is_leader)))
+        appended.append((labels, machine.appended_bytes))
+        if is_leader:
+            behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
+    return {
+        "raftmq_partition_log_start_offset": starts,
+        "raftmq_partition_high_watermark": ends,
+        "raftmq_partition_uncommitted_entries": uncommitted,
+        "raftmq_partition_is_leader": led,
+        "raftmq_partition_follower_lag_entries": behind,
+        "raftmq_partition_appended_bytes_total": appended,
+    }
+
+
+def _named_groups(host: MetricsHost) -> list[_Named]:
+    """Every partition served here that metadata knows, with its (topic, partition)."""
+    metadata_group = _metadata_group(host)
+    if metadata_group is None:
+        return []
+    metadata = metadata_group.machine
+    named: list[_Named] = []
+    for group in host.partition_groups():
+        partition = metadata.partition(group.group_id)
+        topic = metadata.topic(partition.topic_id) if partition is not None else None
+        if partition is not None and topic is not None:
+            named.append(((topic.name, str(partition.partition)), group))
+    return named
+
+
+# ------------------------------------------------------------------------------------------------------ writing
+
+
+def _lines(values: Mapping[str, Value]) -> Iterator[str]:
+    for name, metric in CATALOG.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        yield f"# HELP {name} {metric.text}.\n# TYPE {name} {metric.kind}\n"
+        if isinstance(value, Sequence):
+            for labels, one in value:
+                yield from _sample(metric, labels, one)
+        else:
+            yield from _sample(metric, (), value)
+
+
+def _sample(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> Iterator[str]:
+    name = metric.name
+    texts = [f'{label}="{_escaped(text)}"' for label, text in zip(metric.labels, labels, strict=True)]
+    if not isinstance(value, Histogram):
+        yield f"{name}{{{','.join(texts)}}} {value}\n" if texts else f"{name} {value}\n"
+        return
+    total = 0
+    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
+        total += count
+        le = f'le="{bound}"'
+        yield f"{name}_bucket{{{','.join((*texts, le))}}} {total}\n"
+    suffix = f"{{{','.join(texts)}}}" if texts else ""
+    yield f"{name}_sum{suffix} {value.total}\n{name}_count{suffix} {total}\n"
+
+
+def _escaped(text: str) -> str:
+    if '"' in text or "\\" in text or "\n" in text:
+        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return text

@@ -7,49 +7,48 @@ The node decides nothing about the protocol; it wires parts, and every step that
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from raftmq.broker.clock import WallClock
 from raftmq.broker.config import BrokerConfig, split_address
 from raftmq.broker.disk_watch import CHECK_SECONDS, DiskWatch
 from raftmq.broker.engine import Engine
 from raftmq.broker.forming import Forming, NodeAddresses
+from raftmq.broker.gc_pauses import GcPauses
 from raftmq.broker.group import Group
-from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.hand_over import hand_over
 from raftmq.broker.housekeeping import Housekeeping
-from raftmq.broker.http_server import HttpServer
 from raftmq.broker.limits import Limits, Timing, within_this_process
 from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.node_parts import NodeParts
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import FrameType
 from raftmq.broker.peer_directory import PeerDirectory
 from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.broker.readiness import (
+    METADATA_LEADERLESS_ELECTIONS,
+    STALL_REMEMBERED_SECONDS,
+    STARTING,
+    NotReady,
+    Reason,
+)
 from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Call
-from raftmq.broker.watchdog import Watchdog
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import DamagedReplicaError, StorageFullError, StorageUnavailableError
-from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry
-from raftmq.storage.writer_threads import Completion, WriterThreads
+from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
 
 log = structlog.get_logger(__name__)
 
-_READER_THREADS = 4
-"""Cold reads, snapshots and registry writes: enough that one slow disk read does not hold the others up."""
 _REPORT_TIMEOUT_SECONDS = 10.0
 _HAND_OVER_SECONDS_MAX = 5.0
 _GRPC_GRACE_SECONDS = 2.0
@@ -58,24 +57,20 @@ _GRPC_GRACE_SECONDS = 2.0
 class Node:
     """See the module. Implements `ServiceHost`, `ReconcilerHost`, `EngineOwner` and `PeerHandler`."""
 
-    def __init__(self, config: BrokerConfig, version: str) -> None:
+    def __init__(self, config: BrokerConfig, version: str, parts: NodeParts | None = None) -> None:
         self.config = config
+        self._parts = parts = parts or NodeParts(config)
         self.version = version
         self.limits: Limits = within_this_process(config.limits())
         self.timing: Timing = config.timing()
         self.loop = asyncio.get_running_loop()
-        disk = DiskReserve(config.data_dir, reserve_bytes=config.disk_reserve_bytes)
+        disk = parts.disk_reserve()
         disk.prepare_opening()
-        self.registry = Registry(config.data_dir / "node.mdb")
-        self.store = LmdbLogStore(config.data_dir, map_bytes=config.map_bytes)
-        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
-        self._random = random.Random()
-        self.writers = WriterThreads(
-            self.store,
-            thread_count=config.writer_threads,
-            on_done=self._on_writes_done,
-            on_error=self.on_fatal,
-        )
+        self.registry = parts.registry()
+        self.store = parts.store(disk)
+        self._readers = parts.readers()
+        self._random = parts.random()
+        self.writers = parts.writers(self.store, self._on_writes_done, self.on_fatal)
         self.transport = PeerTransport(self.loop, self, self.limits, self.timing, self._random.random)
         self.engine = Engine(
             self.loop,
@@ -84,7 +79,7 @@ class Node:
             self._readers,
             self.transport,
             self.writers,
-            WallClock(),
+            parts.clock(),
             self._random,
             self._random.random,
             self.limits,
@@ -101,9 +96,10 @@ class Node:
         publisher = self.engine.publisher
         self._peers = PeerDirectory(self.registry, self._metadata, self.transport, publisher, self._readers.submit)
         publisher.may_lead = self._peers.may_lead
-        self._disk_watch = DiskWatch(disk, self.engine, config.data_dir)
-        self.watchdog = Watchdog(self.loop, self.timing.stall_seconds)
-        self.grpc = GrpcServer(self)
+        self.disk_watch = DiskWatch(disk, self.engine, config.data_dir)
+        self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
+        self.gc_pauses = GcPauses()
+        self.grpc = parts.grpc_server(self)
         self.reconciler = Reconciler(self, config.metadata_voters)
         self._housekeeping = Housekeeping(
             self.engine,
@@ -115,10 +111,13 @@ class Node:
             self.reconciler.spared_index,
             self.timing,
         )
-        self.http = HttpServer(self)
+        self.http = parts.http_server(self)
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
+        self._forming: Forming | None = None
+        """None until the ports are bound."""
+        self._space_pace = LogPace()
         self._is_caught_up = False
         self._is_stopping = False
         self._stopped = asyncio.Event()
@@ -142,7 +141,8 @@ class Node:
                 "partitions_limited", limit=self.limits.partitions_max, reason=self.limits.partitions_max_reason
             )
         self.watchdog.start()
-        self._spawn(self._disk_watch.run())
+        self.gc_pauses.start()
+        self._spawn(self.disk_watch.run())
         await self._enter_cluster()
         await self._catch_up()
         self._metadata_changed.set()
@@ -150,12 +150,12 @@ class Node:
         self._spawn(self.reconciler.run())
         self._spawn(self.grpc.coordinator.run())
         self._spawn(self._housekeeping.run())
-        while self.not_ready_reasons():
+        while any(one.reason in STARTING for one in self.not_ready_reasons()):
             await self.next_topology_change()
         log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
 
     async def _enter_cluster(self) -> None:
-        forming = Forming(
+        forming = self._forming = Forming(
             self.config,
             self.version,
             NodeAddresses(self.client_address, self.peer_address, self.http_address),
@@ -165,8 +165,11 @@ class Node:
             self.replicas,
             self._metadata,
             self._peers,
+            self._parts.open_channel,
+            self._parts.new_uuid,
         )
         if self.registry.cluster_id:
+            await forming.check_seeds()
             await forming.resume()
             self._spawn(forming.announce())
         elif self.config.bootstrap:
@@ -209,6 +212,7 @@ class Node:
             self.store.close(key)
         self.registry.close(is_clean=True)
         self.watchdog.stop()
+        self.gc_pauses.stop()
         self._readers.shutdown(wait=False)
         self._stopped.set()
 
@@ -241,7 +245,8 @@ class Node:
             try:
                 await self.replicas.reconcile(self._metadata.require().machine, self.node_id)
             except (StorageFullError, StorageUnavailableError) as error:
-                log.error("replica_waits_for_space", reason=str(error))
+                if self._space_pace.is_due(str(error)):
+                    log.error("replica_waits_for_space", reason=str(error))
                 self.loop.call_later(CHECK_SECONDS, self._metadata_changed.set)
             self._bump_topology()
 
@@ -315,25 +320,65 @@ class Node:
         """See `ServiceHost`."""
         return self.engine.now_ms()
 
-    def not_ready_reasons(self) -> list[str]:
+    def is_led(self, group_id: GroupId) -> bool:
+        """See `ServiceHost`."""
+        return self.engine.publisher.is_led(group_id)
+
+    def missing_replicas(self) -> list[GroupId]:
+        """See `MetricsHost`."""
+        if self._metadata.group is None:
+            return []
+        wanted = (GroupId(view.group_id) for view in self._metadata.group.machine.partitions_of_node(self.node_id))
+        return [
+            group_id for group_id in wanted if group_id not in self.partitions and group_id not in self.replicas.broken
+        ]
+
+    def not_ready_reasons(self) -> list[NotReady]:
         """See `ServiceHost`."""
         reasons = []
-        metadata = self._metadata.group
         if self._is_stopping:
-            reasons.append("stopping")
-        if metadata is None:
-            reasons.append("not part of a cluster yet")
-        elif not self._is_caught_up:
-            reasons.append("metadata not confirmed in this boot")
-        else:
-            missing = [
-                partition.group_id
-                for partition in metadata.machine.partitions_of_node(self.node_id)
-                if partition.group_id not in self.partitions and GroupId(partition.group_id) not in self.replicas.broken
-            ]
-            if missing:
-                reasons.append(f"{len(missing)} replicas not serving yet")
+            reasons.append(NotReady(Reason.STOPPING, "the broker was told to stop and hands its leaderships over"))
+        reasons += self._reasons_of_standing()
+        if self.engine.write_refusal is not None:
+            reasons.append(NotReady(Reason.DISK_RESERVE, str(self.engine.write_refusal)))
+        lag = self.watchdog.lag_seconds_max(STALL_REMEMBERED_SECONDS)
+        if lag > self.timing.stall_seconds:
+            text = f"the event loop stood still for {lag:.1f} s a moment ago: the machine is overloaded, or swaps"
+            reasons.append(NotReady(Reason.LOOP_STALLED, text))
         return reasons
+
+    def _reasons_of_standing(self) -> list[NotReady]:
+        """What keeps the node from being a part of the cluster that can be relied upon."""
+        group = self._metadata.group
+        if group is None:
+            seeds = ", ".join(self.config.join)
+            text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
+            return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}")]
+        removal = self._forming.removal if self._forming is not None else ""
+        if not removal and group.machine.is_uuid_retired(self.registry.uuid):
+            removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
+        if removal:
+            return [NotReady(Reason.REMOVED, removal)]
+        reasons = []
+        if not self._is_caught_up:
+            text = "no majority of the metadata voters has confirmed yet what this broker knows: are enough of them running?"
+            reasons.append(NotReady(Reason.RECOVERING_METADATA, text))
+        elif missing := self.missing_replicas():
+            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{len(missing)} replicas are not serving yet"))
+        seconds = self.loop.time() - (group.leaderless_since or self.loop.time())
+        if self._is_caught_up and (
+            seconds > METADATA_LEADERLESS_ELECTIONS * self.timing.election_seconds(METADATA_GROUP_ID)
+        ):
+            text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
+            reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
+        return reasons
+
+    def warnings(self) -> list[str]:
+        """See `HttpHost`. A damaged replica is rebuilt by its peers, and what this node has of others is served meanwhile."""
+        return [
+            f"replica {key.replica_id} of group {key.group_id} is quarantined and waits to be replaced: {reason}"
+            for key, reason in sorted(self.quarantined().items())
+        ]
 
     def is_connected(self, node_id: NodeId) -> bool:
         """See `ServiceHost`."""
@@ -379,7 +424,7 @@ class Node:
     def on_fatal(self, error: BaseException) -> None:
         """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""
         log.critical("broker_exits", reason=repr(error), path=str(self.config.data_dir))
-        fatal_exit()
+        self._parts.end_process()
 
     def client_address_of(self, node_id: NodeId) -> str:
         """See `EngineOwner`."""
@@ -417,11 +462,6 @@ class Node:
         """See `PeerHandler`."""
         self.engine.campaigns.on_peer_refused(node_id)
 
-
-def fatal_exit() -> None:
-    """End the process at once: no clean-up may run after a failed commit."""
-    import os
-    import sys
-
-    sys.stderr.flush()
-    os._exit(70)
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """See `PeerHandler`."""
+        self.engine.on_snapshots_lost(node_id)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import structlog
 from raftmq.broker.byte_marks import ByteMarks
 from raftmq.broker.group import Group
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.fsm.log_partition import LogPartition
@@ -68,6 +69,7 @@ class PartitionRetention:
         self._marks: ByteMarks | None = None
         """Where so many bytes ended; None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
+        self._postponed_pace = LogPace()
         """(log start offset, append time of the entry that holds it)."""
 
     def on_applied(self, entry: Entry, result: object) -> None:
@@ -98,7 +100,9 @@ class PartitionRetention:
                 )
                 log.info("log_trimmed", group_id=partition.group.group_id, offset=start, reason="retention")
         except RequestError as error:
-            log.info("retention_postponed", group_id=partition.group.group_id, error_code=pb.ErrorCode.Name(error.code))
+            if self._postponed_pace.is_due(error.code):
+                code = pb.ErrorCode.Name(error.code)
+                log.info("retention_postponed", group_id=partition.group.group_id, error_code=code)
 
     async def _target_by_time(self, retention_ms: int) -> int:
         partition = self._partition

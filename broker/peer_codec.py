@@ -37,6 +37,10 @@ Parts = list[Buffer]
 
 WIRE_VERSION = 1
 
+NUMBER_MAX = (1 << 56) - 1
+"""Of ids, terms, indexes and offsets: no cluster gets there, and one more than a claimed term still fits into its 64 bits.
+Counters of reads are not limited: they are only compared."""
+
 FRAME_HEADER = struct.Struct("<IBI")
 """Body length, frame type, CRC32C of the body."""
 
@@ -185,11 +189,24 @@ def decode_message(body: memoryview) -> tuple[GroupId, Message]:
     """The reverse of `encode_message`; payloads are copied out of the buffer."""
     try:
         group, kind, source_number, target_number, term_number = _COMMON.unpack_from(body)
+        _check_numbers(group | source_number | target_number | term_number)
         source, target, term = ReplicaId(source_number), ReplicaId(target_number), Term(term_number)
         message = _decode_kind(kind, source, target, term, body)
     except (struct.error, ValueError) as error:
         raise FrameError(f"malformed message: {error}") from error
     return GroupId(group), message
+
+
+def _check_numbers(union: int) -> None:
+    """`union` is the bitwise or of numbers, none of which may be above `NUMBER_MAX`."""
+    if union > NUMBER_MAX:
+        raise FrameError("a number that no cluster reaches")
+
+
+def _check_columns(data: memoryview) -> None:
+    """The same for packed columns: all of their highest bytes are 0."""
+    if bytes(data[7::8]).strip(b"\0"):
+        raise FrameError("a number that no cluster reaches")
 
 
 def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, body: memoryview) -> Message:
@@ -200,21 +217,26 @@ def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, bo
     match kind:
         case _Kind.APPEND_REQUEST:
             prev_index, prev_term, commit, count = _APPEND_REQUEST.unpack_from(body, at)
+            _check_numbers(prev_index | prev_term | commit)
             entries = _decode_entries(body, at + _APPEND_REQUEST.size, count)
             return AppendRequest(source, target, term, prev_index, prev_term, entries, commit)
         case _Kind.APPEND_RESPONSE:
             index, rejected, hint_index, hint_term = _APPEND_RESPONSE.unpack_from(body, at)
+            _check_numbers(index | hint_index | hint_term)
             return AppendResponse(source, target, term, index, bool(rejected), hint_index, hint_term)
         case _Kind.VOTE_REQUEST:
             last_index, last_term, commit, commit_term, pre, transfer = _VOTE_REQUEST.unpack_from(body, at)
+            _check_numbers(last_index | last_term | commit | commit_term)
             return VoteRequest(
                 source, target, term, last_index, last_term, commit, commit_term, bool(pre), bool(transfer)
             )
         case _Kind.VOTE_RESPONSE:
             pre, granted, commit, commit_term = _VOTE_RESPONSE.unpack_from(body, at)
+            _check_numbers(commit | commit_term)
             return VoteResponse(source, target, term, bool(pre), bool(granted), commit, commit_term)
         case _Kind.HEARTBEAT:
             commit, counter = _HEARTBEAT.unpack_from(body, at)
+            _check_numbers(commit)
             return Heartbeat(source, target, term, commit, counter)
         case _Kind.HEARTBEAT_RESPONSE:
             return HeartbeatResponse(source, target, term, _COUNTER.unpack_from(body, at)[0])
@@ -224,6 +246,7 @@ def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, bo
             return ReadIndexRequest(source, target, term, _COUNTER.unpack_from(body, at)[0])
         case _Kind.READ_INDEX_RESPONSE:
             request_id, index = _TWO.unpack_from(body, at)
+            _check_numbers(index)
             return ReadIndexResponse(source, target, term, request_id, index)
         case _:
             raise FrameError(f"unknown message kind {kind}")
@@ -235,6 +258,7 @@ def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
     for _ in range(count):
         index, term, kind, base_offset, record_count, time_ms, size = _ENTRY.unpack_from(body, at)
         at += _ENTRY.size
+        _check_numbers(index | term | base_offset)
         if at + size > end:
             raise FrameError("an entry's payload ends beyond its frame")
         entries.append(
@@ -280,6 +304,7 @@ def decode_beats(body: memoryview) -> Sequence[Sequence[int]]:
     if len(body) % 48:
         raise FrameError("beat columns of unequal length")
     size = len(body) // 6
+    _check_columns(body[: 5 * size])
     return [_unpacked(body[i * size : (i + 1) * size]) for i in range(6)]
 
 
@@ -292,6 +317,7 @@ def decode_leadership(body: memoryview) -> list[tuple[int, int, int]]:
     """The reverse of `encode_leadership`."""
     if len(body) % 24:
         raise FrameError("leadership columns of unequal length")
+    _check_columns(body)
     size = len(body) // 3
     columns = [_unpacked(body[i * size : (i + 1) * size]) for i in range(3)]
     return list(zip(*columns, strict=True))
@@ -362,6 +388,7 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
             stream_id, group, source, target, term,
             index, position_term, next_offset, time_ms, state_index, revision, auto_leave,
         ) = _SNAPSHOT_BEGIN.unpack_from(body)  # fmt: skip
+        _check_numbers(group | source | target | term | index | position_term | next_offset | state_index | revision)
         at = _SNAPSHOT_BEGIN.size
         lists: list[tuple[ReplicaId, ...]] = []
         for _ in range(4):
@@ -369,6 +396,7 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
             at += _COUNT.size
             if at + 8 * count > len(body):
                 raise FrameError("membership ends beyond its frame")
+            _check_columns(body[at : at + 8 * count])
             lists.append(tuple(ReplicaId(i) for i in _unpacked(body[at : at + 8 * count])))
             at += 8 * count
         if at != len(body):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.peer_codec import WIRE_VERSION
-from raftmq.broker.peer_transport import Channel, Hello, Transport
+from raftmq.broker.peer_transport import NOT_FORMED_REASON, Channel, Hello, Transport
 from raftmq.storage.registry import Registry
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -82,7 +82,7 @@ class PeerDirectory:
         """Why a peer is not let in; None to let it in."""
         cluster_id, node_id = self._registry.cluster_id, self._registry.node_id
         if not cluster_id:
-            return "this node belongs to no cluster yet"
+            return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
             return f"this node belongs to cluster {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:

@@ -8,10 +8,11 @@ fit the outbox is dropped and said so. Nothing is believed before both sides hav
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 import structlog
@@ -30,6 +31,12 @@ _READ_BUFFER_BYTES = 256 * 1024
 """A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
 comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
 out of it."""
+_BACKLOG = 1024
+"""Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
+NOT_FORMED_REASON: Final = "this node belongs to no cluster yet"
+"""A refusal that is no fault: the peer still waits for the answer that makes it a member."""
+_NO_WAY: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH}
+"""Failures of an address whose family this machine does not speak: they say nothing of the peer."""
 _SAID_AGAIN_SECONDS = 1.0
 """Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
 
@@ -79,6 +86,10 @@ class PeerHandler(Protocol):
 
     def on_peer_refused(self, node_id: NodeId) -> None:
         """The peer's host answers and nobody listens: its process is gone."""
+        ...
+
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """The connection that a node's snapshots came on has ended, or is replaced: what is unfinished stays so."""
         ...
 
 
@@ -194,6 +205,7 @@ class _Inbound(_FrameProtocol):
         self._server = server
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
+        self._channel: Channel | None = None
         self._reserved = 0
         self.heard_at = 0.0
         """Loop time of the last bytes."""
@@ -205,6 +217,8 @@ class _Inbound(_FrameProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._server.loop.time()
+        if self._channel is not None:
+            self._server.received_bytes[self._channel] += nbytes
         super().buffer_updated(nbytes)
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
@@ -226,7 +240,7 @@ class _Inbound(_FrameProtocol):
         self._node_id = NodeId(hello.node_id)
         self._frame_bytes_max = self._server.limits.frame_bytes_max
         self._buffer_bytes_wanted = _READ_BUFFER_BYTES
-        channel = Channel(hello.channel)
+        channel = self._channel = Channel(hello.channel)
         self._server.promote(self, self._node_id, channel)
         answer = self._server.handler.hello(self._node_id, channel)
         self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
@@ -335,10 +349,18 @@ class _Link:
         return True
 
     def flush(self) -> None:
-        parts, self.pending, self.pending_bytes = self.pending, [], 0
+        parts, size = self.pending, self.pending_bytes
+        self.pending, self.pending_bytes = [], 0
         transport = self.open_transport
         if transport is not None:
+            self._owner.sent_bytes[self.channel] += size
             transport.writelines(parts)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Waiting here and in the connection."""
+        transport = self.open_transport
+        return self.pending_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
 
     async def _run(self) -> None:
         delay = self._owner.timing.reconnect_min_seconds
@@ -350,9 +372,10 @@ class _Link:
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_refused(self.node_id)
             except FrameError as error:
-                if str(error) != refusal:  # again and again until somebody acts: said once
+                # again and again until somebody acts, and on each channel: said once
+                if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
-                    log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=refusal)
+                    self._say_refused(refusal)
             except (OSError, TimeoutError) as error:
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
             else:
@@ -372,9 +395,17 @@ class _Link:
             await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
             delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)
 
+    def _say_refused(self, reason: str) -> None:
+        if self.channel is not Channel.CONTROL:
+            return  # all three are refused for the same reason
+        if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
+            log.info("peer_not_in_a_cluster", peer_id=self.node_id, address=self.address, reason=reason)
+        else:
+            log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
+
     async def _connect(self) -> _Outbound:
         host, _, port = self.address.rpartition(":")
-        transport, protocol = await self.loop.create_connection(lambda: _Outbound(self), host.strip("[]"), int(port))
+        transport, protocol = await self._open(host.strip("[]"), int(port))
         try:
             _tune(transport.get_extra_info("socket"), self._owner.timing)
             transport.set_write_buffer_limits(high=2 * 1024 * 1024)
@@ -386,6 +417,20 @@ class _Link:
             transport.abort()
             raise
         return protocol
+
+    async def _open(self, host: str, port: int) -> tuple[asyncio.Transport, _Outbound]:
+        """Connect to the first of the host's addresses that answers.
+
+        One after the other here and not in the loop, which tells the failures of several addresses as one without a number:
+        that nobody listens at any address of «localhost» would be lost.
+        """
+        failures: list[OSError] = []
+        for _, _, _, _, address in await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                return await self.loop.create_connection(lambda: _Outbound(self), str(address[0]), port)
+            except OSError as error:
+                failures.append(error)
+        raise _verdict(failures)
 
     def _check(self, welcome: Hello, hello: Hello) -> None:
         if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
@@ -416,13 +461,17 @@ class PeerTransport:
         self._inbound: dict[tuple[NodeId, Channel], _Inbound] = {}
         """Those that have: one for each channel of a node, the newest."""
         self._read_buffer_bytes = 0
+        self.sent_bytes = dict.fromkeys(Channel, 0)
+        """Handed to the connections, ever."""
+        self.received_bytes = dict.fromkeys(Channel, 0)
+        """Received from greeted peers, ever."""
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers; returns the bound port."""
-        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port)
+        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -438,6 +487,28 @@ class PeerTransport:
     def inbound_connections(self) -> int:
         """Connections that others opened, greeted or not."""
         return len(self._handshakes) + len(self._inbound)
+
+    @property
+    def handshakes(self) -> int:
+        """Inbound connections that have not said who they are."""
+        return len(self._handshakes)
+
+    @property
+    def read_buffer_bytes(self) -> int:
+        """Of all inbound connections together."""
+        return self._read_buffer_bytes
+
+    def connections(self) -> dict[NodeId, bool]:
+        """Every peer this node keeps connections to, and whether the control channel is up."""
+        return {
+            node_id: link.open_transport is not None
+            for (node_id, channel), link in self._links.items()
+            if channel is Channel.CONTROL
+        }
+
+    def unsent_bytes_max(self) -> int:
+        """What waits to be taken by the peer channel with the most."""
+        return max((link.unsent_bytes for link in self._links.values()), default=0)
 
     def admit(self, inbound: _Inbound) -> None:
         """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:
@@ -455,6 +526,7 @@ class PeerTransport:
         before = self._inbound.pop((node_id, channel), None)
         if before is not None:
             before.close()
+            self._on_ended(node_id, channel)
         elif len(self._inbound) >= self.limits.peer_connections_max:
             self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
         self._inbound[node_id, channel] = inbound
@@ -464,6 +536,11 @@ class PeerTransport:
         self._handshakes.pop(inbound, None)
         for key in [key for key, other in self._inbound.items() if other is inbound]:
             del self._inbound[key]
+            self._on_ended(*key)
+
+    def _on_ended(self, node_id: NodeId, channel: Channel) -> None:
+        if channel is Channel.SNAPSHOT:
+            self.handler.on_snapshots_lost(node_id)
 
     def _drop(self, inbound: _Inbound) -> None:
         inbound.close()
@@ -526,6 +603,13 @@ class PeerTransport:
         protocol = link.protocol
         await protocol.writable.wait()
         return link.protocol is protocol
+
+
+def _verdict(failures: list[OSError]) -> OSError:
+    """What the failures at all addresses of a host mean: a refusal when it is one wherever there is a way at all."""
+    telling = [error for error in failures if error.errno not in _NO_WAY]
+    others = [error for error in telling if not isinstance(error, ConnectionRefusedError)]
+    return (others or telling or failures)[0]
 
 
 def _decode_hello(body: memoryview) -> Hello:

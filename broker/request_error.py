@@ -49,6 +49,8 @@ class RequestError(Exception):
     ) -> None:
         super().__init__(message)
         self.code = code
+        self.is_counted = False
+        """Whether the metrics have it: a call passes several hands on its way out."""
         self.detail = pb.ErrorDetail(
             code=code,
             message=message,

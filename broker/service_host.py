@@ -7,6 +7,7 @@ from typing import Protocol
 
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.readiness import NotReady
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.storage.log_store import ReplicaKey
@@ -51,8 +52,15 @@ class ServiceHost(Protocol):
         """Wall clock, milliseconds since the epoch."""
         ...
 
-    def not_ready_reasons(self) -> list[str]:
+    def not_ready_reasons(self) -> list[NotReady]:
         """Why `/readyz` would say no; empty when the node is ready."""
+        ...
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Whether the group has a leader, as far as this node can tell.
+
+        A report, not a route: `leader_hint` keeps naming the last leader known until there is another one.
+        """
         ...
 
     def is_connected(self, node_id: NodeId) -> bool:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from itertools import count
+from typing import Final
 
 import structlog
 from raftmq.broker.group import Group
@@ -37,6 +38,13 @@ log = structlog.get_logger(__name__)
 
 Row = tuple[bytes, bytes]
 
+ROW_BYTES: Final = 136
+"""Of a row beside its key and value: two `bytes`, a tuple, a place in a list."""
+STREAM_BYTES: Final = 2048
+"""Of a stream without members and rows."""
+MEMBER_BYTES_FACTOR: Final = 5
+"""A replica id has 8 bytes on the wire; here 32 and a place in a tuple."""
+
 
 class SnapshotSender:
     """Streams snapshots, a bounded number at once."""
@@ -60,6 +68,11 @@ class SnapshotSender:
         self._on_damage = on_damage
         self._ids = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def streams(self) -> int:
+        """Snapshots being sent now."""
+        return len(self._tasks)
 
     def is_full(self, group_id: GroupId) -> bool:
         """Whether a new stream would have to wait (metadata never does)."""
@@ -147,49 +160,40 @@ def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:
 class _Assembly:
     __slots__ = ("begin", "rows", "size")
 
-    def __init__(self, begin: SnapshotBegin) -> None:
+    def __init__(self, begin: SnapshotBegin, size: int) -> None:
         self.begin = begin
         self.rows: list[Row] = []
-        self.size = 0
+        self.size = size
+        """What it holds in memory, which for small rows is many times what came over the wire."""
 
 
 class SnapshotReceiver:
-    """Puts streams together; per peer one stream a group, the newest wins. Bounded in bytes over all of them."""
+    """Puts streams together; per peer one stream a group, the newest wins. Bounded in bytes over all of them: the stream
+    that has stood still for longest makes room, so that one that nobody finishes is not in the way of others.
+
+    Invariant: `bytes_held` is the sum of the sizes of the streams that are held.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._bytes_held = 0
+        self.bytes_held = 0
+        """Of all unfinished streams."""
         self._assemblies: dict[tuple[NodeId, int], _Assembly] = {}
+        """In the order of their last frame."""
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> SnapshotBegin | None:
         """Take a frame in; the whole snapshot when this was its last."""
         if frame_type is FrameType.SNAPSHOT_BEGIN:
-            begin = decode_snapshot_begin(body)
-            for key in [
-                key
-                for key, other in self._assemblies.items()
-                if key[0] == node_id and other.begin.group_id == begin.group_id
-            ]:
-                self._drop(key)
-            self._assemblies[node_id, begin.stream_id] = _Assembly(begin)
+            self._begin(node_id, decode_snapshot_begin(body), len(body))
             return None
         if frame_type is FrameType.SNAPSHOT_ROWS:
             stream_id, rows = decode_snapshot_rows(body)
-            assembly = self._assemblies.get((node_id, stream_id))
-            if assembly is None:
-                return None
-            assembly.rows.extend(rows)
-            assembly.size += len(body)
-            self._bytes_held += len(body)
-            if self._bytes_held > self._bytes_max:
-                self._drop((node_id, stream_id))
-                log.warning("snapshot_dropped", peer_id=node_id, group_id=assembly.begin.group_id, reason="too large")
+            self._extend((node_id, stream_id), rows, len(body))
             return None
         stream_id, row_count = decode_snapshot_end(body)
-        assembly = self._assemblies.get((node_id, stream_id))
+        assembly = self._drop((node_id, stream_id))
         if assembly is None:
             return None
-        self._drop((node_id, stream_id))
         if row_count != len(assembly.rows):
             raise FrameError(f"a snapshot of {row_count} rows came with {len(assembly.rows)}")
         message = dataclasses.replace(assembly.begin.message, data=assembly.rows)
@@ -200,6 +204,38 @@ class SnapshotReceiver:
         for key in [key for key in self._assemblies if key[0] == node_id]:
             self._drop(key)
 
-    def _drop(self, key: tuple[NodeId, int]) -> None:
-        assembly = self._assemblies.pop(key)
-        self._bytes_held -= assembly.size
+    def _begin(self, node_id: NodeId, begin: SnapshotBegin, wire_bytes: int) -> None:
+        for key, other in list(self._assemblies.items()):
+            if key[0] == node_id and begin.group_id == other.begin.group_id:
+                self._drop(key)
+        key = (node_id, begin.stream_id)
+        self._drop(key)  # a stream of another group has the id: it was not finished and never will be
+        self._assemblies[key] = _Assembly(begin, 0)
+        self._hold(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
+
+    def _extend(self, key: tuple[NodeId, int], rows: list[Row], wire_bytes: int) -> None:
+        assembly = self._assemblies.pop(key, None)
+        if assembly is None:
+            return
+        self._assemblies[key] = assembly  # at the end
+        assembly.rows.extend(rows)
+        self._hold(key, wire_bytes + ROW_BYTES * len(rows))
+
+    def _hold(self, key: tuple[NodeId, int], size: int) -> None:
+        """Count what a stream took, and make room for it."""
+        self._assemblies[key].size += size
+        self.bytes_held += size
+        while self.bytes_held > self._bytes_max:
+            longest = next(iter(self._assemblies))
+            dropped = self._drop(longest)
+            assert dropped is not None
+            log.warning(
+                "snapshot_dropped", peer_id=longest[0], group_id=dropped.begin.group_id,
+                reason="too large" if longest == key else "stood still, and another needs the room",
+            )  # fmt: skip
+
+    def _drop(self, key: tuple[NodeId, int]) -> _Assembly | None:
+        assembly = self._assemblies.pop(key, None)
+        if assembly is not None:
+            self.bytes_held -= assembly.size
+        return assembly

@@ -16,6 +16,7 @@ from raftmq.broker.commits import SPACE_RETRY_SECONDS, Commits
 from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_transport import Transport
 from raftmq.broker.snapshot_streams import SnapshotSender
 from raftmq.broker.writers import Writers
@@ -60,7 +61,17 @@ class Snapshots:
         self._store = store
         self._writers = writers
         self._transport = transport
+        self._space_pace = LogPace()
+        self.sent_total = 0
+        """Snapshots streamed to the end."""
+        self.installed_total = 0
+        """Snapshots that replaced a replica's state here."""
         self._sender = SnapshotSender(loop, transport, store, readers, limits, self._on_streamed, host.break_group)
+
+    @property
+    def streams(self) -> int:
+        """Snapshots being sent now."""
+        return self._sender.streams
 
     # ------------------------------------------------------------------------------------------------ sending
 
@@ -101,6 +112,7 @@ class Snapshots:
 
     def _on_streamed(self, group: Group[StateMachine], target: ReplicaId, is_sent: bool) -> None:
         group.snapshots_in_progress -= 1
+        self.sent_total += is_sent
         if not group.is_closed:
             self._host.guarded(group, group.core.report_snapshot, target, is_sent)
             self._host.mark_dirty(group)
@@ -143,7 +155,8 @@ class Snapshots:
             return
         if isinstance(error, StorageFullError):
             # the replica is as it was: like any write it waits for space
-            log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
+            if self._space_pace.is_due(group.group_id):
+                log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
             self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, group, work)
         elif isinstance(error, ReplicaStorageError) and not isinstance(error, CommitFailedError):
             self._host.break_group(group, error)
@@ -160,6 +173,7 @@ class Snapshots:
         self, group: Group[StateMachine], work: AppendWork, meta: SnapshotMeta, rows: list[tuple[bytes, bytes]]
     ) -> None:
         group.machine.restore(rows, meta.state_index)
+        self.installed_total += 1
         group.durable_state_index = meta.state_index
         group.durable_membership = meta.membership
         group.pending_truncation = None

@@ -146,7 +146,7 @@ def start(
     """
     if bootstrap and join is not None:
         raise typer.BadParameter("give --bootstrap or --join, not both: a cluster forms once")
-    flags = parse_settings(settings) | {
+    flags = {
         "data_dir": data_dir,
         "bootstrap": bootstrap or None,
         "join": join,
@@ -160,7 +160,9 @@ def start(
         "replace_lost": replace_lost or None,
         "allow_insecure_remote": allow_insecure_remote or None,
     }
-    loaded = load(config, flags)
+    # A flag that was not given must not hide what --set says of its key.
+    given = {key: value for key, value in flags.items() if value is not None}
+    loaded = load(config, parse_settings(settings) | given)
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
     directory = loaded.config.data_dir

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +21,7 @@ from raftmq.client.transport import (
     GrpcTransport,
     Transport,
 )
-from raftmq.errors import ClosedClientError, InvalidArgumentError, TopicAlreadyExistsError
+from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -189,9 +189,7 @@ class Admin:
             if not if_not_exists:
                 raise
             return await self.describe_topic(name)
-        self._resolver.note_revision(response.metadata_revision)
-        self._resolver.note_topic(response.topic)
-        return await self.describe_topic(name)
+        return await self._made(name, response.metadata_revision, response.topic)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises `UnknownTopicError`."""
@@ -247,9 +245,7 @@ class Admin:
             timeout_ms=max(1, int(self._timeout_seconds * 900)),
         )
         response = await self._resolver.call_any(ADD_PARTITIONS, request, self._timeout_seconds)
-        self._resolver.note_revision(response.metadata_revision)
-        self._resolver.note_topic(response.topic)
-        return await self.describe_topic(name)
+        return await self._made(name, response.metadata_revision, response.topic)
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
@@ -278,6 +274,20 @@ class Admin:
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
         )
+
+    async def _made(self, name: str, revision: int, made: pb.Topic) -> TopicDescription:
+        """A topic that was just made or changed, with its leaders if they can be had.
+
+        The change is made: an error of the question that follows must not be reported as the outcome of the change, as most errors
+        say that nothing was applied.
+        """
+        self._resolver.note_revision(revision)
+        if made.topic_id:  # 0: it was deleted again before the answer was written
+            self._resolver.note_topic(made)
+        try:
+            return await self.describe_topic(name)
+        except RaftMQError:
+            return replace(_topic(made), name=name)
 
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "admin")

@@ -209,7 +209,8 @@ class Consumer:
                 raise TypeError(
                     f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
                 )
-        for dropped in set(self._fetcher.partitions) - set(wanted):
+        kept = set(wanted)
+        for dropped in [known for known in self._fetcher.partitions if known not in kept]:
             self._order.remove(self._fetcher.partitions.pop(dropped))
         self._current = None
         self._add(wanted)
@@ -323,6 +324,9 @@ class Consumer:
             NoPositionError, UnknownTopicError, UnknownPartitionError: a partition cannot be read.
             ClosedClientError, ForkedClientError: the consumer cannot be used.
 
+        Whatever a deserializer raises is raised too, with a note that says which record it was. That record stays the next one
+        of its partition: `seek` behind it to go on.
+
         An error is raised only when it is first in line; records before it are returned first. Cancelling while it waits loses
         nothing.
         """
@@ -357,7 +361,11 @@ class Consumer:
                 if record is not None:
                     if current.buffered_bytes != buffered_bytes:
                         self._fetcher.wake()  # a batch was opened: there is room to fetch the next
-                    return self._deserialized(record)
+                    try:
+                        return self._deserialized(record)
+                    except BaseException:
+                        current.give_back((record,))
+                        raise
             if self._is_closed:
                 raise StopAsyncIteration
             self._check_usable()
@@ -381,11 +389,33 @@ class Consumer:
                 if found:
                     break  # first what precedes it
                 raise
+            if self._key_deserializer is not None or self._value_deserializer is not None:
+                whole = len(records)
+                records = self._deserialized_part(state, records, must_succeed=bool(found))
+                if len(records) < whole:
+                    room = 0  # first what precedes the record that failed
             if records:
                 found.setdefault(state.topic_partition, []).append(records)
                 room -= len(records)
         self._fetcher.wake()
-        return {partition: self._joined(parts) for partition, parts in found.items()}
+        return {partition: _joined(parts) for partition, parts in found.items()}
+
+    def _deserialized_part(
+        self, state: PartitionFetch, records: Sequence[Record], *, must_succeed: bool
+    ) -> Sequence[Record]:
+        """The records as the program wants them, up to the first that a deserializer fails on; the rest is given back.
+
+        Raises what the deserializer raised when that is the first of them, unless `must_succeed`.
+        """
+        made: list[Record] = []
+        try:
+            for record in records:
+                made.append(self._deserialized(record))  # noqa: PERF401 -- what was made before a failure is kept
+        except BaseException as error:
+            state.give_back(records[len(made) :])
+            if (not made and not must_succeed) or not isinstance(error, Exception):
+                raise
+        return made
 
     def _next_with_records(self, chosen: Iterable[TopicPartition]) -> PartitionFetch | None:
         for at, state in enumerate(self._order):
@@ -394,18 +424,16 @@ class Consumer:
                 return state
         return None
 
-    def _joined(self, parts: list[Sequence[Record]]) -> list[Record]:
-        records = list(parts[0]) if len(parts) == 1 else list(chain.from_iterable(parts))
-        if self._key_deserializer is None and self._value_deserializer is None:
-            return records
-        return list(map(self._deserialized, records))
-
     def _deserialized(self, record: Record) -> Record:
         keys, values = self._key_deserializer, self._value_deserializer
-        if keys is not None and record.key is not None:
-            record = msgspec.structs.replace(record, key=keys(record.key))  # the user's own type
-        if values is not None and record.value is not None:
-            record = msgspec.structs.replace(record, value=values(record.value))
+        try:
+            if keys is not None and record.key is not None:
+                record = msgspec.structs.replace(record, key=keys(record.key))  # the user's own type
+            if values is not None and record.value is not None:
+                record = msgspec.structs.replace(record, value=values(record.value))
+        except Exception as error:
+            error.add_note(f"raised by a deserializer of {record.topic}/{record.partition} at offset {record.offset}")
+            raise
         return record
 
     # ---------------------------------------------------------------------------------------------------------- internal
@@ -474,3 +502,7 @@ class Consumer:
     def _on_crash(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._data.set()
+
+
+def _joined(parts: list[Sequence[Record]]) -> list[Record]:
+    return list(parts[0]) if len(parts) == 1 else list(chain.from_iterable(parts))

@@ -65,7 +65,7 @@ class Dispatcher:
         self._request_timeout_seconds = request_timeout_seconds
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._source = source
-        self._leaderless: set[PartitionQueue] = set()
+        self._leaderless: dict[PartitionQueue, None] = {}
         self._unobserved_error: ProducerBatch | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._tick_needed = asyncio.Event()
@@ -114,7 +114,7 @@ class Dispatcher:
         """Put the queue on the list of whoever leads its partition now."""
         leader = self._resolver.leader(queue.group_id)
         if leader is None or self._is_closed or self.failure is not None:
-            self._leaderless.add(queue)
+            self._leaderless[queue] = None
             queue.is_scheduled = True  # the next change of the topology brings it back
             return
         address = self._resolver.address(leader)
@@ -137,7 +137,7 @@ class Dispatcher:
         if self._resolver.failure is not None:
             self._on_crash(self._resolver.failure)
             return
-        leaderless, self._leaderless = self._leaderless, set()
+        leaderless, self._leaderless = self._leaderless, {}
         for queue in leaderless:
             queue.is_scheduled = False
             self.reschedule(queue)

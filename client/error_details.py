@@ -9,6 +9,7 @@ from raftmq.errors import (
     ErrorCode,
     NotLeaderError,
     OffsetOutOfRangeError,
+    Outcome,
     RaftMQError,
     SequenceOverlapError,
     UnknownErrorCodeError,
@@ -20,7 +21,18 @@ STATUS_DETAILS_KEY = "grpc-status-details-bin"
 
 
 def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
-    """The exception for an `ErrorDetail`; `context` (such as ``flights/3``) is put before its message."""
+    """The exception for an `ErrorDetail`; `context` (such as ``flights/3``) is put before its message.
+
+    Its `outcome` is what the broker says: the same code may be definite in one place and not in another (a call ended to make
+    room is THROTTLED, and may have got anywhere).
+    """
+    error = _error_of_code(detail, context)
+    if detail.outcome == pb.UNKNOWN_OUTCOME:
+        error.outcome = Outcome.UNKNOWN
+    return error
+
+
+def _error_of_code(detail: pb.ErrorDetail, context: str) -> RaftMQError:
     message = f"{context}: {detail.message}" if context and detail.message else detail.message or context
     retry_after_ms = detail.retry_after_ms
     try:

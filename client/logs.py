@@ -9,7 +9,31 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Final
+
+EVENTS: Final[Mapping[str, str]] = {
+    "producer_started": "A producer is ready",
+    "producer_closed": "A producer was closed",
+    "producer_stopped": "A defect of the SDK ended a producer; every call raises from now on. Please report it",
+    "consumer_started": "A consumer is ready",
+    "client_stopped": "A defect of the SDK ended what keeps a client informed; every call raises from now on. Please report it",
+    "connection_made": "A channel to a broker was opened",
+    "append_stream_opened": "A producer writes to a broker from now on",
+    "append_stream_ended": "The stream ended; what was unanswered is repeated",
+    "append_retried": "A batch was refused or lost, and is repeated",
+    "poll_retried": "A poll failed and is repeated",
+    "partition_unavailable": "A partition has failed several times in a row; it is tried on until the delivery timeout",
+    "batch_given_up": "A batch was not delivered: its delivery raises the error",
+    "leader_changed": "Another broker leads a partition that is used",
+    "position_reset": "The position was out of range and went to where auto_offset_reset says",
+    "topology_watched": "A broker keeps the client informed",
+    "topology_watch_ended": "It ended that; the client asks another",
+    "topology_watch_failed": "A broker could not be asked; the client asks another",
+    "address_of_another_cluster": "An address now belongs to another cluster: it is not used",
+    "no_broker_reachable": "No broker has answered for a while; it is tried on",
+}
+"""Every event of the SDK, and what it means. A test compares them with the calls in the code, both ways."""
 
 log: Final = logging.getLogger("raftmq")
 log.addHandler(logging.NullHandler())

@@ -152,6 +152,12 @@ class PartitionFetch:
             self._records, self._next = (), 0
         return taken
 
+    def give_back(self, records: Sequence[Record]) -> None:
+        """The last of what was taken was not handed out after all: it comes again at the next read. Not after a seek."""
+        self._records = [*records, *self._records[self._next :]]
+        self._next = 0
+        self.position = records[0].offset
+
     def take_one(self) -> Record | None:
         """The next record; raises as `take`."""
         if self._next >= len(self._records):

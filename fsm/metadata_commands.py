@@ -42,6 +42,8 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     replaces_lost: bool = False
     """With a node id that another uuid holds: that uuid's disk is lost. It is refused for ever, and every replica on it,
     the metadata one too, is retired as lost and replaced by a new replica id on the same node id under the new uuid."""
+    partitions_max: int = 0
+    """Partition replicas that the node takes; 0: it does not say."""
 
 
 class RemoveNode(Command, frozen=True, tag="node-"):

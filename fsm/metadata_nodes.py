@@ -172,6 +172,7 @@ def _node(command: RegisterNode, node_id: int, metadata_replica_id: int, state: 
         metadata_replica_id=metadata_replica_id,
         state=state,
         revision=revision,
+        partitions_max=command.partitions_max,
     )
 
 

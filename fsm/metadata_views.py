@@ -24,6 +24,8 @@ class NodeView(msgspec.Struct, frozen=True):
     state: str
     """"active", "draining" or "removed". (A lost uuid has no row of its own: its node id belongs to its successor.)"""
     revision: int = 0
+    partitions_max: int = 0
+    """Partition replicas that the node takes, as it says itself; 0: it does not say."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True, array_like=True):

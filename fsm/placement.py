@@ -18,11 +18,11 @@ from raftmq.fsm.metadata_views import NodeView
 
 
 class PlacementError(ValueError):
-    """There is no placement: too few nodes. `code` is an `ErrorCode` number."""
+    """There is no placement: too few nodes, or too little room on them. `code` is an `ErrorCode` number."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, code: int = codes.INVALID_REPLICATION_FACTOR) -> None:
         super().__init__(message)
-        self.code = codes.INVALID_REPLICATION_FACTOR
+        self.code = code
         self.message = message
 
 
@@ -32,11 +32,14 @@ def place(
     replication_factor: int,
     existing_counts: Mapping[int, int],
     existing_leader_counts: Mapping[int, int] | None = None,
+    replicas_max: Mapping[int, int] | None = None,
 ) -> tuple[PartitionPlan, ...]:
     """Plan `partition_count` new partitions on the active ones of `nodes`.
 
-    `existing_counts` and `existing_leader_counts` say how many replicas and preferred leaderships a node id has already.
-    Raises `PlacementError` if there are fewer active nodes than `replication_factor`.
+    `existing_counts` and `existing_leader_counts` say how many replicas and preferred leaderships a node id has already,
+    `replicas_max` how many replicas it takes (not named: any number).
+    Raises `PlacementError` if there are fewer active nodes than `replication_factor`, or not enough of them have room (where
+    almost all are full it may miss an arrangement that would just fit).
     """
     candidates = sorted((node for node in nodes if node.state == "active"), key=lambda node: node.node_id)
     if not 1 <= replication_factor <= len(candidates):
@@ -46,8 +49,12 @@ def place(
     leader_counts = existing_leader_counts or {}
     replicas = {node.node_id: existing_counts.get(node.node_id, 0) for node in candidates}
     leaders = {node.node_id: leader_counts.get(node.node_id, 0) for node in candidates}
-    plans = [_choose(candidates, replication_factor, replicas) for _ in range(partition_count)]
-    _even_replicas(plans, candidates, replicas)
+    limits = replicas_max or {}
+    room = {
+        node.node_id: limits[node.node_id] - replicas[node.node_id] for node in candidates if node.node_id in limits
+    }
+    plans = [_choose(candidates, replication_factor, replicas, room) for _ in range(partition_count)]
+    _even_replicas(plans, candidates, replicas, room)
     for plan in plans:
         plan.sort(key=lambda node_id: (leaders[node_id], node_id))
         leaders[plan[0]] += 1
@@ -60,9 +67,16 @@ def host_count(nodes: Iterable[NodeView]) -> int:
     return len({node.host for node in nodes if node.state == "active"})
 
 
-def _choose(candidates: list[NodeView], replication_factor: int, replicas: dict[int, int]) -> list[int]:
-    """Pick nodes for one partition, and count them in `replicas`."""
-    remaining = list(candidates)
+def _choose(
+    candidates: list[NodeView], replication_factor: int, replicas: dict[int, int], room: dict[int, int]
+) -> list[int]:
+    """Pick nodes for one partition, and count them in `replicas` and against the `room` of those that have a limit."""
+    remaining = [node for node in candidates if room.get(node.node_id, 1) > 0]
+    if len(remaining) < replication_factor:
+        raise PlacementError(
+            f"{replication_factor} nodes with room for another partition replica are needed; {len(remaining)} have it",
+            codes.TOO_MANY_PARTITIONS,
+        )
     on_host: dict[str, int] = {}
     in_rack: dict[str, int] = {}
     chosen: list[int] = []
@@ -79,12 +93,20 @@ def _choose(candidates: list[NodeView], replication_factor: int, replicas: dict[
         remaining.remove(best)
         on_host[best.host] = on_host.get(best.host, 0) + 1
         in_rack[best.rack] = in_rack.get(best.rack, 0) + 1
-        replicas[best.node_id] += 1
+        _move(best.node_id, 1, replicas, room)
         chosen.append(best.node_id)
     return chosen
 
 
-def _even_replicas(plans: list[list[int]], candidates: list[NodeView], replicas: dict[int, int]) -> None:
+def _move(node_id: int, count: int, replicas: dict[int, int], room: dict[int, int]) -> None:
+    replicas[node_id] += count
+    if node_id in room:
+        room[node_id] -= count
+
+
+def _even_replicas(
+    plans: list[list[int]], candidates: list[NodeView], replicas: dict[int, int], room: dict[int, int]
+) -> None:
     """Hand single replicas from a node to one that holds at least two less, while no partition gets less spread."""
     nodes = {node.node_id: node for node in candidates}
     held_by: dict[int, list[list[int]]] = {}
@@ -92,25 +114,30 @@ def _even_replicas(plans: list[list[int]], candidates: list[NodeView], replicas:
         for node_id in plan:
             held_by.setdefault(node_id, []).append(plan)
     while max(replicas.values()) - min(replicas.values()) > 1:
-        swap = _evening_swap(held_by, nodes, replicas)
+        swap = _evening_swap(held_by, nodes, replicas, room)
         if swap is None:
             return
         plan, giver, taker = swap
         plan[plan.index(giver)] = taker
         held_by[giver].remove(plan)
         held_by.setdefault(taker, []).append(plan)
-        replicas[giver] -= 1
-        replicas[taker] += 1
+        _move(giver, -1, replicas, room)
+        _move(taker, 1, replicas, room)
 
 
 def _evening_swap(
-    held_by: Mapping[int, list[list[int]]], nodes: Mapping[int, NodeView], replicas: Mapping[int, int]
+    held_by: Mapping[int, list[list[int]]],
+    nodes: Mapping[int, NodeView],
+    replicas: Mapping[int, int],
+    room: Mapping[int, int],
 ) -> tuple[list[int], int, int] | None:
     by_count = sorted(replicas, key=lambda node_id: (replicas[node_id], node_id))
     for giver in reversed(by_count):
         for taker in by_count:
             if replicas[giver] - replicas[taker] < 2:
                 break
+            if room.get(taker, 1) <= 0:
+                continue
             for plan in held_by.get(giver, ()):
                 if taker not in plan:
                     swapped = [taker if node_id == giver else node_id for node_id in plan]

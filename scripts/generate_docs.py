@@ -1,7 +1,8 @@
 """Write the reference pages from the code, so that they cannot disagree with it. Usage: python -m scripts.generate_docs [DIRECTORY]
 
 errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/config.py,
-fsm/topic_config.py and broker/limits.py. Their docstrings are the text; this file only arranges it.
+fsm/topic_config.py and broker/limits.py · metrics.md from broker/metric_catalog.py and client/metrics.py · logs.md from
+broker/log_events.py, client/logs.py and the calls in the code. Their docstrings are the text; this file only arranges it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer
 from raftmq import errors
-from raftmq.broker import limits
+from raftmq.broker import limits, log_events
 from raftmq.broker.config import CONFIG_KEYS
+from raftmq.broker.metric_catalog import SECTIONS
+from raftmq.broker.readiness import STARTING, Reason
 from raftmq.cli.broker import shown
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
+from raftmq.client import logs as client_logs
+from raftmq.client import metrics as client_metrics
 from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +38,7 @@ EXAMPLE = (
     'join = "127.0.0.1:9410,127.0.0.1:9420"',
     'host = "one"',
 )
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
 
 
@@ -207,10 +213,143 @@ def module_tables(module: ModuleType) -> list[str]:
     return [*lines[1:], ""]
 
 
+def metrics_page() -> str:
+    """What a broker exports, and what a client counts."""
+    lines = [
+        "# Metrics",
+        "",
+        (
+            "A broker's `/metrics` (port 9402) is in the text format of Prometheus. What to watch and which alarms to set is in "
+            "[monitoring](../guides/monitoring.md)."
+        ),
+        "",
+        (
+            "Labels are bounded. Only the metrics of partitions grow with use: one series each for every replica on the broker, "
+            "of which there are at most `partitions_max`. Where even that is too many, drop them when scraping "
+            "(`metric_relabel_configs` on `raftmq_partition_.*`); nothing else needs them. Beside these there are the "
+            "`process_…` (CPU, memory, file descriptors) and `python_gc_…` metrics of every Python program. Metrics of groups and "
+            "partitions appear once the broker has the cluster's metadata."
+        ),
+        "",
+    ]
+    for title, metrics in SECTIONS.items():
+        lines += [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for metric in metrics:
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {cell(metric.text)} |")
+        lines.append("")
+    docs = attribute_docs(inspect.getsource(sys.modules["raftmq.broker.readiness"]))
+    lines += ["## Why a broker is not ready", ""]
+    lines += [
+        "The codes of `/readyz` and the values of `raftmq_not_ready{reason}`. The first group keeps a start from being complete.",
+        "",
+        "| reason | at the start | meaning |",
+        "|---|---|---|",
+    ]
+    for reason in Reason:
+        is_starting = "yes" if reason in STARTING else ""
+        lines.append(f"| `{reason.value}` | {is_starting} | {cell(docs['Reason', reason.name][2])} |")
+    lines += ["", "## In a program", ""]
+    lines += [
+        "`Producer.metrics()` and `Consumer.metrics()` return what the client has counted, at no cost per record.",
+        "",
+    ]
+    docs = attribute_docs(inspect.getsource(client_metrics))
+    for owner in ("ProducerMetrics", "ConsumerMetrics"):
+        lines += [f"### `{owner}`", "", "| field | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{name}` | `{kind}` | {cell(text)} |" for (of, name), (kind, _, text) in docs.items() if of == owner
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def logged_events(folders: Iterable[str]) -> dict[str, tuple[set[str], list[str]]]:
+    """Event → (levels, fields) of every call of a module's `log` in these folders.
+
+    An event is the first argument, a constant. Fields are keywords, or, in the SDK's texts, what stands before ``=``.
+    """
+    found: dict[str, tuple[set[str], list[str]]] = {}
+    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
+                continue
+            if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "log" and node.args):
+                continue
+            text = node.args[0]
+            if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
+                raise SystemExit(f"{path}:{node.lineno}: the name of an event must be a constant")
+            event, _, rest = text.value.partition(" ")
+            levels, fields = found.setdefault(event, (set(), []))
+            levels.add("error" if node.func.attr == "exception" else node.func.attr)
+            names = [keyword.arg or "" for keyword in node.keywords] + re.findall(r"(\w+)=", rest)
+            names += ["exc_info"] if node.func.attr == "exception" else []
+            fields += [name for name in names if name not in fields]
+    return found
+
+
+def logs_page() -> str:
+    """Events of the broker, their fields, and those of the SDK."""
+    broker = logged_events(("broker", "storage"))
+    broker["library_message"] = ({"warning"}, ["library", "message"])
+    lines = [
+        "# Logs",
+        "",
+        (
+            "A broker writes one event per line to standard error: JSON, or coloured text when standard error is a terminal. "
+            "`log_level` (debug, info, warning, error) is the least level written. Every line has `event`, `level` and `timestamp` "
+            "(UTC). Per message is DEBUG, a change of state INFO, degraded and healing by itself WARNING, somebody must act ERROR; "
+            "nothing is logged per record. Payloads, keys and credentials are never logged."
+        ),
+        "",
+        "What lasts is said when it begins, and then about once a minute.",
+        "",
+        *events_table(broker, log_events.EVENTS),
+        "## Fields",
+        "",
+        "| field | meaning |",
+        "|---|---|",
+        *(f"| `{name}` | {cell(text)} |" for name, text in log_events.FIELDS.items()),
+        "",
+        "## The SDK",
+        "",
+        (
+            "The SDK logs to the standard library's logger `raftmq`, as `event key=value …`, and writes nothing unless the program "
+            "adds a handler:"
+        ),
+        "",
+        "```python",
+        "import logging",
+        "",
+        'logging.basicConfig(level=logging.INFO)  # or of the SDK alone: logging.getLogger("raftmq").setLevel(logging.DEBUG)',
+        "```",
+        "",
+        *events_table(logged_events(("client",)), client_logs.EVENTS),
+    ]
+    return "\n".join(lines)
+
+
+def events_table(found: Mapping[str, tuple[set[str], list[str]]], meanings: Mapping[str, str]) -> list[str]:
+    """Events in the order of their meanings."""
+    lines = ["| event | level | fields | meaning |", "|---|---|---|---|"]
+    for event, meaning in meanings.items():
+        levels, fields = found[event]
+        names = ", ".join(f"`{name}`" for name in fields)
+        lines.append(f"| `{event}` | {', '.join(sorted(levels))} | {names} | {cell(meaning)} |")
+    return [*lines, ""]
+
+
 def write_all(directory: Path) -> list[Path]:
     """Write every page; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    pages = {"errors": errors_page, "protocol": protocol_page, "cli": cli_page, "configuration": configuration_page}
+    pages = {
+        "errors": errors_page,
+        "protocol": protocol_page,
+        "cli": cli_page,
+        "configuration": configuration_page,
+        "metrics": metrics_page,
+        "logs": logs_page,
+    }
     written = []
     for name, page in pages.items():
         path = directory / f"{name}.md"

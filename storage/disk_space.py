@@ -61,8 +61,12 @@ class DiskReserve:
 
         Space that a released ballast left is not room: it must come back first, so a full disk does not look free again.
         """
+        return self.spare_bytes() >= bytes_in_flight
+
+    def spare_bytes(self) -> int:
+        """What may still be written before appends stop; negative below the reserve."""
         owed_bytes = 0 if self.has_ballast else self._ballast_bytes
-        return self.free_bytes() - bytes_in_flight - owed_bytes >= self.reserve_bytes
+        return self.free_bytes() - owed_bytes - self.reserve_bytes
 
     def prepare_opening(self) -> None:
         """Before any file is opened: on a full volume even that may have to write, so the ballast goes."""

@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from raftmq.errors import invariant
@@ -23,6 +23,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import seal
 from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
 from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
+from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_env import building, lock_path, open_databases, open_environment, remove_environment
 from raftmq.storage.lmdb_replica import DATABASE_COUNT, LmdbReplica
 from raftmq.storage.log_scan import Verify
@@ -58,6 +59,8 @@ class LmdbLogStore:
         map_bytes: int = 64 * GIB,
         verify: Verify | str = Verify.FULL,
         compact_bytes_min: int = 256 * MIB,
+        compact_live_bytes_max: int = 128 * MIB,
+        spare_bytes: Callable[[], int] | None = None,
     ) -> None:
         """Make the directories and remove unfinished files of an earlier process.
 
@@ -69,12 +72,17 @@ class LmdbLogStore:
                 so real batches are read at the disk's speed. "tail" (milliseconds, whatever the size) is for nodes
                 whose restart would wait too long for that; every read still checks what it reads.
             compact_bytes_min: Files below this size are never compacted.
+            compact_live_bytes_max: Nor are files with more than so much in use: copying that keeps a writer thread, which other
+                replicas share, for less than a second, far below an election timeout. Their free pages are used again.
+            spare_bytes: What may be written to the volume besides data; None: anything.
         """
         self._groups = Path(directory) / "groups"
         self._trash = Path(directory) / "trash"
         self._map_bytes = map_bytes
         self._verify = Verify(verify)
         self._compact_bytes_min = compact_bytes_min
+        self._compact_live_bytes_max = compact_live_bytes_max
+        self._spare_bytes = spare_bytes
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._opening: set[ReplicaKey] = set()
         """Being opened and checked now, each on its writer's thread."""
@@ -127,6 +135,10 @@ class LmdbLogStore:
         finally:
             self._opening.discard(key)
         return replica.restored()
+
+    def verify(self, key: ReplicaKey) -> str | None:
+        """What is wrong with a closed file, read in a child process: a damaged page can end the reader."""
+        return verify_in_child(self.path(key))
 
     def close(self, key: ReplicaKey) -> None:
         """See `LogStore.close`."""
@@ -210,10 +222,17 @@ class LmdbLogStore:
     def compact_if_sparse(self, key: ReplicaKey) -> bool:
         """Rewrite the file without its free pages when they are over half of a file above the minimum size.
 
-        LMDB files never shrink by themselves. Runs on the replica's writer; reads go on until the swap. True when done.
+        LMDB files never shrink by themselves. Runs on the replica's writer; reads go on until the swap. True when done, False
+        also when it would take too long, or space that is kept for data: for a while there are both files.
         """
         replica = self._replica(key)
-        if self.file_bytes(key) <= self._compact_bytes_min or replica.free_fraction() <= 0.5:
+        file_bytes = self.file_bytes(key)
+        if file_bytes <= self._compact_bytes_min or (free_fraction := replica.free_fraction()) <= 0.5:
+            return False
+        live_bytes = int(file_bytes * (1 - free_fraction))
+        if live_bytes > self._compact_live_bytes_max:
+            return False
+        if self._spare_bytes is not None and live_bytes > self._spare_bytes():
             return False
         temporary = replica.path.with_name(replica.path.name + _NEW)
         remove_environment(temporary)

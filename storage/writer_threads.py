@@ -37,6 +37,8 @@ class Completion:
     error: StorageFullError | None
     """None: durable. Otherwise nothing of it was applied, nor will anything later of this replica be, before it is
     submitted again with the same token."""
+    seconds: float = 0.0
+    """Time of the transaction that it was part of, the fsync included."""
 
 
 @dataclass(slots=True)
@@ -113,13 +115,15 @@ class _Work:
             self._commit(key, batch, done)
 
     def _commit(self, key: ReplicaKey, batch: list[_Write], done: list[Completion]) -> None:
+        began_at = self._clock()
         try:
             self._store.append_batch([(key, write.update) for write in batch])
         except StorageFullError as error:
             self._refused.setdefault(key, deque()).extend(write.token for write in batch)
             done.extend(Completion(key, write.update, write.token, error) for write in batch)
         else:
-            done.extend(Completion(key, write.update, write.token, None) for write in batch)
+            seconds = self._clock() - began_at
+            done.extend(Completion(key, write.update, write.token, None, seconds) for write in batch)
 
     def _retry(self, write: _Write, done: list[Completion]) -> None:
         """While a replica has refused updates only the oldest of them is tried; the others keep their place."""

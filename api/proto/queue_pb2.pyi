@@ -972,7 +972,7 @@ class ClusterNode(_message.Message):
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost")
+    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -985,6 +985,7 @@ class RegisterNodeRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     REPLACES_LOST_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_MAX_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     node_id: int
     client_address: str
@@ -997,7 +998,8 @@ class RegisterNodeRequest(_message.Message):
     cluster_id: str
     damaged_metadata_replica_id: int
     replaces_lost: bool
-    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ...) -> None: ...
+    partitions_max: int
+    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeResponse(_message.Message):
     __slots__ = ("cluster_id", "node_id", "metadata_replica_id", "metadata_revision", "nodes", "metadata_replicas")

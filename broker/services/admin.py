@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from raftmq.broker.request_error import RequestError
@@ -38,10 +38,12 @@ from raftmq.fsm.topic_config import (
     effective_config_texts,
 )
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId
 
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
+_NAMED_MAX = 5
+"""Nodes named in a refusal."""
 _CONFIRM_SECONDS = 1.0
 """How long a list waits for a quorum to confirm that it is the newest, before it answers what this node knows."""
 
@@ -137,7 +139,7 @@ class AdminService:
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
         """Where new partitions go. Every bound is checked before anything is computed in proportion to `count`."""
-        metadata, limits = self._metadata, self._host.limits
+        metadata = self._metadata
         if existing_count + count > PARTITIONS_PER_TOPIC_MAX:
             raise RequestError(
                 pb.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}"
@@ -149,19 +151,28 @@ class AdminService:
         ):  # one that is down would keep partitions from having a leader, or all replicas
             nodes = tuple(reachable)
         counts = {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes}
+        # each node says what it takes; one of an older version does not, and is judged by what this one takes
+        takes = {node.node_id: node.partitions_max or self._host.limits.partitions_max for node in nodes}
         try:
-            plans = place(nodes, count, replication_factor, counts, self._preferred_leader_counts())
+            return place(nodes, count, replication_factor, counts, self._preferred_leader_counts(), takes)
         except PlacementError as error:
-            raise RequestError(cast("pb.ErrorCode", error.code), error.message) from error
-        planned = Counter(node_id for plan in plans for node_id in plan.node_ids)
-        for node_id, new in planned.items():
-            if counts.get(node_id, 0) + new > limits.partitions_max:
-                raise RequestError(
-                    pb.TOO_MANY_PARTITIONS,
-                    f"node {node_id} would have {counts.get(node_id, 0) + new} partition replicas, "
-                    f"it takes {limits.partitions_max} ({limits.partitions_max_reason}); add nodes or ask for fewer partitions",
-                )
-        return plans
+            message = error.message
+            if error.code == pb.TOO_MANY_PARTITIONS:
+                message = f"{message}: {self._occupancy(counts, takes)}; add nodes or ask for fewer partitions"
+            raise RequestError(cast("pb.ErrorCode", error.code), message) from error
+
+    def _occupancy(self, counts: Mapping[int, int], takes: Mapping[int, int]) -> str:
+        """How full the fullest nodes are, and by what limit."""
+
+        def described(node_id: int) -> str:
+            is_own = node_id == self._host.node_id
+            reason = (
+                self._host.limits.partitions_max_reason if is_own else "its setting partitions_max, or its open files"
+            )
+            return f"node {node_id} has {counts[node_id]} of the {takes[node_id]} it takes ({reason})"
+
+        fullest = sorted(counts, key=lambda node_id: takes[node_id] - counts[node_id])[:_NAMED_MAX]
+        return ", ".join(map(described, fullest))
 
     def _preferred_leader_counts(self) -> Counter[int]:
         counts: Counter[int] = Counter()
@@ -220,15 +231,15 @@ class AdminService:
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
         """The cluster as this node sees it."""
         host, group, metadata = self._host, self._host.metadata, self._metadata
-        leader_node_id, _, term = host.leader_hint(METADATA_GROUP_ID)
+        leader = leader_message(host, METADATA_GROUP_ID)
         group_ids = [group_id for topic in metadata.topics() for group_id in topic.group_ids]
-        leaders = Counter(host.leader_hint(GroupId(group_id))[0] for group_id in group_ids)
+        leaders = Counter(leader_message(host, group_id).node_id for group_id in group_ids)
         voters = group.core.membership.voters
         return pb.DescribeClusterResponse(
             cluster_id=host.cluster_id,
             answering_node_id=host.node_id,
-            metadata_leader_node_id=leader_node_id,
-            metadata_term=max(term, group.term),
+            metadata_leader_node_id=leader.node_id,
+            metadata_term=max(leader.leader_epoch, group.term),
             metadata_revision=metadata.applied_index,
             nodes=[
                 pb.ClusterNode(
@@ -236,13 +247,13 @@ class AdminService:
                     is_metadata_voter=node.metadata_replica_id in voters,
                     is_connected=host.is_connected(NodeId(node.node_id)),
                     replica_count=metadata.replica_count_of_node(node.node_id),
-                    leader_count=leaders[NodeId(node.node_id)],
+                    leader_count=leaders[node.node_id],
                 )
                 for node in metadata.nodes()
             ],
             topic_count=metadata.topic_count,
             partition_count=len(group_ids),
-            partitions_without_leader=leaders[NodeId(0)],
+            partitions_without_leader=leaders[NO_NODE],
         )
 
     # ------------------------------------------------------------------------------------------------ helpers

@@ -6,7 +6,7 @@ from raftmq.broker.service_host import ServiceHost
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import NodeView, TopicView
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId
+from raftmq.types import NO_NODE, GroupId
 
 
 def node_message(node: NodeView) -> pb.Node:
@@ -40,6 +40,8 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
 
 
 def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:
-    """Who leads a partition's group, as this node believes."""
+    """Who leads a partition's group, as this node believes; node 0: nobody."""
     node_id, _, term = host.leader_hint(GroupId(group_id))
+    if not host.is_led(GroupId(group_id)):
+        node_id = NO_NODE
     return pb.PartitionLeader(group_id=group_id, node_id=node_id, leader_epoch=term)

@@ -62,6 +62,7 @@ class NodesService:
                 version=request.version,
                 feature_level_max=request.feature_level_max,
                 replaces_lost=self._takes_over(request),
+                partitions_max=request.partitions_max,
             ),
             NodeRegistered,
             call.deadline,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.locator import Locator, check_partitions
@@ -38,7 +39,8 @@ class _Want:
 class _Answer:
     """A response as it grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
         self.response = pb.PollResponse()
         self.bytes = 0
         self.batches = 0
@@ -46,6 +48,7 @@ class _Answer:
 
     def refuse(self, want: _Want, error: RequestError) -> None:
         self.has_errors = True
+        self._metrics.observe_refusal("Poll", pb.ErrorCode.Name(error.code))
         self.response.partitions.add(topic_id=want.topic_id, partition=want.partition, error=error.detail)
 
     def add(self, want: _Want, log: PartitionLog, entries: Sequence[Entry]) -> None:
@@ -67,8 +70,9 @@ class _Answer:
 class PollService:
     """The long polls of one node."""
 
-    def __init__(self, host: ServiceHost, locator: Locator) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator, metrics: RequestMetrics) -> None:
         self._host = host
+        self._metrics = metrics
         self._locator = locator
         self._parked: set[asyncio.Future[None]] = set()
         self._is_stopping = False
@@ -137,7 +141,7 @@ class PollService:
         return must_wait
 
     async def _read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
-        answer = _Answer()
+        answer = _Answer(self._metrics)
         for want in wants:
             if answer.bytes >= bytes_max:
                 break

@@ -7,6 +7,7 @@ its result. Order of effect of appends is the order of arrival: a request is jud
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import structlog
 from raftmq.broker.append_ticket import AppendTicket, expired
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_metrics import OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import DEFAULT_CALL_SECONDS, Call
 from raftmq.broker.services.locator import Locator, check_partitions
@@ -45,11 +47,16 @@ class QueueService:
     """See the module."""
 
     def __init__(
-        self, host: ServiceHost, partitions: Mapping[GroupId, PartitionLog], producer_ids: ProducerIds
+        self,
+        host: ServiceHost,
+        partitions: Mapping[GroupId, PartitionLog],
+        producer_ids: ProducerIds,
+        metrics: RequestMetrics | None = None,
     ) -> None:
         self._host = host
+        self._metrics = metrics or RequestMetrics()
         self._locator = Locator(host, partitions)
-        self._poll = PollService(host, self._locator)
+        self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
         self._stream_readers: set[asyncio.Task[None]] = set()
         self.appended_batches_total = 0
@@ -119,6 +126,7 @@ class QueueService:
         try:
             async for request in requests:
                 await slots.acquire()
+                started_at = time.perf_counter()
                 timeout_seconds = request.timeout_ms / 1000 or DEFAULT_CALL_SECONDS
                 deadline = self._host.loop.time() + timeout_seconds
                 try:
@@ -126,8 +134,11 @@ class QueueService:
                 except RequestError as error:
                     slots.release()
                     answers.put_nowait(pb.AppendResponse(correlation_id=request.correlation_id, error=error.detail))
+                    self._observe(pb.ErrorCode.Name(error.code), started_at)
                     continue
-                task = self._host.loop.create_task(self._answer(request.correlation_id, begun, deadline, answers))
+                task = self._host.loop.create_task(
+                    self._answer(request.correlation_id, begun, deadline, answers, started_at)
+                )
                 finishing.add(task)
                 task.add_done_callback(finishing.discard)
                 task.add_done_callback(lambda _: slots.release())
@@ -142,15 +153,22 @@ class QueueService:
         begun: list[_Begun],
         deadline: float,
         answers: asyncio.Queue[pb.AppendResponse | None],
+        started_at: float,
     ) -> None:
         try:
             answer = await self._finish(correlation_id, begun, deadline)
+            self._observe(OK, started_at)
         except Exception:
+            self._observe(pb.ErrorCode.Name(pb.INTERNAL), started_at)
             log.exception("append_failed")
             detail = RequestError(pb.INTERNAL, "a defect of the broker; see its log").detail
             detail.outcome = pb.UNKNOWN_OUTCOME
             answer = pb.AppendResponse(correlation_id=correlation_id, error=detail)
         answers.put_nowait(answer)
+
+    def _observe(self, code: str, started_at: float) -> None:
+        """A request of a stream was answered; those of `append` are counted as all calls are."""
+        self._metrics.observe("AppendStream", code, time.perf_counter() - started_at)
 
     async def _begin(self, request: pb.AppendRequest, deadline: float) -> list[_Begun]:
         """Judge and propose everything. It awaits only for metadata this node does not have yet."""
@@ -177,12 +195,18 @@ class QueueService:
             if partition is None or ticket is None:
                 assert error is not None
                 response.partitions.add(error=error.detail)
+                self._refused("Append", error.code)
                 continue
             result = ticket.result(partition.log_start_offset)
+            if result.error.code:
+                self._refused("Append", result.error.code)
             self.appended_batches_total += len(result.base_offsets)
             self.appended_bytes_total += sum(map(len, ticket.batches[: len(result.base_offsets)]))
             response.partitions.append(result)
         return response
+
+    def _refused(self, method: str, code: pb.ErrorCode) -> None:
+        self._metrics.observe_refusal(method, pb.ErrorCode.Name(code))
 
     async def _wait(self, begun: list[_Begun], deadline: float) -> None:
         tickets = [
@@ -212,8 +236,10 @@ class QueueService:
                 await self._fill_offset(result, partition, part.time_ms)
             result.leader_epoch = partition.group.term
         except RequestError as error:
+            self._refused("ListOffsets", error.code)
             result.error.CopyFrom(error.detail)
         except TimeoutError:
+            self._refused("ListOffsets", expired().code)
             result.error.CopyFrom(expired().detail)
         return result
 
@@ -246,6 +272,7 @@ class QueueService:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             result.log_start_offset = await partition.delete_records(part.before_offset, deadline)
         except RequestError as error:
+            self._refused("DeleteRecords", error.code)
             result.error.CopyFrom(error.detail)
         return result
 

@@ -20,7 +20,7 @@ REPORT_SECONDS = 2.0
 
 def failure_line(outcome: Outcome) -> str:
     """The one line that says what a seed found and how to see it again."""
-    return f"make sim SEED={outcome.seed}  # {outcome.verdict.name.lower()}: {outcome.detail}"
+    return f"make sim-core SEED={outcome.seed}  # {outcome.verdict.name.lower()}: {outcome.detail}"
 
 
 def _replay(seed: int, mutant: str | None, is_quiet: bool) -> Verdict:

@@ -2,7 +2,20 @@
 
 import asyncio
 
+import pytest
 import uvloop
+
+from tests.broker.whole_nodes import Nodes
+
+
+@pytest.fixture
+async def nodes(tmp_path):
+    """Whole nodes, stopped at the end."""
+    made = Nodes(tmp_path)
+    try:
+        yield made
+    finally:
+        await made.stop_all()
 
 
 def pytest_asyncio_loop_factories(config, item):

@@ -22,6 +22,7 @@ from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.group_log import GroupLog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.readiness import NotReady
 from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.admin import AdminService
@@ -91,8 +92,10 @@ class Harness:
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None
-        self.reasons: list[str] = []
-        self.version = 0
+        self.reasons: list[NotReady] = []
+        self.leaderless: set[GroupId] = set()
+        """Groups whose leader is gone without a word."""
+        self._topology_version = 0
         self.reads_in_thread = 0
         self._held: list[tuple[Group[StateMachine], AppendWork]] = []
         self._change: asyncio.Future[None] | None = None
@@ -281,8 +284,11 @@ class Harness:
         while self.metadata.machine.applied_index < revision:
             await asyncio.shield(self.metadata.wait_progress())
 
-    def not_ready_reasons(self) -> list[str]:
+    def not_ready_reasons(self) -> list[NotReady]:
         return self.reasons
+
+    def is_led(self, group_id: GroupId) -> bool:
+        return group_id not in self.leaderless and self.leader_hint(group_id)[0] != 0
 
     def note_damage(self, key: ReplicaKey) -> None:
         self.damage_noted.append(key)
@@ -299,10 +305,10 @@ class Harness:
         await asyncio.shield(self._change)
 
     def topology_version(self) -> int:
-        return self.version
+        return self._topology_version
 
     def bump(self) -> None:
-        self.version += 1
+        self._topology_version += 1
         if self._change is not None:
             change, self._change = self._change, None
             change.set_result(None)

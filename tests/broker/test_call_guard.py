@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import grpc
+import grpc.aio
 import pytest
 from raftmq.broker import call_guard
-from raftmq.broker.call_guard import Room, close_connections_to, peer_address
+from raftmq.broker.call_guard import CallGuard, Room, close_connections_to, peer_address
+from raftmq.broker.grpc_hardening import quiet_grpc
+from raftmq.broker.limits import MIB, Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+
+from tests.hostile import http2
 
 
 class Clock:
@@ -17,12 +24,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.delays: list[float] = []
+        """Of all timers."""
         self._loop = asyncio.get_running_loop()
 
     def time(self) -> float:
         return self.now
 
     def call_at(self, when, callback, *arguments):
+        self.delays.append(when - self.now)
         return self._loop.call_later(3600, callback, *arguments)  # here time does not pass by itself
 
     def __getattr__(self, name):
@@ -137,6 +147,77 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
     assert (room.size, room.waiting) == (0, 0)
 
 
+async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
+    """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
+    of them was over before it began, and the loop did nothing but look."""
+    monkeypatch.setattr(call_guard, "cut_off", lambda loop, peer: None)
+    room = Room(clock, 2, "answers")
+    held, tasks = await _started(room, 2)
+    held[0].is_sending = True
+    clock.now += 10
+
+    waiting = asyncio.create_task(room.wait(Context()))
+    while not room.waiting:  # noqa: ASYNC110 -- one turn of the loop
+        await asyncio.sleep(0)
+
+    assert held[0].is_evicted
+    assert not held[1].is_evicted
+    assert clock.delays
+    assert min(clock.delays) > 0
+    await _end(tasks)
+    room.give_back(await waiting)
+    assert room.size == 0
+
+
+async def _all_waiting(room, count):
+    while room.waiting < count:  # noqa: ASYNC110 -- one turn of the loop
+        await asyncio.sleep(0)
+
+
+async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
+    """All that waited were let in at once when those inside had stood still, so that a newcomer found nobody who had: it
+    waited as long again, and among all of them."""
+    room = Room(clock, 4, "requests")
+    _, tasks = await _started(room, 4)
+    waiting = [asyncio.create_task(room.wait(Context())) for _ in range(20)]
+    await _all_waiting(room, 20)
+    clock.now += 2
+    room._on_timer()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert sum(task.done() for task in waiting) == 1
+    assert waiting[-1].done(), "the newest"
+    newcomer = asyncio.create_task(room.wait(Context()))
+    await asyncio.sleep(0)
+    assert newcomer.done()
+    assert room.evictions == 2
+    await _end(waiting)
+    await _end(tasks)
+
+
+async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
+    """Only the newest was asked, and its answer was larger."""
+    room = Room(clock, 10, "answers")
+    _held, tasks = await _started(room, 10)
+    small = [asyncio.create_task(room.wait(Context(), 1)) for _ in range(3)]
+    await _all_waiting(room, 3)
+    large = asyncio.create_task(room.wait(Context(), 9))
+    await _all_waiting(room, 4)
+
+    await _end(tasks[:2])
+    await asyncio.wait(small[1:])
+    assert not small[0].done()
+    assert not large.done()
+    await _end(tasks[2:])
+    await asyncio.wait([small[0]])
+    assert not large.done()
+    for task in small:
+        room.give_back(task.result())
+    room.give_back(await large)
+    assert (room.size, room.waiting) == (0, 0)
+
+
 def test_an_answer_larger_than_the_room_goes_alone():
     async def take():
         room = Room(asyncio.get_running_loop(), 10, "answers")
@@ -179,3 +260,40 @@ def test_one_connection_is_closed_and_no_other(family):
                 other.recv(1)
             for sock in accepted:
                 sock.close()
+
+
+async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(caplog):
+    """gRPC sends a call's answer after we have returned it, and logs a traceback when the client is gone."""
+    loop = asyncio.get_running_loop()
+    guard = CallGuard(loop, Limits(), _abort, {})
+    answered = asyncio.Event()
+
+    class Queue(pb_grpc.QueueServicer):
+        async def Poll(self, request, context):  # noqa: N802 -- the protocol's name
+            answered.set()
+            return pb.PollResponse(partitions=[pb.PartitionPollResult(batches=[bytes(MIB)])])
+
+    quiet_grpc()
+    server = grpc.aio.server(interceptors=(guard,))
+    pb_grpc.add_QueueServicer_to_server(Queue(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            name = client.getsockname()
+            client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
+            async with asyncio.timeout(30):
+                await answered.wait()
+                while guard.unsent.size < 2 * MIB:  # noqa: ASYNC110 -- gRPC has it now
+                    await asyncio.sleep(0)
+                assert guard.unsent.size > 0, "nobody has read it"
+                assert await asyncio.to_thread(close_connections_to, *name) == 1
+                while guard.unsent.size:  # noqa: ASYNC110 -- gRPC gives it up
+                    await asyncio.sleep(0.01)
+    finally:
+        await server.stop(0)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("grpc")] == []
+
+
+async def _abort(context, error):
+    await context.abort(grpc.StatusCode.UNKNOWN, str(error))

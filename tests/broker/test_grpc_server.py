@@ -13,6 +13,7 @@ from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from raftmq.broker.grpc_server import RIGHTS, GrpcServer
+from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Principal, Right
 from raftmq.broker.services.forwarder import GrpcForwarder
@@ -210,7 +211,7 @@ async def test_health_follows_readiness_and_reflection_names_the_services(monkey
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="raftmq.v1.Queue"))
         while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
             pass
-        node.reasons = ["stopping"]
+        node.reasons = [NotReady(Reason.STOPPING, "stopping")]
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo()

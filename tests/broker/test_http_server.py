@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import platform
 import random
 import re
+import socket
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from raftmq.broker.clock import WallClock
+from raftmq.broker.disk_watch import DiskWatch
 from raftmq.broker.engine import Engine
+from raftmq.broker.gc_pauses import GcPauses
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
+from raftmq.broker.metric_catalog import CATALOG
+from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.watchdog import Watchdog
 
@@ -26,13 +34,21 @@ async def serving():
     async with running() as node:
         node = cast("Any", node)  # it gets what an HttpHost has besides
         source = random.Random(1)
+        node.version = "1.2.3"
+        node.transport = PeerTransport(node.loop, node, node.limits, node.timing, source.random)
         node.engine = Engine(
-            node.loop, node, node.store, None, None, None, WallClock(), source, source.random, node.limits, node.timing
-        )
+            node.loop, node, node.store, None, node.transport, None, WallClock(), source, source.random,
+            node.limits, node.timing,
+        )  # fmt: skip
         node.engine.groups = node.groups
         node.watchdog = Watchdog(node.loop, 1.0)
+        node.gc_pauses = GcPauses()
+        node.disk_watch = DiskWatch(cast("Any", None), node.engine, Path("unused"))
         node.reconciler = Reconciler(node, 3)
         node.quarantined = dict
+        node.missing_replicas = list
+        node.warnings = lambda: node.said
+        node.said = []
         node.grpc = GrpcServer(node)
         server = HttpServer(node)
         port = await server.start("127.0.0.1", 0)
@@ -42,9 +58,9 @@ async def serving():
             await server.stop()
 
 
-async def get(port: int, path: str) -> tuple[int, dict[str, str], str]:
+async def get(port: int, path: str, accept: str = "*/*") -> tuple[int, dict[str, str], str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     await writer.wait_closed()
@@ -62,10 +78,27 @@ async def test_alive_means_the_loop_answers():
 async def test_readiness_says_why_not():
     async with serving() as (node, port):
         assert (await get(port, "/readyz"))[0] == 200
-        node.reasons = ["2 replicas not serving yet"]
+        node.reasons = [NotReady(Reason.STARTING_REPLICAS, "2 replicas are not serving yet")]
         status, _, body = await get(port, "/readyz")
         assert status == 503
-        assert json.loads(body)["reasons"] == ["2 replicas not serving yet"]
+        assert json.loads(body)["reasons"] == [
+            {"code": "starting_replicas", "message": "2 replicas are not serving yet"}
+        ]
+        assert json.loads(body)["status"] == "not ready"
+        for path, accept in (("/readyz?format=text", "*/*"), ("/readyz", "text/plain")):
+            status, headers, body = await get(port, path, accept)
+            assert status == 503
+            assert headers["content-type"].startswith("text/plain")
+            assert body == "not ready\nstarting_replicas: 2 replicas are not serving yet\n"
+
+
+async def test_a_quarantined_replica_is_a_warning_and_does_not_make_the_node_unready():
+    async with serving() as (node, port):
+        node.said = ["replica 7 of group 3 is quarantined and waits to be replaced: a checksum is wrong"]
+        status, _, body = await get(port, "/readyz")
+        assert status == 200
+        assert json.loads(body)["warnings"] == node.said
+        assert (await get(port, "/readyz?format=text"))[2] == f"ready\nwarning: {node.said[0]}\n"
 
 
 async def test_unknown_paths_and_methods_are_refused():
@@ -94,22 +127,33 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_groups",] == 3
         assert values["raftmq_groups_led",] == 3
         assert values["raftmq_ready",] == 1
-        assert values["raftmq_map_used_fraction_max",] == 0.25
+        assert values["raftmq_map_used_ratio",] == 0.25
+        assert values["raftmq_not_ready", ("reason", "stopping")] == 0
+        assert values["raftmq_build_info", ("python_version", platform.python_version()), ("version", "1.2.3")] == 1
+        assert values["raftmq_partitions_without_leader",] == 0
+        assert values["raftmq_places_limit", ("place", "polls")] == node.limits.parked_polls_max
+        assert values["raftmq_budget_limit_bytes", ("budget", "unsent")] == node.limits.unsent_bytes_max
+        assert values["raftmq_process_threads",] >= 1
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
         assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
         assert values["raftmq_appended_batches_total",] == 1
         assert values["raftmq_polled_batches_total",] == 1
         assert values["raftmq_requests_total", ("code", "OK"), ("method", "Append")] == 1
-        assert values["raftmq_request_seconds_bucket", ("le", "0.005"), ("method", "Append")] == 1
+        assert values["raftmq_request_seconds_bucket", ("kind", "append"), ("le", "0.002")] == 0
+        assert values["raftmq_request_seconds_bucket", ("kind", "append"), ("le", "0.005")] == 1
+        assert values["raftmq_request_seconds_bucket", ("kind", "append"), ("le", "+Inf")] == 1
+        assert values["raftmq_request_seconds_sum", ("kind", "append")] == 0.003
+        assert {name for name in families if name.startswith("raftmq_")} == {
+            name.removesuffix("_total") for name in CATALOG
+        }
         for name, family in families.items():
             if name.startswith("raftmq_"):
                 assert not re.search(r"_(ms|millis|kb|mb|percent)", name), name
                 assert family.documentation, name
         for _, *labels in values:
             assert {key for key, _ in labels} <= {
-                "topic", "partition", "method", "code", "le", "generation", "implementation", "major", "minor",
-                "patchlevel", "version",
-            }, name  # fmt: skip
+                *(label for metric in CATALOG.values() for label in metric.labels), "le", "generation"
+            }  # fmt: skip
 
 
 async def test_a_port_in_use_is_an_os_error():
@@ -124,3 +168,47 @@ async def test_the_process_keeps_its_signal_handlers():
     before = signal.getsignal(signal.SIGTERM)
     async with serving():
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("answered", ["before the answer", "during the answer"])
+async def test_a_body_that_turns_out_malformed_is_no_failure_of_the_application(answered):
+    """The 400 was sent into the middle of an answer, which raised, and filled the log with what clients chose to send."""
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    failures: list[dict[str, object]] = []
+
+    async def application(scope, receive, send):
+        if answered == "during the answer":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        is_asked.set()
+        await may_answer.wait()
+        if answered == "before the answer":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"two"})
+        done.set()
+
+    done = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpServer, "application", lambda self: application)
+        async with serving() as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await is_asked.wait()
+            writer.write(b"no chunk\r\n")
+            received = await asyncio.wait_for(reader.read(), 10)
+            may_answer.set()
+            await asyncio.wait_for(done.wait(), 10)
+            writer.close()
+    status = received.split(b" ")[1]
+    assert status == (b"400" if answered == "before the answer" else b"200")
+    assert b"two" not in received
+    assert failures == []
+
+
+async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
+    """With a backlog of 128 a prober in a flood was sent for again by its kernel, a second later."""
+    async with serving() as (_, port):
+        with contextlib.ExitStack() as stack:
+            for _ in range(500):  # the loop takes none of them meanwhile
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))

@@ -52,3 +52,31 @@ async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
         with pytest.raises(RequestError) as refused:
             await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=2), node.call())
     assert "partitions_max" in refused.value.detail.message
+
+
+async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes() -> None:
+    async with running(Limits(partitions_max=10)) as node:
+        for number, takes in ((2, 1), (3, 30)):
+            request = pb.RegisterNodeRequest(
+                uuid=f"uuid-{number}", node_id=number, client_address="a:1", peer_address="a:2", host=f"h{number}",
+                version="1", feature_level_max=1, partitions_max=takes,
+            )  # fmt: skip
+            await node.nodes.register_node(request, node.call())
+        node.connected = {2, 3}
+        assert [n.partitions_max for n in node.metadata.machine.nodes()] == [
+            0,
+            1,
+            30,
+        ]  # 0: registered by an older version
+        create = pb.CreateTopicRequest(name="wide", partitions=30, replication_factor=1, timeout_ms=1)
+        await node.admin.create_topic(create, node.call())
+        machine = node.metadata.machine
+        counts = [machine.replica_count_of_node(number) for number in (1, 2, 3)]
+        assert counts == [10, 1, 19]
+        create = pb.CreateTopicRequest(name="more", partitions=1, replication_factor=2)
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(create, node.call())
+        assert refused.value.code == pb.TOO_MANY_PARTITIONS
+        message = refused.value.detail.message
+        assert "node 1 has 10 of the 10 it takes (its setting partitions_max)" in message
+        assert "node 2 has 1 of the 1 it takes" in message

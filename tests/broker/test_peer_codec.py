@@ -25,28 +25,29 @@ from raftmq.raft.messages import (
     VoteResponse,
 )
 
+NUMBER = st.integers(0, codec.NUMBER_MAX)
 U64 = st.integers(0, 2**64 - 1)
 BOOL = st.booleans()
 ENTRY = st.builds(
     Entry,
-    U64,
-    U64,
+    NUMBER,
+    NUMBER,
     st.sampled_from(EntryKind),
-    U64,
+    NUMBER,
     st.integers(0, 2**32 - 1),
     st.integers(-(2**62), 2**62),
     st.binary(max_size=80),
 )
 MESSAGE = st.one_of(
-    st.builds(VoteRequest, U64, U64, U64, U64, U64, U64, U64, BOOL, BOOL),
-    st.builds(VoteResponse, U64, U64, U64, BOOL, BOOL, U64, U64),
-    st.builds(AppendRequest, U64, U64, U64, U64, U64, st.lists(ENTRY, max_size=4).map(tuple), U64),
-    st.builds(AppendResponse, U64, U64, U64, U64, BOOL, U64, U64),
-    st.builds(Heartbeat, U64, U64, U64, U64, U64),
-    st.builds(HeartbeatResponse, U64, U64, U64, U64),
-    st.builds(TimeoutNow, U64, U64, U64),
-    st.builds(ReadIndexRequest, U64, U64, U64, U64),
-    st.builds(ReadIndexResponse, U64, U64, U64, U64, U64),
+    st.builds(VoteRequest, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, BOOL, BOOL),
+    st.builds(VoteResponse, NUMBER, NUMBER, NUMBER, BOOL, BOOL, NUMBER, NUMBER),
+    st.builds(AppendRequest, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.lists(ENTRY, max_size=4).map(tuple), NUMBER),
+    st.builds(AppendResponse, NUMBER, NUMBER, NUMBER, NUMBER, BOOL, NUMBER, NUMBER),
+    st.builds(Heartbeat, NUMBER, NUMBER, NUMBER, NUMBER, U64),
+    st.builds(HeartbeatResponse, NUMBER, NUMBER, NUMBER, U64),
+    st.builds(TimeoutNow, NUMBER, NUMBER, NUMBER),
+    st.builds(ReadIndexRequest, NUMBER, NUMBER, NUMBER, U64),
+    st.builds(ReadIndexResponse, NUMBER, NUMBER, NUMBER, U64, NUMBER),
 )
 
 
@@ -54,7 +55,7 @@ def joined(parts: codec.Parts) -> memoryview:
     return memoryview(b"".join(bytes(part) for part in parts))
 
 
-@given(group_id=U64, message=MESSAGE)
+@given(group_id=NUMBER, message=MESSAGE)
 def test_every_message_survives_the_wire(group_id, message):
     assert codec.decode_message(joined(codec.encode_message(group_id, message))) == (group_id, message)
 
@@ -92,9 +93,67 @@ def test_an_entry_that_claims_more_than_its_frame_is_refused():
         codec.decode_message(memoryview(data))
 
 
+TOO_HIGH = codec.NUMBER_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        TimeoutNow(1, 2, TOO_HIGH),
+        TimeoutNow(TOO_HIGH, 2, 1),
+        VoteRequest(1, 2, 3, 4, TOO_HIGH, 4, 3, False, False),
+        VoteResponse(1, 2, 3, False, True, TOO_HIGH, 3),
+        AppendRequest(1, 2, 3, 4, 3, (), TOO_HIGH),
+        AppendRequest(1, 2, 3, 4, 3, (Entry(5, TOO_HIGH, EntryKind.DATA, 0, 1, 0, b""),), 4),
+        AppendResponse(1, 2, 3, 4, True, TOO_HIGH, 3),
+        Heartbeat(1, 2, 3, TOO_HIGH, 1),
+        ReadIndexResponse(1, 2, 3, 4, TOO_HIGH),
+    ],
+)
+def test_a_number_that_no_cluster_reaches_is_refused(message):
+    """A replica that is told to stand for election in term 2**64 - 1 took a broker with it: the next does not fit 64 bits."""
+    with pytest.raises(FrameError, match="no cluster reaches"):
+        codec.decode_message(joined(codec.encode_message(7, message)))
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_a_number_that_no_cluster_reaches_is_refused_in_columns_too(column):
+    row = [1, 2, 3, 4, 5, 2**64 - 1]
+    beats = Beats()
+    beats.add(*row)
+    codec.decode_beats(joined(beats.encode()))
+    row[column] = TOO_HIGH
+    beats.add(*row)
+    with pytest.raises(FrameError, match="no cluster reaches"):
+        codec.decode_beats(joined(beats.encode()))
+    with pytest.raises(FrameError, match="no cluster reaches"):
+        codec.decode_leadership(joined(codec.encode_leadership([(1, 2, 3), (1, TOO_HIGH, 3)])))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position": LogPosition(TOO_HIGH, 1, 1, 1)},
+        {"position": LogPosition(1, 1, TOO_HIGH, 1)},
+        {"state_index": TOO_HIGH},
+        {"membership": Membership((1, TOO_HIGH))},
+        {"membership": Membership((1,), (), (), (TOO_HIGH,))},
+    ],
+)
+def test_a_number_that_no_cluster_reaches_is_refused_in_a_snapshot_too(changes):
+    valid = {"position": LogPosition(5, 1, 3, 1), "state_index": 5, "membership": Membership((1, 2))}
+    for fields in (valid, valid | changes):
+        parts = codec.encode_snapshot_begin(1, 7, InstallSnapshot(1, 2, 3, SnapshotMeta(**fields), []))
+        if fields == valid:
+            codec.decode_snapshot_begin(joined(parts))
+            continue
+        with pytest.raises(FrameError, match="no cluster reaches"):
+            codec.decode_snapshot_begin(joined(parts))
+
+
 def test_beats_are_columns_that_survive_the_wire():
     beats = Beats()
-    rows = [tuple(random.Random(i).randrange(2**64) for _ in range(6)) for i in range(100)]
+    rows = [tuple(random.Random(i).randrange(codec.NUMBER_MAX) for _ in range(6)) for i in range(100)]
     for row in rows:
         beats.add(*row)
 
@@ -104,7 +163,7 @@ def test_beats_are_columns_that_survive_the_wire():
 
 
 def test_leadership_rows_survive_the_wire():
-    rows = [(1, 2, 3), (2**63, 5, 0)]
+    rows = [(1, 2, 3), (codec.NUMBER_MAX, 5, 0)]
     assert codec.decode_leadership(joined(codec.encode_leadership(rows))) == rows
 
 

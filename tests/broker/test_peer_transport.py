@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
+import socket
 
+import msgspec
 import pytest
+import structlog
 from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_codec import WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
+from raftmq.broker.peer_transport import NOT_FORMED_REASON, Channel, Hello, PeerTransport, _verdict
 
 TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)
 
@@ -19,6 +23,7 @@ class Recorder:
         self.cluster_id = cluster_id
         self.frames = asyncio.Queue()
         self.events = asyncio.Queue()
+        self.lost_snapshots = asyncio.Queue()
 
     def hello(self, target, channel):
         return Hello(WIRE_VERSION, self.cluster_id, self.node_id, f"uuid-{self.node_id}", target, channel)
@@ -37,6 +42,9 @@ class Recorder:
 
     def on_peer_refused(self, node_id):
         self.events.put_nowait(("refused", node_id))
+
+    def on_snapshots_lost(self, node_id):
+        self.lost_snapshots.put_nowait(node_id)
 
 
 @contextlib.asynccontextmanager
@@ -82,6 +90,67 @@ async def test_a_process_that_is_gone_is_reported_as_refused():
     assert seen == [("down", 2), ("refused", 2)]
 
 
+async def test_a_process_that_is_gone_is_reported_as_refused_whatever_number_of_addresses_its_host_has(monkeypatch):
+    """«localhost» in both families: the loop told of two refusals as of one failure without a number, and nobody campaigned."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]  # nobody else gets it, and nobody listens
+
+        async def both(host, port, **_):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in ("127.0.0.2", "127.0.0.1")]
+
+        monkeypatch.setattr(socket, "getaddrinfo", _two_addresses(socket.getaddrinfo))
+        monkeypatch.setattr(loop, "getaddrinfo", both)
+        async with transport(1) as (one, events, _):
+            one.set_peers({2: f"both.example:{port}"})
+            assert await asyncio.wait_for(events.events.get(), 10) == ("refused", 2)
+
+
+def _two_addresses(original):
+    def resolve(host, port, *arguments, **named):
+        names = ("127.0.0.2", "127.0.0.1") if host == "both.example" else (host,)
+        return [info for name in names for info in original(name, port, *arguments, **named)]
+
+    return resolve
+
+
+def _failure(number: int) -> OSError:
+    return OSError(number, "connect")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "verdict"),
+    [
+        ([errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ECONNREFUSED, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.EADDRNOTAVAIL, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ENETUNREACH, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ECONNREFUSED, errno.EHOSTUNREACH], errno.EHOSTUNREACH),
+        ([errno.ETIMEDOUT, errno.ECONNREFUSED], errno.ETIMEDOUT),
+        ([errno.ENETUNREACH], errno.ENETUNREACH),
+    ],
+)
+def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, verdict):
+    """A machine without IPv6 has no way to ::1; a host of which one address does not answer may be cut off, not gone."""
+    error = _verdict([_failure(number) for number in numbers])
+    assert isinstance(error, ConnectionRefusedError) == (verdict == errno.ECONNREFUSED)
+    if verdict != errno.ECONNREFUSED:
+        assert error.errno == verdict
+
+
+async def test_a_name_whose_first_address_refuses_is_reached_at_the_second(monkeypatch):
+    loop = asyncio.get_running_loop()
+
+    async def both(host, port, **_):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in ("127.0.0.2", "127.0.0.1")]
+
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        monkeypatch.setattr(loop, "getaddrinfo", both)
+        one.set_peers({2: address.replace("127.0.0.1", "both.example")})
+        assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
+
+
 async def test_a_node_of_another_cluster_is_not_connected():
     async with transport(1, "mine") as (one, events, _), transport(2, "other") as (_, two, address):
         one.set_peers({2: address})
@@ -89,6 +158,33 @@ async def test_a_node_of_another_cluster_is_not_connected():
         assert events.events.empty()
         assert not one.is_connected(2)
         assert not one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "level"),
+    [
+        ("another cluster", "peer_refused_connection", "warning"),
+        (NOT_FORMED_REASON, "peer_not_in_a_cluster", "info"),
+    ],
+)
+async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
+    """It was said by each of the three channels."""
+    async with transport(1) as (one, _, _), transport(2) as (_, two, address):
+        refused = asyncio.Queue()
+
+        def refusal(hello):
+            refused.put_nowait(hello.channel)
+            return reason
+
+        two.refusal = refusal
+        with structlog.testing.capture_logs() as events:
+            one.set_peers({2: address})
+            seen = dict.fromkeys(Channel, 0)
+            while min(seen.values()) < 3:  # each was told twice, and the third time shows that it has taken note
+                seen[await asyncio.wait_for(refused.get(), 10)] += 1
+    said = [event for event in events if event["event"] == name]
+    assert [event["log_level"] for event in said] == [level]
+    assert reason in said[0]["reason"]
 
 
 async def _until_refused_twice(recorder):
@@ -169,3 +265,54 @@ async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
         assert not one.is_connected(2)
         one.flush()
         assert await events.events.get() == ("down", 2)
+
+
+async def _greeted(address, channel, node_id=7):
+    """A connection of a node that is let in."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel)
+    writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
+    size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
+    assert kind == FrameType.WELCOME
+    await reader.readexactly(size)
+    return reader, writer
+
+
+async def test_the_end_of_an_inbound_snapshot_channel_is_told_once_and_of_no_other():
+    """What a node that we have no connection to had begun to send was kept for ever."""
+    async with transport(1) as (_, recorder, address):
+        for channel in (Channel.CONTROL, Channel.APPEND, Channel.SNAPSHOT):
+            _, writer = await _greeted(address, channel, node_id=7 + channel)
+            writer.close()
+            await writer.wait_closed()
+        assert await asyncio.wait_for(recorder.lost_snapshots.get(), 10) == 9
+        assert recorder.lost_snapshots.empty()
+
+
+async def test_a_new_snapshot_channel_ends_what_came_on_the_old_one_before_its_first_frame():
+    async with transport(1) as (_, recorder, address):
+        told = []
+        recorder.on_frame = lambda node_id, kind, body: told.append("frame")
+        recorder.on_snapshots_lost = lambda node_id: told.append("lost")
+        first_reader, first = await _greeted(address, Channel.SNAPSHOT)
+        _, second = await _greeted(address, Channel.SNAPSHOT)
+        second.writelines(frame(FrameType.SNAPSHOT_END, [bytes(16)]))
+        assert await asyncio.wait_for(first_reader.read(), 10) == b""
+        first.close()
+        while len(told) < 2:  # noqa: ASYNC110 -- one turn of the loop
+            await asyncio.sleep(0)
+        assert told == ["lost", "frame"]
+        second.close()
+        while len(told) < 3:  # noqa: ASYNC110 -- one turn of the loop
+            await asyncio.sleep(0)
+        assert told == ["lost", "frame", "lost"]
+
+
+async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
+    """A peer that connects in a flood had to be sent for again by its kernel, a second later, with a backlog of 100."""
+    async with transport(1) as (_, _, address):
+        host, port = address.split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(500):  # the loop takes none of them meanwhile
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=10))

@@ -249,12 +249,12 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
 
 
 async def test_snapshots_of_a_lost_peer_give_their_memory_back():
-    async with EngineCluster(limits=Limits(snapshot_bytes_max=1000)) as cluster:
+    async with EngineCluster(limits=Limits(snapshot_bytes_max=10_000)) as cluster:
         engine = cluster.nodes[1].engine
 
         def frames(node_id, stream_id):
             begin = encode_snapshot_begin(stream_id, stream_id, snapshot(20, []))
-            rows = encode_snapshot_rows(stream_id, [(b"k", b"v" * 700)])
+            rows = encode_snapshot_rows(stream_id, [(b"k", b"v" * 6000)])
             for frame_type, parts in ((FrameType.SNAPSHOT_BEGIN, begin), (FrameType.SNAPSHOT_ROWS, rows)):
                 engine.on_frame(node_id, frame_type, memoryview(b"".join(map(bytes, parts))))
 
@@ -262,6 +262,8 @@ async def test_snapshots_of_a_lost_peer_give_their_memory_back():
         engine.on_peer_down(2)
         frames(3, 2)
         assert list(engine._receiver._assemblies) == [(3, 2)]
+        engine.on_snapshots_lost(3)
+        assert engine._receiver.bytes_held == 0
 
 
 async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
@@ -277,6 +279,17 @@ async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
         assert engine.inbound_bytes == 0
 
 
+async def test_an_append_and_a_proposal_larger_than_their_budgets_fit_when_nothing_is_held():
+    limits = Limits(inbound_append_bytes_max=1, uncommitted_bytes_max=1)
+    async with EngineCluster(limits=limits) as cluster:
+        groups = cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        async with asyncio.timeout(5):
+            await leader.propose([data(0)])[1]
+            while any(group.machine.next_offset < 1 for group in groups.values()):
+                await next_progress(list(groups.values()))
+
+
 async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
     async with EngineCluster() as cluster:
         groups = cluster.create_group(GROUP)
@@ -284,9 +297,11 @@ async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
         await leader.propose([data(0)])[1]
         follower = groups[1 if leader.replica_id != 1 else 2]
         engine = cluster.nodes[follower.replica_id].engine
-        engine.limits = Limits(inbound_append_bytes_max=0)
+        engine.limits = Limits(inbound_append_bytes_max=1)
+        engine._inbound.total += 1  # held by another group
         await leader.propose([data(1)])[1]
         await until(lambda: engine.counters.dropped_messages_total)
+        engine._inbound.total -= 1
         engine.limits = Limits()
         async with asyncio.timeout(5):
             while follower.machine.next_offset < 2:

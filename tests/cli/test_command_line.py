@@ -275,6 +275,17 @@ def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch:
     assert shown["join"] == {"value": [], "source": "default"}
 
 
+def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag that was not given hid it: the broker started on its default address and did not say so."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(
+        app, ["broker", "start", "--bootstrap", "--set", "listen=192.0.2.1:0"], prog_name="raftmq"
+    )
+    assert done.exit_code == 2
+    assert "192.0.2.1:0" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_topic_settings_are_pairs() -> None:
     assert topic.parse_config(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(typer.BadParameter, match="KEY=VALUE"):

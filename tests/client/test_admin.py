@@ -3,10 +3,13 @@ from __future__ import annotations
 import pytest
 from raftmq import errors
 from raftmq.client.admin import Admin
+from raftmq.client.batch_codec import encode_body
 from raftmq.client.producer import Producer
+from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster
+from tests.client.fake_broker import FakeCluster, FakeNode, abort, detail
+from tests.client.memory_transport import MemoryTransport
 
 
 async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
@@ -34,6 +37,25 @@ async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
                 await call
 
 
+@pytest.mark.parametrize("code", [pb.UNKNOWN_TOPIC, pb.INVALID_ARGUMENT])
+async def test_a_change_that_was_made_is_not_reported_as_refused_when_the_question_after_it_is(monkeypatch, code: int):
+    """`create_topic` and `add_partitions` raised what describing the topic afterwards raised, such as `UnknownTopicError` when somebody
+    else deleted it meanwhile, whose outcome says that nothing was applied.
+    """
+
+    async def refuse(node, request, context):
+        await abort(context, detail(code))
+
+    monkeypatch.setattr(FakeNode, "DescribeTopic", refuse)
+    transport = MemoryTransport(FakeCluster())
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        made = await admin.create_topic("t", partitions=2)
+        assert (made.name, len(made.partitions), made.effective_config) == ("t", 2, None)
+        assert len((await admin.add_partitions("t", 3)).partitions) == 3
+        with pytest.raises(errors.RaftMQError):
+            await admin.describe_topic("t")
+
+
 async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     partitions = [TopicPartition("t", n) for n in range(2)]
@@ -47,6 +69,34 @@ async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
             partitions[0]: 4,
             partitions[1]: 10,
         }
+
+
+async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_written_since(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """A client that repeated the -1 itself would delete records whose writer was never asked."""
+    cluster.create_topic("t")
+    partition = cluster.topics["t"].partitions[0]
+    partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
+    node = cluster.nodes[1]
+    delete = node.DeleteRecords
+    requests: list[list[int]] = []
+
+    async def lose_the_first_answer(request, context):
+        requests.append([part.before_offset for part in request.partitions])
+        if len(requests) == 1:
+            partition.append(encode_body([b"new"] * 5, None, 1).seal(), 1)
+            await abort(context, detail(pb.REQUEST_TIMED_OUT))
+        return await delete(request, context)
+
+    monkeypatch.setattr(node, "DeleteRecords", lose_the_first_answer)
+    await node.stop()
+    await node.start()  # its methods are looked up when it starts
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        starts = await admin.delete_records({TopicPartition("t", 0): -1})
+    assert requests == [[10], [10]]
+    assert starts == {TopicPartition("t", 0): 10}
+    assert (partition.log_start, partition.end) == (10, 15)
 
 
 async def test_the_cluster_is_described(cluster: FakeCluster):

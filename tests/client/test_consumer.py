@@ -150,6 +150,56 @@ async def test_deserializers_apply_to_what_is_there(cluster: FakeCluster):
     assert (two.key, two.value, two.headers) == ("k", None, ())
 
 
+async def test_a_deserializer_that_fails_loses_no_record(cluster: FakeCluster):
+    """What precedes the record is returned first; then it fails as often as it is asked for, until somebody seeks."""
+    cluster.create_topic("t")
+    partition = cluster.topics["t"].partitions[0]
+    partition.append(encode_body([b"0", b"1", b"bad", b"3"], None, 1).seal(), 1)
+    partition.append(encode_body([b"4"], None, 1).seal(), 1)
+    async with consumer(cluster, "t", value_deserializer=int) as c:
+        assert values((await read(c, 1))[T0]) == [0, 1]
+        for _ in range(2):
+            assert await c.position(T0) == 2
+            with pytest.raises(ValueError, match="bad") as raised:
+                await c.getmany(timeout_ms=1000)
+            assert raised.value.__notes__ == ["raised by a deserializer of t/0 at offset 2"]
+        await c.seek(T0, 3)
+        assert values((await read(c, 2))[T0]) == [3, 4]
+
+
+async def test_a_deserializer_that_fails_once_is_asked_again_for_the_same_record(cluster: FakeCluster):
+    cluster.create_topic("t", partitions=2)
+    for tp in (T0, T1):
+        fill(cluster, tp, 2, 3)
+    failures = iter([ValueError("once")])
+
+    def flaky(value: bytes) -> int:
+        if int(value) == 4 and (error := next(failures, None)) is not None:
+            raise error
+        return int(value)
+
+    found: dict[TopicPartition, list[object]] = {T0: [], T1: []}
+    async with consumer(cluster, "t", value_deserializer=flaky) as c, asyncio.timeout(10):
+        while sum(map(len, found.values())) < 12:
+            with contextlib.suppress(ValueError):
+                for tp, records in (await c.getmany(timeout_ms=1000, max_records=2)).items():
+                    found[tp] += values(records)
+    assert found == {T0: [*range(6)], T1: [*range(6)]}
+
+
+async def test_iterating_stays_at_a_record_that_cannot_be_deserialized(cluster: FakeCluster):
+    cluster.create_topic("t")
+    cluster.topics["t"].partitions[0].append(encode_body([b"0", b"bad", b"2"], None, 1).seal(), 1)
+    async with consumer(cluster, "t", value_deserializer=int) as c, asyncio.timeout(10):
+        assert (await anext(c)).value == 0
+        for _ in range(2):
+            with pytest.raises(ValueError, match="bad"):
+                await anext(c)
+            assert await c.position(T0) == 1
+        await c.seek(T0, 2)
+        assert (await anext(c)).value == 2
+
+
 async def test_a_new_record_arrives_without_waiting_for_the_poll_to_end(cluster: FakeCluster):
     cluster.create_topic("t")
     async with consumer(cluster, "t", fetch_max_wait_ms=10_000) as c:

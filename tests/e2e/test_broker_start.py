@@ -57,6 +57,25 @@ def test_an_empty_directory_needs_bootstrap_or_join(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_a_data_directory_of_another_cluster_than_its_seeds_is_refused_in_words(tmp_path: Path) -> None:
+    with start(tmp_path / "a", "--bootstrap") as first:
+        assert first.stdout is not None
+        mine = json.loads(first.stdout.readline())["cluster_id"]
+        first.kill()
+    with start(tmp_path / "b", "--bootstrap") as other:
+        assert other.stdout is not None
+        ready = json.loads(other.stdout.readline())
+        with start(tmp_path / "a", "--join", ready["client_address"]) as refused:
+            _, said = refused.communicate(timeout=40)
+        other.kill()
+    assert refused.returncode == 4
+    (sentence,) = [line for line in said.splitlines() if line.startswith("raftmq: ")]
+    assert mine in sentence
+    assert ready["cluster_id"] in sentence
+    assert ready["client_address"] in sentence
+    assert "Traceback" not in said
+
+
 def test_a_cluster_of_one_keeps_its_records_over_a_restart(tmp_path: Path) -> None:
     raftmq = [sys.executable, "-m", "raftmq"]
     with LocalCluster(brokers=1, directory=tmp_path) as cluster:

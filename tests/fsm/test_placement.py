@@ -97,3 +97,31 @@ def test_only_active_nodes_are_used_and_counted() -> None:
     assert caught.value.code == codes.INVALID_REPLICATION_FACTOR
     with pytest.raises(PlacementError):
         place(nodes, 1, 0, {})
+
+
+@given(
+    room=st.dictionaries(st.integers(1, 8), st.integers(0, 6), min_size=1),
+    partitions=st.integers(1, 12),
+    factor=st.integers(1, 3),
+)
+def test_no_node_gets_more_than_it_takes(room: dict[int, int], partitions: int, factor: int) -> None:
+    factor = min(factor, len(room))
+    existing = {node_id: node_id for node_id in room}
+    takes = {node_id: existing[node_id] + free for node_id, free in room.items()}
+    nodes = [node(node_id) for node_id in room]
+    try:
+        plans = place(nodes, partitions, factor, existing, replicas_max=takes)
+    except PlacementError as error:
+        assert error.code == codes.TOO_MANY_PARTITIONS  # noqa: PT017 -- it need not be raised
+        assert any(free < partitions for free in room.values())
+    else:
+        counts = replica_counts(plans)
+        assert all(counts[node_id] <= free for node_id, free in room.items())
+
+
+def test_full_nodes_are_passed_over_while_others_have_room() -> None:
+    plans = place([node(n) for n in (1, 2, 3)], 4, 1, {1: 0, 2: 5, 3: 5}, replicas_max={1: 1, 2: 9, 3: 6})
+    assert replica_counts(plans) == {1: 1, 2: 2, 3: 1}
+    with pytest.raises(PlacementError) as raised:
+        place([node(n) for n in (1, 2)], 3, 2, {}, replicas_max={2: 2})
+    assert raised.value.code == codes.TOO_MANY_PARTITIONS

@@ -123,7 +123,7 @@ def test_a_broken_invariant_is_one_line_and_exit_code_1() -> None:
 
     assert result.returncode == Verdict.SAFETY
     assert result.stdout.count("\n") == 1
-    assert result.stdout.startswith("make sim SEED=0  # safety: VoteDurable: ")
+    assert result.stdout.startswith("make sim-core SEED=0  # safety: VoteDurable: ")
 
 
 def test_no_progress_is_exit_code_2() -> None:
@@ -152,4 +152,4 @@ def test_an_exception_of_the_code_is_its_own_verdict() -> None:
     outcome: Outcome = run_seed(0, Build(core=_Broken))
 
     assert outcome.verdict is Verdict.CRASH == 3
-    assert failure_line(outcome).startswith("make sim SEED=0  # crash: ZeroDivisionError")
+    assert failure_line(outcome).startswith("make sim-core SEED=0  # crash: ZeroDivisionError")

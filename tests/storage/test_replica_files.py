@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raftmq.raft.entry import LogPosition
@@ -257,6 +258,24 @@ def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None
         append(store, new)
         store.close(KEY)
         assert store.open(KEY).last_index == new.index
+
+
+@pytest.mark.parametrize(
+    "bound", [{"spare_bytes": lambda: 100_000}, {"compact_live_bytes_max": 100_000}], ids=["disk reserve", "live bytes"]
+)
+def test_a_compaction_that_takes_too_much_space_or_time_is_left_out(tmp_path: Path, bound: dict[str, Any]) -> None:
+    with lmdb_store(tmp_path, compact_bytes_min=MIB, **bound) as store:
+        store.create(KEY, born(), [(b"k", b"v")])
+        store.open(KEY)
+        entries = LogBuilder().many(800, b"x" * 8000)
+        append(store, *entries)
+        truncate(store, entries[-21])
+        while store.delete_truncated(KEY, 256):
+            pass
+        before = store.file_bytes(KEY)
+        assert not store.compact_if_sparse(KEY)
+        assert store.file_bytes(KEY) == before
+        assert list(tmp_path.glob("groups/*.new*")) == []
 
 
 def test_small_files_are_never_compacted(store: LmdbLogStore) -> None:

@@ -1,0 +1,76 @@
+"""RaftMQ as a system: three broker processes on loopback, its own SDK.
+
+The brokers run as they are installed: every record is fsynced on a majority before it is acknowledged.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import cycle, islice, repeat
+from types import TracebackType
+from typing import Self
+
+import raftmq
+from raftmq.testing import LocalCluster
+
+from bench.systems import System
+from bench.workloads import WORKLOADS, Client
+
+READ_RECORDS_MAX = 20_000
+
+
+class RaftmqClient(Client):
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._admin = raftmq.Admin(bootstrap_servers=servers)
+        self._producer = raftmq.Producer(bootstrap_servers=servers)
+
+    async def __aenter__(self) -> Self:
+        await self._admin.start()
+        await self._producer.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._producer.close()
+        await self._admin.close()
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        await self._admin.create_topic(topic, partitions=partitions, replication_factor=3)
+
+    async def delete_topic(self, topic: str) -> None:
+        await self._admin.delete_topic(topic)
+
+    async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
+        started = time.perf_counter()
+        await (await self._producer.send_many(topic, zip(repeat(None), islice(cycle(values), count), strict=False)))
+        return time.perf_counter() - started
+
+    async def send_one(self, topic: str, value: bytes) -> None:
+        await self._producer.send_and_wait(topic, value=value)
+
+    async def read_all(self, topic: str, count: int) -> float:
+        async with self._consumer(topic) as consumer:
+            started = time.perf_counter()
+            got = 0
+            while got < count:
+                for records in (await consumer.getmany(timeout_ms=1000, max_records=READ_RECORDS_MAX)).values():
+                    got += len(records)
+            return time.perf_counter() - started
+
+    async def receive(self, topic: str) -> AsyncGenerator[bytes, None]:
+        async with self._consumer(topic) as consumer:
+            async for record in consumer:
+                yield record.value or b""
+
+    def _consumer(self, topic: str) -> raftmq.Consumer:
+        return raftmq.Consumer(topic, bootstrap_servers=self._servers, auto_offset_reset="earliest")
+
+
+@contextmanager
+def raftmq_systems() -> Iterator[list[System]]:
+    with LocalCluster(brokers=3) as cluster:
+        servers = cluster.bootstrap_servers
+        yield [System("RaftMQ", version("raftmq"), lambda: RaftmqClient(servers), frozenset(WORKLOADS), is_peer=False)]

@@ -1,0 +1,206 @@
+"""What is measured: each row of the table of targets, written once over `Client`, so that every system does the same work.
+
+Must not know any system: a client library is used through `Client` only.
+
+Invariants: a workload ends only when every record it sent is acknowledged, or when every record it waits for has come; the values of
+records are random, so that no compression helps anybody; time is `perf_counter`, in this process, and starts after connecting.
+"""
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+PARTITIONS = 6
+SENDERS = 100
+END_TO_END_PER_SECOND = 1000
+VALUE_BYTES = 100
+DISTINCT_VALUES = 1024
+
+
+class Client:
+    """A client library connected to one cluster, for one round. A subclass has the methods that its workloads need."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Three replicas of each partition."""
+        raise NotImplementedError
+
+    async def delete_topic(self, topic: str) -> None:
+        raise NotImplementedError
+
+    async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
+        """Send `count` records, going round `values`, the fastest way; seconds from the first to the last acknowledgement."""
+        raise NotImplementedError
+
+    async def send_one(self, topic: str, value: bytes) -> None:
+        """Send a record and wait for its acknowledgement."""
+        raise NotImplementedError
+
+    async def read_all(self, topic: str, count: int) -> float:
+        """Read a topic of `count` records from its beginning; seconds from asking first to having the last."""
+        raise NotImplementedError
+
+    def receive(self, topic: str) -> AsyncGenerator[bytes, None]:
+        """The values of the topic's records as they come, from its beginning."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of each is done in a round."""
+
+    produce_100b: int = 1_500_000
+    produce_1kib: int = 300_000
+    latency: int = 3000
+    senders: int = 400
+    """Records of each sender."""
+    read_back: int = 1_500_000
+    end_to_end: int = 5000
+    warm_up: int = 200
+    """Records sent one at a time before anything is measured: by then everybody knows the topic's leaders."""
+
+
+FULL = Scale()
+QUICK = Scale(produce_100b=5000, produce_1kib=500, latency=50, senders=3, read_back=5000, end_to_end=200, warm_up=5)
+"""Proves that the code works, and warms what is measured up; its figures mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number that a workload gives."""
+
+    name: str
+    unit: str
+    is_higher_better: bool
+    target: float | None = None
+    """What RaftMQ must reach: at least, or at most, as `is_higher_better` says. None: for information."""
+
+    def is_met(self, value: float) -> bool:
+        return self.target is None or (value >= self.target if self.is_higher_better else value <= self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of the table."""
+
+    name: str
+    title: str
+    figures: tuple[Figure, ...]
+    run: Callable[[Client, str, Scale, float], Awaitable[dict[str, float]]]
+    """(client, an empty topic, scale, share) → figure → value. `share`: the part of the bulk that a slow client is given."""
+
+
+def random_values(size: int) -> list[bytes]:
+    return [os.urandom(size) for _ in range(DISTINCT_VALUES)]
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(seconds, n=100)
+    return {"p50": cuts[49] * 1000, "p99": cuts[98] * 1000}
+
+
+async def warm_up(client: Client, topic: str, scale: Scale) -> None:
+    value = os.urandom(VALUE_BYTES)
+    for _ in range(scale.warm_up):
+        await client.send_one(topic, value)
+
+
+async def produce_100b(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    count = int(scale.produce_100b * share)
+    await warm_up(client, topic, scale)
+    return {"rate": count / await client.send_many(topic, random_values(VALUE_BYTES), count)}
+
+
+async def produce_1kib(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    count = int(scale.produce_1kib * share)
+    await warm_up(client, topic, scale)
+    return {"rate": count * 1024 / 1e6 / await client.send_many(topic, random_values(1024), count)}
+
+
+async def latency(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    value = os.urandom(VALUE_BYTES)
+    await warm_up(client, topic, scale)
+    times = []
+    for _ in range(scale.latency):
+        started = time.perf_counter()
+        await client.send_one(topic, value)
+        times.append(time.perf_counter() - started)
+    return percentiles(times)
+
+
+async def senders(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    value = os.urandom(VALUE_BYTES)
+    await warm_up(client, topic, scale)
+
+    async def sender() -> None:
+        for _ in range(scale.senders):
+            await client.send_one(topic, value)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(sender() for _ in range(SENDERS)))
+    return {"rate": SENDERS * scale.senders / (time.perf_counter() - started)}
+
+
+async def read_back(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    count = int(scale.read_back * share)
+    await warm_up(client, topic, scale)
+    await client.send_many(topic, random_values(VALUE_BYTES), count - scale.warm_up)
+    return {"rate": count / await client.read_all(topic, count)}
+
+
+async def end_to_end(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    """A record carries the moment it was given to the client. None waits for the one before it: a slow one delays nothing."""
+    times: list[float] = []
+    is_receiving = asyncio.Event()
+
+    async def receive() -> None:
+        async with aclosing(client.receive(topic)) as values:
+            async for value in values:
+                if is_receiving.is_set():
+                    times.append(time.perf_counter() - float(value))
+                is_receiving.set()
+                if len(times) == scale.end_to_end:
+                    return
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(receive())
+        await client.send_one(topic, b"first")
+        await is_receiving.wait()
+        began = time.perf_counter()
+        for number in range(scale.end_to_end):
+            await asyncio.sleep(max(0.0, began + number / END_TO_END_PER_SECOND - time.perf_counter()))
+            tasks.create_task(client.send_one(topic, b"%.9f" % time.perf_counter()))
+    return percentiles(times)
+
+
+def _latencies(p50: float, p99: float) -> tuple[Figure, ...]:
+    return (Figure("p50", "ms", False, p50), Figure("p99", "ms", False, p99))
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload(
+            "produce_100b", "batched produce, 100 B", (Figure("rate", "records/s", True, 1_000_000),), produce_100b
+        ),
+        Workload("produce_1kib", "batched produce, 1 KiB", (Figure("rate", "MB/s", True, 150),), produce_1kib),
+        Workload("latency", "one record at a time", _latencies(1.8, 6), latency),
+        Workload("senders", "100 senders, one record each", (Figure("rate", "records/s", True, 20_000),), senders),
+        Workload("read_back", "read back", (Figure("rate", "records/s", True, 1_500_000),), read_back),
+        Workload("end_to_end", "produce to receive at 1,000/s", _latencies(3, 10), end_to_end),
+    )
+}
+TO_COME = {"queue": "enqueue + lease + ack, 100 workers: to come, with queues (target: 6,000 cycles/s)"}
+"""Rows of the table of targets whose subject does not exist yet."""

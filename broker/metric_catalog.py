@@ -1,0 +1,177 @@
+"""Every metric of /metrics by name, with its type, labels and meaning: what the page writes and the reference page prints.
+
+Names follow Prometheus: base units, `_total` for counters, and labels that cannot grow without bound. Nothing is labelled by
+client, connection, producer or follower. Only the metrics of partitions have two labels that grow with use, topic and
+partition: one series each for every replica on the node, of which there are at most `partitions_max`.
+
+Source: https://prometheus.io/docs/practices/naming/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Metric(NamedTuple):
+    """One metric."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+_NODE: Final = (
+    Metric("raftmq_build_info", "gauge", "Always 1; what runs", ("version", "python_version")),
+    Metric("raftmq_node_info", "gauge", "Always 1; who it is", ("node_id", "cluster_id", "host", "rack")),
+    Metric("raftmq_ready", "gauge", "1 when the node is ready, as /readyz says"),
+    Metric("raftmq_not_ready", "gauge", "1 for each reason why the node is not ready, 0 for the others", ("reason",)),
+    Metric("raftmq_process_threads", "gauge", "Threads of the process"),
+    Metric("raftmq_disk_free_bytes", "gauge", "Free space on the volume of the data directory"),
+    Metric("raftmq_disk_reserve_bytes", "gauge", "Free space below which appends are refused"),
+    Metric("raftmq_writes_refused", "gauge", "1 while appends are refused (disk reserve)"),
+)
+
+_REQUESTS: Final = (
+    Metric(
+        "raftmq_requests_total",
+        "counter",
+        "Requests answered, by method and error code (OK, CANCELLED: the client gave up). "
+        "Each request of an AppendStream counts",
+        ("method", "code"),
+    ),
+    Metric(
+        "raftmq_request_seconds",
+        "histogram",
+        "Time to answer a request, by kind: append, poll (its waiting for records included), other",
+        ("kind",),
+    ),
+    Metric(
+        "raftmq_partition_refusals_total",
+        "counter",
+        "Partitions refused within requests that were answered, by method and error code",
+        ("method", "code"),
+    ),
+    Metric("raftmq_streams", "gauge", "Streams open now", ("method",)),
+    Metric("raftmq_parked_polls", "gauge", "Long polls waiting for records"),
+    Metric("raftmq_topology_watchers", "gauge", "Clients watching the topology"),
+    Metric("raftmq_client_received_bytes_total", "counter", "Bytes of requests on the client port"),
+    Metric("raftmq_client_sent_bytes_total", "counter", "Bytes of answers on the client port"),
+    Metric("raftmq_appended_batches_total", "counter", "Batches committed for clients"),
+    Metric("raftmq_appended_bytes_total", "counter", "Bytes of these batches"),
+    Metric("raftmq_polled_batches_total", "counter", "Batches handed to clients"),
+    Metric("raftmq_polled_bytes_total", "counter", "Bytes of these batches"),
+    Metric("raftmq_evictions_total", "counter", "Calls ended because they stood still where others needed room", ("room",)),
+)  # fmt: skip
+
+_COMMITS: Final = (
+    Metric(
+        "raftmq_commit_seconds", "histogram", "Time from handing a write over until the loop knows that it is durable"
+    ),
+    Metric(
+        "raftmq_commit_disk_seconds", "histogram", "Time of the write's transaction on the disk, its fsync included"
+    ),
+    Metric("raftmq_commit_entries", "histogram", "Entries (batches, commands) in a write; 0 is state only"),
+    Metric("raftmq_commit_bytes", "histogram", "Payload of the entries in a write"),
+    Metric("raftmq_commit_oldest_seconds", "gauge", "Age of the oldest write in flight"),
+    Metric("raftmq_map_used_ratio", "gauge", "Part of its map that the fullest replica file uses (0-1)"),
+)
+
+_LOOP: Final = (
+    Metric("raftmq_loop_lag_seconds", "histogram", "Lag of the event loop, measured ten times a second from outside"),
+    Metric("raftmq_loop_lag_max_seconds", "gauge", "Largest lag in the last minute, one that lasts included"),
+    Metric("raftmq_loop_stalls_total", "counter", "Times the event loop stood still"),
+    Metric("raftmq_engine_pass_seconds", "histogram", "Time of one pass of the engine over the groups with work"),
+    Metric("raftmq_gc_pause_seconds", "histogram", "Time of one garbage collection"),
+    Metric("raftmq_scrape_loop_seconds", "gauge", "Time that this scrape took on the event loop"),
+)
+
+_GROUPS: Final = (
+    Metric("raftmq_groups", "gauge", "Raft groups with a replica here"),
+    Metric("raftmq_groups_led", "gauge", "Raft groups led here"),
+    Metric("raftmq_groups_without_leader", "gauge", "Raft groups with a replica here that knows no leader"),
+    Metric("raftmq_elections_started_total", "counter", "Elections that a replica here stood in"),
+    Metric("raftmq_elections_won_total", "counter", "Leaderships that replicas here gained"),
+    Metric("raftmq_leaderships_lost_total", "counter", "Leaderships that replicas here lost or handed over"),
+    Metric("raftmq_metadata_is_leader", "gauge", "1 when this node leads the metadata group"),
+    Metric("raftmq_metadata_term", "gauge", "Term of the metadata group"),
+    Metric("raftmq_metadata_applied_index", "gauge", "Metadata revision that this node has"),
+    Metric(
+        "raftmq_partitions_without_leader",
+        "gauge",
+        "Partitions of the cluster that nobody leads, as far as this node can tell: their leader said so, or has been out of "
+        "reach for several election timeouts",
+    ),
+    Metric(
+        "raftmq_under_replicated_partitions",
+        "gauge",
+        "Partitions led here that a wanted replica does not vote in, or whose node is not connected",
+    ),
+    Metric("raftmq_consumer_groups", "gauge", "Consumer groups of the cluster, those without members included"),
+    Metric("raftmq_consumer_group_members", "gauge", "Members of all consumer groups of the cluster"),
+    Metric(
+        "raftmq_consumer_group_members_expired_total",
+        "counter",
+        "Members put out of their consumer groups by this node as coordinator, because nothing was heard of them",
+    ),
+    Metric("raftmq_consumer_group_assignments_total", "counter", "Assignments computed by this node as coordinator"),
+    Metric("raftmq_quarantined_replicas", "gauge", "Damaged replicas here, not replaced yet"),
+    Metric(
+        "raftmq_replicas_not_serving", "gauge", "Replicas that this node should serve and does not, damaged ones too"
+    ),
+    Metric("raftmq_snapshots_sent_total", "counter", "Snapshots streamed to other nodes, whole"),
+    Metric("raftmq_snapshots_installed_total", "counter", "Snapshots that replaced the state of a replica here"),
+)
+
+_PEERS: Final = (
+    Metric("raftmq_peer_connected", "gauge", "1 while the control channel to the node is up", ("peer_id",)),
+    Metric("raftmq_peer_sent_bytes_total", "counter", "Bytes sent to other nodes", ("channel",)),
+    Metric("raftmq_peer_received_bytes_total", "counter", "Bytes received from other nodes", ("channel",)),
+    Metric("raftmq_peer_unsent_bytes", "gauge", "Bytes that wait for the slowest peer channel to take them"),
+    Metric(
+        "raftmq_dropped_messages_total", "counter", "Messages to and from peers dropped for want of room or connection"
+    ),
+)
+
+_BUDGETS: Final = (
+    Metric("raftmq_budget_used_bytes", "gauge", "Memory in use of each named budget", ("budget",)),
+    Metric("raftmq_budget_limit_bytes", "gauge", "Limit of that budget", ("budget",)),
+    Metric("raftmq_places_used", "gauge", "Places taken of each kind that is counted", ("place",)),
+    Metric("raftmq_places_limit", "gauge", "Places of that kind", ("place",)),
+)
+
+_PARTITION: Final = ("topic", "partition")
+_PARTITIONS: Final = (
+    Metric("raftmq_partition_log_start_offset", "gauge", "First readable offset", _PARTITION),
+    Metric(
+        "raftmq_partition_high_watermark",
+        "gauge",
+        "Offset after the last committed record, as this replica knows it; its rate on the leader is records per second",
+        _PARTITION,
+    ),
+    Metric("raftmq_partition_uncommitted_entries", "gauge", "Entries in the log and not committed yet", _PARTITION),
+    Metric("raftmq_partition_is_leader", "gauge", "1 when this node leads the partition", _PARTITION),
+    Metric(
+        "raftmq_partition_follower_lag_entries",
+        "gauge",
+        "Entries that the follower furthest behind lacks; of partitions led here",
+        _PARTITION,
+    ),
+    Metric("raftmq_partition_appended_bytes_total", "counter", "Payload ever applied by the partition", _PARTITION),
+    Metric("raftmq_partition_file_bytes", "gauge", "Size of the replica's file", _PARTITION),
+)
+
+SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
+    "The node": _NODE,
+    "Requests of clients": _REQUESTS,
+    "Commits": _COMMITS,
+    "The event loop": _LOOP,
+    "Groups and leaders": _GROUPS,
+    "Other nodes": _PEERS,
+    "Budgets and places": _BUDGETS,
+    "Partitions": _PARTITIONS,
+}
+CATALOG: Final[Mapping[str, Metric]] = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}

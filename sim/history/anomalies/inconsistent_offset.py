@@ -1,0 +1,54 @@
+"""Inconsistent offsets: two values at one offset of a partition, among what was read and what was acknowledged.
+
+An offset is given once. Two values mean that replicas disagree, that a committed record was replaced, or that two records got
+one place. Records sent before the end of a deletion of the topic do not count: another topic of that name begins at 0 again.
+
+Source: Jepsen's Kafka workload, inconsistent-offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sim.history.events import Partition
+from sim.history.finding import Finding, finding
+from sim.history.tables import History, PartitionTable, Seen
+
+NAME: Final = "inconsistent_offset"
+
+
+def find(history: History) -> Iterator[Finding]:
+    """Every offset with more than one value."""
+    for partition, table in history.partitions.items():
+        deleted_until = history.deleted_until(partition.topic)
+        for offset in _suspects(table):
+            values = _values(table, offset)
+            if deleted_until >= 0:
+                values = [seen for seen in values if _is_sent_after(history, partition, seen.value, deleted_until)]
+            if len(values) > 1:
+                said = " and ".join(repr(seen.value) for seen in values)
+                text = f"{partition.topic}/{partition.partition} offset {offset} holds {said}"
+                yield finding(NAME, text, *(seen.at for seen in values))
+
+
+def _suspects(table: PartitionTable) -> list[int]:
+    reads, acknowledgements = table.reads, table.acknowledgements
+    suspects = {*reads.disputed, *acknowledgements.disputed}
+    read_at = reads.values.get
+    suspects.update(offset for offset, value in acknowledgements.values.items() if read_at(offset, value) != value)
+    return sorted(suspects)
+
+
+def _values(table: PartitionTable, offset: int) -> list[Seen]:
+    """The different values at an offset, each with the event that said so first."""
+    found: dict[str, Seen] = {}
+    for seen in table.acknowledgements.at(offset) + table.reads.at(offset):
+        if seen.value not in found or seen.at < found[seen.value].at:
+            found[seen.value] = seen
+    return sorted(found.values(), key=lambda seen: seen.at)
+
+
+def _is_sent_after(history: History, partition: Partition, value: str, place: float) -> bool:
+    send = history.sends.get(partition.topic, {}).get(value)
+    return send is not None and send.invoked_at > place

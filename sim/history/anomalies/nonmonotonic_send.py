@@ -1,0 +1,36 @@
+"""A nonmonotonic send: the acknowledgements of two records that a producer sent one after the other to a partition name offsets that go
+backwards, or that are the same.
+
+Source: Jepsen's Kafka workload, nonmonotonic-send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sim.history.finding import Finding, finding
+from sim.history.tables import History, Send
+
+NAME: Final = "nonmonotonic_send"
+
+
+def find(history: History) -> Iterator[Finding]:
+    """Every acknowledgement at or below one of an earlier send."""
+    for topic, sends in history.sends.items():
+        deleted_until = history.deleted_until(topic)
+        last: dict[tuple[str, int], Send] = {}
+        for send in sends.values():
+            offset, partition = send.offset, send.partition
+            if offset is None or partition is None or send.producer is None or send.invoked_at <= deleted_until:
+                continue
+            key = (send.producer, partition)
+            earlier = last.get(key)
+            if earlier is not None and earlier.offset is not None and offset <= earlier.offset:
+                text = (
+                    f"{topic}/{partition}: {send.process} sent {earlier.value} before {send.value}, "
+                    f"and was told offsets {earlier.offset} and {offset}"
+                )
+                yield finding(NAME, text, earlier.invoked_at, send.invoked_at, earlier.ended_at, send.ended_at)
+            else:
+                last[key] = send

@@ -1,0 +1,52 @@
+"""Own sends reordered: of two records that a producer sent one after the other, the later one is read at a lower offset of the same
+partition.
+
+Records of an idempotent producer stand in each partition in the order in which they were handed over, acknowledged or not.
+
+Source: Jepsen's Kafka workload, int-nonmonotonic-send and nonmonotonic-send, with the place taken from polls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sim.history.finding import Finding, finding
+from sim.history.tables import History, Send
+
+NAME: Final = "reordered_sends"
+
+
+def find(history: History) -> Iterator[Finding]:
+    """Every record read before an earlier one of its producer."""
+    for topic, sends in history.sends.items():
+        places = _places(history, topic)
+        deleted_until = history.deleted_until(topic)
+        last: dict[tuple[str, int], tuple[int, int, Send]] = {}
+        for send in sends.values():
+            place = places.get(send.value)
+            if place is None or send.producer is None or send.invoked_at <= deleted_until:
+                continue
+            partition, offset, at = place
+            key = (send.producer, partition)
+            known = last.get(key)
+            if known is not None and offset < known[0]:
+                earlier = known[2]
+                text = (
+                    f"{topic}/{partition}: {send.process} sent {earlier.value} before {send.value}, "
+                    f"and they are at offsets {known[0]} and {offset}"
+                )
+                yield finding(NAME, text, earlier.invoked_at, send.invoked_at, known[1], at)
+            else:
+                last[key] = (offset, at, send)
+
+
+def _places(history: History, topic: str) -> dict[str, tuple[int, int, int]]:
+    """Value → partition, offset, and the event that showed it first."""
+    places: dict[str, tuple[int, int, int]] = {}
+    for partition, table in history.partitions.items():
+        if partition.topic == topic:
+            number = partition.partition
+            for offset, value, at in table.reads:
+                places.setdefault(value, (number, offset, at))
+    return places

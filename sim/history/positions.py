@@ -1,0 +1,145 @@
+"""What each reader was handed, held against where it stood: breaks in the sequence, and the stretches that were read.
+
+Offsets are dense and permanent, so after offset n comes n + 1, for ever; a reader that was not moved sees nothing else. Must not
+know what values mean. One walk serves three anomalies and the search for lost writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from sim.history.events import Partition
+from sim.history.tables import Assigned, History, Moved, Polled, Step
+
+BreakKind = Literal["back", "skip", "misplaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A record that is not the one that had to come next."""
+
+    kind: BreakKind
+    """`back`: an earlier one. `skip`: a later one. `misplaced`: not the one that was sought."""
+    process: str
+    partition: Partition
+    expected: int
+    found: int
+    at: int
+    """The poll that returned it."""
+    since: int
+    """The event that set the expectation; the same as `at` within one poll."""
+
+
+class Stretch(NamedTuple):
+    """Offsets that one reader went through without being moved, inclusive."""
+
+    first: int
+    last: int
+    at: int
+    """The last poll."""
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where a reader stands in a partition."""
+
+    expected: int
+    since: int
+    is_sought: bool
+    """Nothing was read since the position was set."""
+    first: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """The result."""
+
+    breaks: list[Break] = field(default_factory=list)
+    stretches: dict[Partition, list[Stretch]] = field(default_factory=dict)
+
+
+def walk(history: History) -> Walk:
+    """Follow every reader through the history."""
+    result = Walk()
+    for process, steps in history.readers.items():
+        _Reader(history, process, result).follow(steps)
+    return result
+
+
+class _Reader:
+    """One process, and where it stands."""
+
+    def __init__(self, history: History, process: str, result: Walk) -> None:
+        self._history = history
+        self._process = process
+        self._result = result
+        self._positions: dict[Partition, _Position] = {}
+        self._assigned: frozenset[Partition] = frozenset()
+
+    def follow(self, steps: list[Step]) -> None:
+        """Judge its steps in order."""
+        for step in steps:
+            match step:
+                case Polled(at, records):
+                    for batch in records:
+                        self._on_batch(at, Partition(batch.topic, batch.partition), batch.offsets)
+                case Assigned():
+                    self._on_assigned(step)
+                case Moved(at, partition, offset):
+                    self._leave(partition)
+                    if offset is not None:
+                        self._positions[partition] = _Position(offset, at, is_sought=True, first=offset)
+        for partition in list(self._positions):
+            self._leave(partition)
+
+    def _on_assigned(self, step: Assigned) -> None:
+        for partition in [partition for partition in self._positions if partition not in step.partitions]:
+            self._leave(partition)
+        if step.is_from_start:
+            for partition in step.partitions - self._assigned:
+                self._positions[partition] = _Position(0, step.at, is_sought=True, first=0)
+        self._assigned = step.partitions
+
+    def _leave(self, partition: Partition) -> None:
+        """The position is given up: note what was read up to it."""
+        position = self._positions.pop(partition, None)
+        if position is not None and position.expected > position.first:
+            stretch = Stretch(position.first, position.expected - 1, position.since)
+            self._result.stretches.setdefault(partition, []).append(stretch)
+
+    def _on_batch(self, at: int, partition: Partition, offsets: list[int]) -> None:
+        if not offsets:
+            return
+        first, last = offsets[0], offsets[-1]
+        position = self._positions.get(partition)
+        if position is not None and position.since <= self._history.deleted_until(partition.topic):
+            self._positions.pop(partition)  # another topic of the same name, perhaps: its offsets begin again
+            position = None
+        if position is None:
+            position = self._positions[partition] = _Position(first, at, is_sought=False, first=first)
+        elif first != position.expected:
+            self._break(position, partition, first, at)
+        if last - first + 1 != len(offsets) or offsets != list(range(first, last + 1)):
+            self._within(partition, offsets, at)
+        position.expected = last + 1
+        position.since = at
+        position.is_sought = False
+
+    def _break(self, position: _Position, partition: Partition, found: int, at: int) -> None:
+        expected = position.expected
+        if found > expected and found <= self._history.trimmed_before(partition):
+            return
+        kind: BreakKind = "misplaced" if position.is_sought else "back" if found < expected else "skip"
+        self._result.breaks.append(Break(kind, self._process, partition, expected, found, at, position.since))
+        if found < position.first:
+            position.first = found
+
+    def _within(self, partition: Partition, offsets: list[int], at: int) -> None:
+        bound = self._history.trimmed_before(partition)
+        for before, found in pairwise(offsets):
+            expected = before + 1
+            if found != expected and not expected < found <= bound:
+                kind: BreakKind = "back" if found < expected else "skip"
+                self._result.breaks.append(Break(kind, self._process, partition, expected, found, at, at))

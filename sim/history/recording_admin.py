@@ -1,0 +1,139 @@
+"""`RecordingAdmin`: an admin client of the SDK that writes down what it changes and sees of topics. Must not change what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from raftmq.client.admin import Admin, TopicDescription
+from raftmq.types import TopicPartition
+
+from sim.history.recorder import Recorder
+
+
+class RecordingAdmin:
+    """Wraps an admin client; started and closed as it is, or by ``async with``.
+
+    Args:
+        admin: not shared with anybody else.
+        recorder: where to write.
+        process: this client's name; one started again has a new one.
+    """
+
+    def __init__(self, admin: Admin, recorder: Recorder, process: str) -> None:
+        self.admin = admin
+        self.process = process
+        self._recorder = recorder
+
+    async def start(self) -> None:
+        """As `Admin.start`."""
+        await self.admin.start()
+
+    async def close(self) -> None:
+        """As `Admin.close`."""
+        await self.admin.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str | int] | None = None,
+    ) -> TopicDescription:
+        """As `Admin.create_topic`."""
+        texts = _texts(config)
+        operation = self._recorder.invoke(self.process, "create_topic", topic=name, partitions=partitions, config=texts)
+        try:
+            created = await self.admin.create_topic(name, partitions, replication_factor, config)
+        except BaseException as error:
+            operation.end(error, topic=name)
+            raise
+        # What was described afterwards may be another's change already: the operation itself is that which was asked for.
+        operation.ok(topic=name, partitions=partitions, config=texts)
+        return created
+
+    async def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - the SDK's name
+        unset: Sequence[str] = (),
+    ) -> None:
+        """As `Admin.alter_topic_config`."""
+        texts = _texts(set)
+        operation = self._recorder.invoke(self.process, "alter_topic", topic=name, config=texts, unset=list(unset))
+        try:
+            await self.admin.alter_topic_config(name, set, unset)
+        except BaseException as error:
+            operation.end(error, topic=name)
+            raise
+        operation.ok(topic=name, config=texts, unset=list(unset))
+
+    async def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """As `Admin.add_partitions`."""
+        operation = self._recorder.invoke(self.process, "add_partitions", topic=name, partitions=total)
+        try:
+            changed = await self.admin.add_partitions(name, total)
+        except BaseException as error:
+            operation.end(error, topic=name)
+            raise
+        operation.ok(topic=name, partitions=total)
+        return changed
+
+    async def delete_topic(self, name: str) -> None:
+        """As `Admin.delete_topic`."""
+        operation = self._recorder.invoke(self.process, "delete_topic", topic=name)
+        try:
+            await self.admin.delete_topic(name)
+        except BaseException as error:
+            operation.end(error, topic=name)
+            raise
+        operation.ok(topic=name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """As `Admin.describe_topic`."""
+        operation = self._recorder.invoke(self.process, "describe_topic", topic=name)
+        try:
+            seen = await self.admin.describe_topic(name)
+        except BaseException as error:
+            operation.end_read(error, topic=name)
+            raise
+        operation.ok(topic=name, partitions=len(seen.partitions), config=seen.config)
+        return seen
+
+    async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `Admin.delete_records`: one `trim` for each partition; on an error each is unknown."""
+        operations = {
+            target: self._recorder.invoke(
+                self.process,
+                "trim",
+                topic=target.topic,
+                partition=target.partition,
+                offset=None if offset < 0 else offset,
+            )
+            for target, offset in before_offsets.items()
+        }
+        try:
+            starts = await self.admin.delete_records(before_offsets)
+        except BaseException as error:
+            for target, operation in operations.items():
+                operation.info(
+                    topic=target.topic, partition=target.partition, error=type(error).__name__, detail=str(error)
+                )
+            raise
+        for target, operation in operations.items():
+            operation.ok(topic=target.topic, partition=target.partition, offset=starts[target])
+        return starts
+
+
+def _texts(config: Mapping[str, str | int] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (config or {}).items()}

@@ -1,0 +1,167 @@
+"""`RecordingProducer`: a producer of the SDK that writes down its sends and what became of each.
+
+Must not change what the producer does, but for one thing: as every outcome is waited for here, `flush` and `close` raise no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from raftmq.client.producer import Producer
+from raftmq.client.producer_batch import AppendedSpan, BulkDelivery, Delivery
+from raftmq.types import RecordMetadata
+
+from sim.history.recorder import Followers, OpenOperation, Recorder
+
+
+class RecordedDelivery:
+    """Awaitable as `Delivery`; the outcome is in the history before whoever awaits it goes on. Cancelling stops the waiting only."""
+
+    __slots__ = ("_delivery", "_follower")
+
+    def __init__(self, delivery: Delivery, follower: asyncio.Task[None]) -> None:
+        self._delivery = delivery
+        self._follower = follower
+
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
+        if not self._follower.done():
+            yield from asyncio.wait((self._follower,)).__await__()
+        return (yield from self._delivery.__await__())
+
+    def done(self) -> bool:
+        """Whether the outcome is known and written down."""
+        return self._follower.done() and self._delivery.done()
+
+
+class RecordingProducer:
+    """Wraps a producer; started and closed as it is, or by ``async with``.
+
+    Sends of one producer must not run at the same time if their order is to be judged: give each task its own producer.
+
+    Args:
+        producer: not shared with anybody else.
+        recorder: where to write.
+        process: this client's name; a producer started again has a new one.
+        is_idempotent: as the producer was made. Without it neither repeats nor order are judged.
+    """
+
+    def __init__(self, producer: Producer, recorder: Recorder, process: str, *, is_idempotent: bool = True) -> None:
+        self.producer = producer
+        self.process = process
+        self._recorder = recorder
+        self._identity = process if is_idempotent else None
+        self._followers = Followers()
+
+    async def start(self) -> None:
+        """As `Producer.start`."""
+        await self.producer.start()
+
+    async def close(self) -> None:
+        """As `Producer.close`; then every outcome is in the history."""
+        try:
+            await self.producer.close()
+        finally:
+            await self._followers.settled()
+
+    async def settled(self) -> None:
+        """Wait until every send so far has an outcome in the history (at most the producer's delivery timeout)."""
+        await self._followers.settled()
+
+    async def abandon(self) -> None:
+        """Stop writing: what is under way stays unknown. The producer itself is the caller's to end."""
+        await self._followers.abandon()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.producer.__aexit__(kind, error, traceback)
+        finally:
+            await self._followers.settled()
+
+    async def send(
+        self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
+    ) -> RecordedDelivery:
+        """As `Producer.send`. The invocation is written when the record is taken: that is what fixes its place in the order."""
+        try:
+            delivery = await self.producer.send(topic, value=value, key=key, partition=partition)
+        except Exception as error:
+            self._invoke(topic, value, key, partition).end(error, topic=topic, value=self._recorder.value_id(value))
+            raise
+        except asyncio.CancelledError as error:  # a record that waits for room is not taken: this is definite
+            operation = self._invoke(topic, value, key, partition)
+            operation.fail(topic=topic, value=self._recorder.value_id(value), error=type(error).__name__)
+            raise
+        operation = self._invoke(topic, value, key, partition)
+        follower = asyncio.create_task(self._follow(operation, delivery, topic, self._recorder.value_id(value)))
+        self._followers.add(follower)
+        return RecordedDelivery(delivery, follower)
+
+    async def send_and_wait(
+        self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
+    ) -> RecordMetadata:
+        """As `Producer.send_and_wait`."""
+        return await (await self.send(topic, value, key, partition))
+
+    async def send_many(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes]], *, partition: int | None = None
+    ) -> list[AppendedSpan]:
+        """As `Producer.send_many`, and its outcome. Offsets are in the history when `partition` is named.
+
+        When it fails, some of the records may be written: each is unknown.
+        """
+        taken: list[tuple[OpenOperation, str]] = []
+
+        def noted() -> Iterator[tuple[bytes | None, bytes]]:
+            for key, value in records:
+                taken.append((self._invoke(topic, value, key, partition), self._recorder.value_id(value)))
+                yield key, value
+
+        try:
+            delivery: BulkDelivery = await self.producer.send_many(topic, noted(), partition=partition)
+            spans = await delivery
+        except BaseException as error:
+            for operation, value_id in taken:
+                operation.info(topic=topic, value=value_id, error=type(error).__name__, detail=str(error))
+            raise
+        offsets = _offsets(spans) if partition is not None else [None] * len(taken)
+        for (operation, value_id), offset in zip(taken, offsets, strict=True):
+            operation.ok(topic=topic, value=value_id, partition=partition, offset=offset)
+        return spans
+
+    def _invoke(self, topic: str, value: bytes, key: bytes | None, partition: int | None) -> OpenOperation:
+        return self._recorder.invoke(
+            self.process,
+            "send",
+            topic=topic,
+            value=self._recorder.value_id(value),
+            key=None if key is None else key.decode(errors="backslashreplace"),
+            partition=partition,
+            producer=self._identity,
+        )
+
+    @staticmethod
+    async def _follow(operation: OpenOperation, delivery: Delivery, topic: str, value_id: str) -> None:
+        try:
+            written = await delivery
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the client was told; the awaiting caller gets it, too
+            operation.end(error, topic=topic, value=value_id)
+        else:
+            offset = None if written.offset < 0 else written.offset
+            operation.ok(topic=topic, value=value_id, partition=written.partition, offset=offset)
+
+
+def _offsets(spans: Sequence[AppendedSpan]) -> list[int | None]:
+    """Of each record, in the order of sending, of one partition."""
+    offsets: list[int | None] = []
+    for span in spans:
+        known = span.base_offset >= 0
+        offsets.extend(span.base_offset + at if known else None for at in range(span.record_count))
+    return offsets

@@ -1,0 +1,390 @@
+"""`History`: the events of a run as tables: who sent what, where it was seen, who read what in which order, what happened to topics.
+
+Built in one pass over a stream of events, which may be millions: one small object for a send, none for a record that is read, and
+events themselves are not kept; a place in the history is a number. Must not judge what a broker did; an event that cannot follow
+those before it (an end without a beginning, a value sent twice) is the recorder's mistake and a `HistoryError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from sim.history.events import Event, HistoryError, Kind, Operation, Partition, Records
+
+TOPIC_OPERATIONS: Final = frozenset({"create_topic", "alter_topic", "add_partitions", "delete_topic", "describe_topic"})
+T = TypeVar("T")
+NEVER: Final = math.inf
+"""The place of what has not happened by the end of the history."""
+
+Status = Literal["open", "ok", "fail", "info"]
+
+
+class Send(msgspec.Struct, gc=False):
+    """One record that a client sent. Kept small: there may be a million."""
+
+    topic: str
+    value: str
+    process: str
+    producer: str | None
+    invoked_at: int
+    invoked_time: int
+    status: Status = "open"
+    ended_at: int | None = None
+    partition: int | None = None
+    """Where its acknowledgement says it is."""
+    offset: int | None = None
+
+
+class Seen(NamedTuple):
+    """A value at an offset, and the event that says so first."""
+
+    value: str
+    at: int
+
+
+class Log:
+    """What was said of one partition: offset → values. More than one value at an offset is rare, and wrong."""
+
+    __slots__ = ("disputed", "places", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[int, str] = {}
+        """Offset → the value first said to be there."""
+        self.places: dict[int, int] = {}
+        """Offset → the event that said so; the same keys."""
+        self.disputed: dict[int, list[Seen]] = {}
+        """Other values at an offset than the first one."""
+
+    def add(self, offsets: Sequence[int], values: Sequence[str], at: int) -> None:
+        """Note that an event says so."""
+        known = self.values
+        for offset, value in zip(offsets, values, strict=True):
+            before = known.get(offset)
+            if before is None:
+                known[offset] = value
+                self.places[offset] = at
+            elif before != value:
+                self._dispute(offset, value, at)
+
+    def add_one(self, offset: int, value: str, at: int) -> None:
+        """The same for one record."""
+        before = self.values.setdefault(offset, value)
+        if before is value:
+            self.places.setdefault(offset, at)
+        elif before != value:
+            self._dispute(offset, value, at)
+
+    def _dispute(self, offset: int, value: str, at: int) -> None:
+        others = self.disputed.setdefault(offset, [])
+        if all(other.value != value for other in others):
+            others.append(Seen(value, at))
+
+    def at(self, offset: int) -> list[Seen]:
+        """The values at an offset."""
+        first = self.values.get(offset)
+        return [] if first is None else [Seen(first, self.places[offset]), *self.disputed.get(offset, ())]
+
+    def __iter__(self) -> Iterator[tuple[int, str, int]]:
+        """Offset, value and event; an offset with several values comes several times."""
+        places = self.places
+        for offset, value in self.values.items():
+            yield offset, value, places[offset]
+        for offset, others in self.disputed.items():
+            for other in others:
+                yield offset, other.value, other.at
+
+
+@dataclass(slots=True)
+class PartitionTable:
+    """What is known of one partition."""
+
+    reads: Log = field(default_factory=Log)
+    acknowledgements: Log = field(default_factory=Log)
+    highest_known: int = -1
+    """The highest offset read or acknowledged so far; it is committed, and stays."""
+    trimmed_before: float = 0
+    """Records below may have been deleted by retention or on request; infinite when nobody knows how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A poll returned records."""
+
+    at: int
+    records: list[Records]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partitions read from now on; others lose their position."""
+
+    at: int
+    partitions: frozenset[Partition]
+    is_from_start: bool
+    """Those without a position begin at offset 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A seek began or ended."""
+
+    at: int
+    partition: Partition
+    offset: int | None
+    """Where reading must go on; None: not known, or not known to exist."""
+
+
+Step = Polled | Assigned | Moved
+
+
+@dataclass(slots=True)
+class ReadAll:
+    """A client read partitions from beginning to end, or tried to."""
+
+    process: str
+    partitions: frozenset[Partition]
+    invoked_at: int
+    ended_at: float = NEVER
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class TopicOperation:
+    """A change of a topic, or a look at it."""
+
+    process: str
+    operation: Operation
+    topic: str
+    invoked_at: int
+    partitions: int | None
+    config: dict[str, str]
+    unset: tuple[str, ...]
+    ended_at: float = NEVER
+    status: Status = "open"
+    error: str | None = None
+
+
+class _Open(msgspec.Struct, gc=False):
+    """An operation that has begun."""
+
+    event: Event
+    subject: Send | ReadAll | TopicOperation | None = None
+
+
+class History:
+    """See the module. Build it with `History.of`."""
+
+    def __init__(self) -> None:
+        self.event_count = 0
+        self.outcomes: dict[tuple[Operation, Status], int] = {}
+        """How many operations of each kind ended how; those that never ended are `open`."""
+        self.sends: dict[str, dict[str, Send]] = {}
+        """Topic → value → its send, in the order of sending."""
+        self.partitions: dict[Partition, PartitionTable] = {}
+        self.readers: dict[str, list[Step]] = {}
+        """Process → what it read, and where it was sent to, in order."""
+        self.read_alls: list[ReadAll] = []
+        self.topic_operations: dict[str, list[TopicOperation]] = {}
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._deletions: dict[str, list[TopicOperation]] = {}
+
+    @classmethod
+    def of(cls, events: Iterable[Event], source: str = "history") -> History:
+        """Read a whole history.
+
+        Raises:
+            HistoryError: an event does not fit those before it; its `line` is the number of the event. Also what `events` raises.
+        """
+        history = cls()
+        at = -1
+        try:
+            for at, event in enumerate(events):
+                if event.kind == "invoke":
+                    history._begin(at, event)
+                else:
+                    history._end(at, event)
+        except _Misfit as misfit:
+            raise HistoryError(source, at + 1, str(misfit)) from None
+        history.event_count = at + 1
+        for opened in history._open.values():
+            history._count(opened.event.operation, "open")
+            history._note_trim(opened.event, opened.event.offset)
+        history._open.clear()
+        return history
+
+    # --------------------------------------------------------------------------------------------------------- queries
+
+    def deleted_until(self, topic: str) -> float:
+        """The place up to which the topic may have been deleted: records sent before it may be gone, offsets begin again.
+
+        -1: it was not; infinite: a deletion with an unknown outcome may still happen.
+        """
+        if topic not in self._deletions:
+            return -1
+        return max(
+            (d.ended_at if d.status == "ok" else NEVER for d in self._deletions[topic] if d.status != "fail"),
+            default=-1,
+        )
+
+    def table(self, partition: Partition) -> PartitionTable:
+        """The partition's table, made if need be."""
+        found = self.partitions.get(partition)
+        if found is None:
+            found = self.partitions[partition] = PartitionTable()
+        return found
+
+    def trimmed_before(self, partition: Partition) -> float:
+        """Records of the partition below this offset may have been deleted; infinite when nobody knows how many."""
+        table = self.partitions.get(partition)
+        return 0 if table is None else table.trimmed_before
+
+    @property
+    def operation_count(self) -> int:
+        """Operations begun."""
+        return sum(self.outcomes.values())
+
+    # -------------------------------------------------------------------------------------------------------- building
+
+    def _count(self, operation: Operation, status: Status) -> None:
+        key = (operation, status)
+        self.outcomes[key] = self.outcomes.get(key, 0) + 1
+
+    def _begin(self, at: int, event: Event) -> None:
+        key = (event.process, event.id)
+        if key in self._open:
+            raise _Misfit(f"operation {event.id} of {event.process} has begun before")
+        opened = self._open[key] = _Open(event)
+        operation = event.operation
+        if operation == "send":
+            opened.subject = self._begin_send(at, event)
+        elif operation == "seek":
+            self._steps(event.process).append(Moved(at, _partition(event), None))
+        elif operation == "read_all":
+            opened.subject = ReadAll(event.process, frozenset(_given(event.assignment, "assignment")), at)
+            self.read_alls.append(opened.subject)
+        elif operation in TOPIC_OPERATIONS:
+            opened.subject = self._begin_topic_operation(at, event)
+
+    def _begin_send(self, at: int, event: Event) -> Send:
+        topic, value = _given(event.topic, "topic"), _given(event.value, "value")
+        sends = self.sends.get(topic)
+        if sends is None:
+            sends = self.sends[topic] = {}
+        if value in sends:
+            raise _Misfit(f"value {value!r} was sent to {topic} before")
+        send = sends[value] = Send(topic, value, event.process, event.producer, at, event.time)
+        return send
+
+    def _begin_topic_operation(self, at: int, event: Event) -> TopicOperation:
+        topic = _given(event.topic, "topic")
+        begun = TopicOperation(
+            event.process, event.operation, topic, at, event.partitions, event.config or {}, tuple(event.unset or ())
+        )
+        self.topic_operations.setdefault(topic, []).append(begun)
+        if event.operation == "delete_topic":
+            self._deletions.setdefault(topic, []).append(begun)
+        return begun
+
+    def _end(self, at: int, event: Event) -> None:
+        opened = self._open.pop((event.process, event.id), None)
+        if opened is None:
+            raise _Misfit(f"operation {event.id} of {event.process} ends without a beginning")
+        operation = event.operation
+        if operation != opened.event.operation:
+            raise _Misfit(f"operation {event.id} of {event.process} began as {opened.event.operation}")
+        status: Kind = event.kind
+        self._count(operation, status)  # type: ignore[arg-type]  # it is no invocation
+        subject = opened.subject
+        if isinstance(subject, Send):
+            self._end_send(at, event, subject)
+        elif operation == "poll":
+            if status == "ok":
+                self._end_poll(at, event)
+        elif operation == "seek":
+            self._end_seek(at, event, opened)
+        elif operation == "assign":
+            if status != "fail":
+                partitions = frozenset(_given(event.assignment or opened.event.assignment, "assignment"))
+                is_from_start = (event.start or opened.event.start) == "earliest"
+                self._steps(event.process).append(Assigned(at, partitions, is_from_start and status == "ok"))
+        elif operation == "trim":
+            if status != "fail":
+                self._note_trim(opened.event, event.offset if event.offset is not None else opened.event.offset)
+        elif isinstance(subject, ReadAll):
+            subject.ended_at, subject.is_complete = at, status == "ok"
+        elif isinstance(subject, TopicOperation):
+            self._end_topic_operation(at, event, subject)
+
+    def _end_send(self, at: int, event: Event, send: Send) -> None:
+        send.status = event.kind  # type: ignore[assignment]  # it is no invocation
+        send.ended_at = at
+        if event.kind != "ok" or event.partition is None:
+            return
+        send.partition = event.partition
+        table = self.table(Partition(send.topic, event.partition))
+        if event.offset is not None:
+            send.offset = event.offset
+            table.acknowledgements.add_one(event.offset, send.value, at)
+            if event.offset > table.highest_known:
+                table.highest_known = event.offset
+
+    def _end_poll(self, at: int, event: Event) -> None:
+        if not event.records:
+            return
+        for batch in event.records:
+            if len(batch.offsets) != len(batch.values):
+                raise _Misfit(f"{len(batch.offsets)} offsets and {len(batch.values)} values")
+            if not batch.offsets:
+                continue
+            table = self.table(Partition(batch.topic, batch.partition))
+            table.reads.add(batch.offsets, batch.values, at)
+            table.highest_known = max(table.highest_known, max(batch.offsets))
+        self._steps(event.process).append(Polled(at, event.records))
+
+    def _end_seek(self, at: int, event: Event, opened: _Open) -> None:
+        partition = _partition(opened.event)
+        offset = event.offset if event.kind == "ok" else None
+        # Only of an offset that is known to be committed is it certain that reading goes on there and not somewhere else.
+        if offset is not None and offset > max(0, self.table(partition).highest_known):
+            offset = None
+        if partition.topic in self._deletions:
+            offset = None
+        self._steps(event.process).append(Moved(at, partition, offset))
+
+    def _note_trim(self, event: Event, offset: int | None) -> None:
+        if event.operation == "trim":
+            table = self.table(_partition(event))
+            table.trimmed_before = max(table.trimmed_before, NEVER if offset is None else offset)
+
+    def _end_topic_operation(self, at: int, event: Event, subject: TopicOperation) -> None:
+        subject.ended_at = at
+        subject.status = event.kind  # type: ignore[assignment]  # it is no invocation
+        subject.error = event.error
+        if subject.operation == "describe_topic" and event.kind == "ok":
+            subject.partitions = _given(event.partitions, "partitions")
+            subject.config = event.config or {}
+
+    def _steps(self, process: str) -> list[Step]:
+        found = self.readers.get(process)
+        if found is None:
+            found = self.readers[process] = []
+        return found
+
+
+class _Misfit(Exception):  # noqa: N818 - it becomes a HistoryError
+    """An event that does not fit."""
+
+
+def _given(value: T | None, name: str) -> T:
+    if value is None:
+        raise _Misfit(f"{name} is missing")
+    return value
+
+
+def _partition(event: Event) -> Partition:
+    return Partition(_given(event.topic, "topic"), _given(event.partition, "partition"))

@@ -1,0 +1,1 @@
+"""Whole nodes in virtual time: the production broker and SDK, one thread, one seed."""

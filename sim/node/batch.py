@@ -1,0 +1,29 @@
+"""Many seeds of whole nodes, each in a child of its own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from functools import partial
+
+from sim.node.child import in_child, map_in_children
+from sim.node.logs import silence_logs
+from sim.node.options import Options
+from sim.node.run import PRODUCT, Build, Outcome, run_seed
+
+
+def run_isolated(seed: int, build: Build = PRODUCT, options: Options | None = None) -> Outcome:
+    """One seed, in a child."""
+    return in_child(_quietly, build, options, seed)
+
+
+def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iterator[Outcome]:
+    """Outcomes of seeds `first`..`first + count - 1`, in order, as they become known."""
+    gc.collect()
+    gc.freeze()  # children share what is here already
+    yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs)
+
+
+def _quietly(build: Build, options: Options | None, seed: int) -> Outcome:
+    silence_logs()
+    return run_seed(seed, build, options=options)

@@ -1,0 +1,194 @@
+"""Watches every node of a run and holds it to the invariants, as things happen.
+
+Hooks into the production parts from outside (they do not know of it): what is applied, what leaves, who leads, what breaks.
+A broken invariant ends the run at once.
+"""
+
+# ruff: noqa: ANN401 -- hooks stand in for methods of the product
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
+
+from raftmq.broker.group import Group
+from raftmq.errors import InvariantError
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.entry import Entry
+from raftmq.raft.messages import AppendResponse, Message, VoteResponse
+from raftmq.raft.ready import Role, RoleChange
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError
+from raftmq.storage.log_store import ReplicaKey
+
+from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.violation import InvariantViolation, demand
+from sim.node.cluster import Cluster, Process
+from sim.node.invariants.acknowledged import Acknowledged
+from sim.node.invariants.applied_once import AppliedOnce
+from sim.node.invariants.budgets import check_budgets, check_budgets_given_back
+from sim.node.invariants.committed_log import CommittedLog
+from sim.node.invariants.definite_failures import DefiniteFailures
+from sim.node.invariants.durable_answers import check_append_response, check_vote_response, durable_meta
+from sim.node.invariants.exactly_once import ExactlyOnce
+from sim.node.invariants.high_watermark import HighWatermark
+from sim.node.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
+from sim.node.invariants.reads import CommittedReads
+from sim.node.invariants.replica_state import ReplicaStates
+from sim.node.invariants.votes import VoteOnce
+from sim.node.loop import SimulationEnd
+
+Arguments = ParamSpec("Arguments")
+LOOK_SECONDS = 0.25
+COMPARE_EVERY = 6
+"""State machines are compared at every so many looks."""
+
+
+class Checker:
+    """The invariants' memory of one run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.violation: InvariantViolation | None = None
+        self.committed = CommittedLog()
+        self.exactly_once = ExactlyOnce()
+        self.definite_failures = DefiniteFailures()
+        self.acknowledged = Acknowledged(self.committed)
+        self.reads = CommittedReads(self.committed)
+        self.replica_states = ReplicaStates()
+        self._elections: dict[int, ElectionSafety] = {}
+        self._votes: dict[int, VoteOnce] = {}
+        self._looks = 0
+        self.damaged: dict[tuple[str, ReplicaKey], None] = {}
+        """Replicas that a fault damaged, by machine: they alone may break."""
+        self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
+        """Replicas that their nodes gave up."""
+        self.stalls: dict[str, int] = {}
+        """How often each process noticed that it had stood still."""
+        self.leaders_elected = 0
+        self.broken_replicas = 0
+        self.fatal_exits = 0
+        cluster.on_process.append(self._watch)
+        cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
+        cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
+        cluster.loop.after(LOOK_SECONDS, None, self._look)
+
+    def judge(self, check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        """Run a check; a broken invariant ends the run, from whatever depth."""
+        try:
+            check(*args, **kwargs)
+        except InvariantViolation as violation:
+            self.violation = self.violation or violation
+            raise SimulationEnd from violation
+
+    # ------------------------------------------------------------------------------------------------ hooks
+
+    def _watch(self, process: Process) -> None:
+        node = process.node
+        assert node is not None
+        engine: Any = node.engine
+        add_group, send, on_role_change = engine.add_group, engine.send, engine._on_role_change
+
+        def watched_add_group(*arguments: Any, **named: Any) -> Group[StateMachine]:
+            group: Group[StateMachine] = add_group(*arguments, **named)
+            self._watch_group(process, group)
+            return group
+
+        def watched_send(group: Group[StateMachine], message: Message) -> None:
+            self.judge(self._on_send, process, group, message)
+            send(group, message)
+
+        def watched_role_change(group: Group[StateMachine], change: RoleChange) -> None:
+            if change.role is Role.LEADER:
+                self.judge(self._on_leader, group, change)
+            on_role_change(group, change)
+
+        registry: Any = node.registry
+        quarantine = registry.quarantine
+
+        def watched_quarantine(key: ReplicaKey, reason: str) -> None:
+            self.quarantined[process.machine.name, key] = None
+            quarantine(key, reason)
+
+        registry.quarantine = watched_quarantine
+        engine.add_group = watched_add_group
+        engine.send = watched_send
+        engine._on_role_change = watched_role_change
+
+    def _watch_group(self, process: Process, group: Group[StateMachine]) -> None:
+        watched: Any = group
+        apply = group.apply
+        applied = AppliedOnce(group)
+        watermark = HighWatermark(group)
+
+        def watched_apply(entries: Sequence[Entry]) -> None:
+            self.judge(self._before_apply, group, applied, entries)
+            apply(entries)
+            self.judge(watermark.check)
+
+        watched.apply = watched_apply
+
+    def _before_apply(self, group: Group[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
+        applied.on_apply(entries)
+        for entry in entries:
+            if self.committed.on_applied(group.group_id, group.replica_id, entry):
+                batch = self.committed.batch_at(group.group_id, entry.base_offset)
+                self.exactly_once.on_committed(group.group_id, batch)
+                self.definite_failures.on_committed(group.group_id, batch)
+
+    def _on_send(self, process: Process, group: Group[StateMachine], message: Message) -> None:
+        check_quarantined_silent(process, group, message)
+        if isinstance(message, AppendResponse):
+            meta = durable_meta(process.machine.disk, group.key)
+            if meta is not None:
+                check_append_response(meta, message)
+        elif isinstance(message, VoteResponse) and message.is_granted and not message.is_pre_vote:
+            meta = durable_meta(process.machine.disk, group.key)
+            if meta is not None:
+                check_vote_response(meta, message)
+            self._votes.setdefault(group.group_id, VoteOnce()).on_vote(message)
+
+    def _on_leader(self, group: Group[StateMachine], change: RoleChange) -> None:
+        self.leaders_elected += 1
+        self._cluster.trace(f"r{group.replica_id} leads g{group.group_id} in term {change.term}")
+        self._elections.setdefault(group.group_id, ElectionSafety()).on_leader(group.replica_id, change.term)
+
+    def _on_broken(self, process: Process, group: Group[StateMachine], error: Exception) -> None:
+        """A replica may only fall silent for damage that a fault did."""
+        self.broken_replicas += 1
+        is_damaged = isinstance(error, DamagedReplicaError) and (process.machine.name, group.key) in self.damaged
+        demand(is_damaged, "NoDefect", f"{process.machine.name} r{group.replica_id} of g{group.group_id}: {error!r}")
+
+    def _on_fatal(self, process: Process, error: BaseException) -> None:
+        self.fatal_exits += 1
+        if isinstance(error, DamagedReplicaError) and any(name == process.machine.name for name, _ in self.damaged):
+            return
+        is_rule = isinstance(error, InvariantError | CommitFailedError)
+        demand(not is_rule, "NoDefect", f"{process.machine.name} ends: {error!r}")
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def _look(self) -> None:
+        self._looks += 1
+        for process in self._cluster.running():
+            assert process.node is not None
+            self.stalls[repr(process.host)] = process.node.engine.counters.stalls_total
+            if not process.host.is_frozen:
+                self.judge(check_budgets, process.node)
+                self.judge(check_serves_none_quarantined, process.node)
+        if self._looks % COMPARE_EVERY == 0:
+            self.compare_states()
+        self._cluster.loop.after(LOOK_SECONDS, None, self._look)
+
+    def compare_states(self) -> None:
+        """Replicas of a group that applied equally much are equal."""
+        for process in self._cluster.running():
+            assert process.node is not None
+            for group in process.node.engine.groups.values():
+                self.judge(self.replica_states.on_state, group)
+
+    def at_end(self) -> None:
+        """Once more, whole, when everything is quiet."""
+        self.compare_states()
+        for process in self._cluster.running():
+            assert process.node is not None
+            self.judge(check_budgets_given_back, process.node)

@@ -1,0 +1,53 @@
+"""`VoteDurable`, `AckDurable`: a vote and an acknowledgement leave only when the disk holds what they say (thesis 3.8).
+
+Read from the rows on the simulated disk, not from what the node believes.
+"""
+
+from __future__ import annotations
+
+from raftmq.raft.messages import AppendResponse, VoteResponse
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.replica_codec import META_KEY, ReplicaMeta, decode_meta
+
+from sim.core.invariants.violation import demand
+from sim.node.disk import Disk
+
+
+def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
+    """What the disk says of a replica; None when the row is damaged or the replica is gone."""
+    file = disk.files.get(key)
+    row = file.tables["meta"].rows.get(META_KEY) if file is not None else None
+    if row is None:
+        return None
+    try:
+        return decode_meta(row)
+    except CodecError:
+        return None
+
+
+def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:
+    """An acknowledgement leaves."""
+    state = meta.hard_state
+    demand(
+        state.term >= response.term,
+        "AckDurable",
+        f"r{response.source} answers in term {response.term}, durable is {state}",
+    )
+    if not response.is_rejected and state.term == response.term:
+        demand(
+            meta.last_index >= response.index,
+            "AckDurable",
+            f"r{response.source} acknowledges {response.index}, its durable log ends at {meta.last_index}",
+        )
+
+
+def check_vote_response(meta: ReplicaMeta, response: VoteResponse) -> None:
+    """A granted vote leaves."""
+    state = meta.hard_state
+    is_kept = state.term > response.term or (state.term == response.term and state.vote == response.target)
+    demand(
+        is_kept,
+        "VoteDurable",
+        f"r{response.source} votes for r{response.target} in term {response.term}, durable is {state}",
+    )

@@ -1,0 +1,29 @@
+"""`CommittedReads`: a consumer is handed only committed records, with the value that was committed there, and in order without
+a gap (promise: only committed records are readable; damage is never served).
+"""
+
+from __future__ import annotations
+
+from raftmq.types import Record
+
+from sim.core.invariants.violation import demand
+from sim.node.invariants.committed_log import CommittedLog
+
+
+class CommittedReads:
+    """What consumers were handed."""
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+        self.count = 0
+
+    def on_read(self, group_id: int, record: Record) -> None:
+        """A consumer was handed a record."""
+        self.count += 1
+        held = self._committed.values.get((group_id, record.offset))
+        demand(
+            held == record.value,
+            "CommittedReads",
+            f"{record.topic}/{record.partition} (g{group_id}) offset {record.offset}: {record.value!r} was read, "
+            f"committed is {held!r}",
+        )

@@ -1,0 +1,24 @@
+"""`VoteOnce`: a replica votes for one candidate in a term, whatever happens to it in between (thesis 3.4, 3.8)."""
+
+from __future__ import annotations
+
+from raftmq.raft.messages import VoteResponse
+
+from sim.core.invariants.violation import demand
+
+
+class VoteOnce:
+    """One group."""
+
+    def __init__(self) -> None:
+        self._granted: dict[tuple[int, int], int] = {}
+        """(voter, term) -> candidate."""
+
+    def on_vote(self, response: VoteResponse) -> None:
+        """A granted vote leaves."""
+        first = self._granted.setdefault((response.source, response.term), response.target)
+        demand(
+            first == response.target,
+            "VoteOnce",
+            f"r{response.source} votes for r{first} and r{response.target} in term {response.term}",
+        )

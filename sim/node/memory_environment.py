@@ -1,0 +1,247 @@
+"""LMDB's twin in memory, as far as the product's replica files use it: rows of bytes, transactions, cursors.
+
+Under it the production replica code runs unmodified: its codecs, its checksums, its checks at opening. A transaction is
+applied whole or not at all. One thread; a read transaction that stays open sees the rows as they were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import lmdb
+
+PAGE_BYTES = 4096
+
+
+class Table:
+    """One database: rows in key order."""
+
+    __slots__ = ("_keys", "_sorted", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._sorted = True
+
+    def keys(self) -> list[bytes]:
+        """All keys, sorted; not to be changed."""
+        if not self._sorted:
+            self._keys = sorted(self.rows)
+            self._sorted = True
+        return self._keys
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a row."""
+        if key not in self.rows:
+            if self._sorted and (not self._keys or self._keys[-1] < key):
+                self._keys.append(key)
+            else:
+                self._sorted = False
+        self.rows[key] = value
+
+    def delete(self, key: bytes) -> bytes | None:
+        """Delete a row; its value."""
+        value = self.rows.pop(key, None)
+        if value is not None:
+            if self._sorted and self._keys[-1] == key:
+                self._keys.pop()
+            else:
+                self._sorted = False
+        return value
+
+    def copy(self) -> Table:
+        """As it is now."""
+        twin = Table()
+        twin.rows = dict(self.rows)
+        twin._keys = self.keys().copy()
+        return twin
+
+
+class RowFile:
+    """What a replica's file holds, on the simulated disk: it outlives processes."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {"log": Table(), "meta": Table(), "state": Table()}
+
+    @property
+    def size(self) -> int:
+        """Bytes of keys and values."""
+        return sum(len(k) + len(v) for table in self.tables.values() for k, v in table.rows.items())
+
+
+class MemoryEnvironment:
+    """An open file. Stands in for `lmdb.Environment`."""
+
+    def __init__(self, file: RowFile, map_bytes: int) -> None:
+        self.file = file
+        self._map_bytes = map_bytes
+        self._is_closed = False
+
+    def begin(self, write: bool = False, buffers: bool = False) -> Transaction:
+        """A transaction."""
+        if self._is_closed:
+            raise lmdb.Error("the environment is closed")
+        return Transaction(self, write, buffers)
+
+    def info(self) -> dict[str, int]:
+        """As LMDB says it."""
+        return {"last_pgno": 2 + self.file.size // PAGE_BYTES, "map_size": self._map_bytes}
+
+    def stat(self) -> dict[str, int]:
+        """As LMDB says it."""
+        return {"psize": PAGE_BYTES, "branch_pages": 0, "leaf_pages": 1, "overflow_pages": 0}
+
+    def set_mapsize(self, map_bytes: int) -> None:
+        """Grow the map."""
+        self._map_bytes = map_bytes
+
+    def close(self) -> None:
+        """Close it."""
+        self._is_closed = True
+
+
+class Transaction:
+    """A transaction; a context manager, as LMDB's."""
+
+    def __init__(self, environment: MemoryEnvironment, write: bool, buffers: bool) -> None:
+        self._environment = environment
+        self._is_write = write
+        self._buffers = buffers
+        self._undo: list[tuple[Table, bytes, bytes | None]] = []
+        self._tables = environment.file.tables
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+
+    def abort(self) -> None:
+        """Undo everything."""
+        for table, key, value in reversed(self._undo):
+            if value is None:
+                table.delete(key)
+            else:
+                table.put(key, value)
+        self._undo.clear()
+
+    def freeze(self) -> None:
+        """It stays open while others write."""
+        self._tables = {name: table.copy() for name, table in self._tables.items() if name != "log"}
+
+    def get(self, key: bytes, default: Any = None, db: str = "") -> Any:  # noqa: ANN401 -- bytes or a view
+        """A row's value."""
+        value = self._tables[db].rows.get(bytes(key))
+        if value is None:
+            return default
+        return memoryview(value) if self._buffers else value
+
+    def put(self, key: bytes, value: bytes, db: str = "") -> bool:
+        """Write a row."""
+        table = self._tables[db]
+        if self._is_write:
+            self._undo.append((table, key, table.rows.get(key)))
+        table.put(key, value)
+        return True
+
+    def delete(self, key: bytes, db: str = "") -> bool:
+        """Delete a row; whether it was there."""
+        table = self._tables[db]
+        value = table.delete(key)
+        if value is not None:
+            self._undo.append((table, key, value))
+        return value is not None
+
+    def cursor(self, db: str) -> Cursor:
+        """A cursor."""
+        return Cursor(self, db, self._tables[db], self._buffers)
+
+    def stat(self, db: str) -> dict[str, int]:
+        """How many rows."""
+        return {"entries": len(self._tables[db].rows), "branch_pages": 0, "leaf_pages": 1, "overflow_pages": 0}
+
+
+class Cursor:
+    """A cursor over one table. The table does not change under it but through it."""
+
+    def __init__(self, transaction: Transaction, db: str, table: Table, buffers: bool) -> None:
+        self._transaction = transaction
+        self._db = db
+        self._table = table
+        self._buffers = buffers
+        self._at = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _value(self, key: bytes) -> Any:  # noqa: ANN401 -- bytes or a view
+        value = self._table.rows[key]
+        return memoryview(value) if self._buffers else value
+
+    def first(self) -> bool:
+        """Go to the first row."""
+        self._at = 0
+        return bool(self._table.rows)
+
+    def last(self) -> bool:
+        """Go to the last row."""
+        self._at = len(self._table.keys()) - 1
+        return self._at >= 0
+
+    def next(self) -> bool:
+        """Go on."""
+        self._at += 1
+        return self._at < len(self._table.keys())
+
+    def key(self) -> bytes:
+        """Of the current row."""
+        return self._table.keys()[self._at]
+
+    def item(self) -> tuple[Any, Any]:
+        """The current row."""
+        key = self.key()
+        return key, self._value(key)
+
+    def set_key(self, key: bytes) -> bool:
+        """Go to a row; whether it is there."""
+        keys = self._table.keys()
+        self._at = bisect_left(keys, key)
+        return self._at < len(keys) and keys[self._at] == key
+
+    def iternext(self) -> Iterator[tuple[Any, Any]]:
+        """From the current row on."""
+        keys = self._table.keys()
+        for at in range(max(0, self._at), len(keys)):
+            yield keys[at], self._value(keys[at])
+
+    __iter__ = iternext
+
+    def iterprev(self, keys: bool = True) -> Iterator[Any]:
+        """From the last row back."""
+        for key in reversed(self._table.keys()):
+            yield (key, self._value(key)) if keys else self._value(key)
+
+    def putmulti(self, rows: Iterable[tuple[bytes, bytes]], append: bool = False) -> tuple[int, int]:
+        """Write rows; with `append` they must come after all there are."""
+        taken = added = 0
+        for key, value in rows:
+            taken += 1
+            if append:
+                last = self._table.keys()
+                if last and last[-1] >= key:
+                    break
+            self._transaction.put(key, value, self._db)
+            added += 1
+        return taken, added

@@ -1,0 +1,170 @@
+"""What one seed's run is made of: each kind of fault is present or absent, with a random strength (swarm testing).
+
+Source: Groce et al., "Swarm testing" (2012); TigerBeetle's VOPR.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+
+SECONDS_MIN = 10.0
+"""Virtual seconds with faults, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run's circumstances, drawn from its seed."""
+
+    machines: int
+    metadata_voters: int
+    seconds: float
+    """Length of the first phase."""
+    # timing of the brokers
+    tick_seconds: float
+    election_ticks: int
+    retention_seconds: float
+    # limits, small enough to be met
+    uncommitted_bytes_max: int
+    recent_entries_bytes_max: int
+    inbound_append_bytes_max: int
+    # network
+    delay_min: float
+    delay_mean: float
+    slow_share: float
+    reset_share: float
+    drop_share: float
+    # disk
+    disk_latency: float
+    writer_threads: int
+    # clocks
+    clock_rates: tuple[float, float]
+    # load
+    topics: int
+    partitions: int
+    replication_factor: int
+    producers: int
+    consumers: int
+    send_every: float
+    """Seconds between two sends of a producer, on average."""
+    value_bytes_max: int
+    delivery_seconds: float
+    """How long a producer tries."""
+    request_seconds: float
+    plain_producers: int
+    """Of the producers, so many are not idempotent."""
+    admin_every: float
+    """Seconds between two changes of topics; 0: none."""
+    trim_every: float
+    """Seconds between two deletions of records; 0: none."""
+    # faults: seconds between two on average, and their weights; 0: absent
+    fault_every: float
+    kill: int
+    power_cut: int
+    kill_all: int
+    stop: int
+    freeze: int
+    isolate: int
+    one_way: int
+    split: int
+    clog: int
+    break_streams: int
+    slow_disk: int
+    stall_disk: int
+    full_disk: int
+    full_map: int
+    clock_jump: int
+    replace_replica: int
+    move_replicas: int
+    add_machine: int
+    flip: int
+    """Of one machine only: a majority must stay sound."""
+    wipe: int
+
+    def weights(self) -> dict[str, int]:
+        """The faults with their weights."""
+        return {name: int(getattr(self, name)) for name in FAULTS if getattr(self, name)}
+
+    def __str__(self) -> str:
+        parts = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value or one.name not in FAULTS:
+                parts.append(f"{one.name}={value:.4g}" if isinstance(value, float) else f"{one.name}={value}")
+        return " ".join(parts)
+
+
+FAULTS = (
+    "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
+    "stall_disk", "full_disk", "full_map", "clock_jump", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
+)  # fmt: skip
+"""Every kind of fault, by the name of its weight."""
+
+
+def _some(source: random.Random, share: float, low: float, high: float) -> float:
+    return source.uniform(low, high) if source.random() < share else 0.0
+
+
+def draw_options(source: random.Random) -> Options:
+    """Draw one run's circumstances."""
+    choice, chance, uniform = source.choice, source.random, source.uniform
+
+    def weight(share: float) -> int:
+        return source.randrange(1, 5) if chance() < share else 0
+
+    machines = choice((3, 3, 3, 4, 5))
+    may_lose = chance() < 0.5
+    tick_seconds = choice((0.06, 0.1))
+    producers = choice((2, 3))
+    return Options(
+        machines=machines,
+        metadata_voters=3 if machines < 5 else choice((3, 5)),
+        seconds=SECONDS_MIN + uniform(0.0, 0.5),
+        tick_seconds=tick_seconds,
+        election_ticks=choice((5, 8)),
+        retention_seconds=choice((0.7, 2.5)),
+        uncommitted_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
+        recent_entries_bytes_max=choice((2_000, 20_000, 1_000_000)),
+        inbound_append_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
+        delay_min=choice((0.0001, 0.001)),
+        delay_mean=choice((0.0005, 0.002, 0.01)),
+        slow_share=_some(source, 0.3, 0.005, 0.05),
+        reset_share=_some(source, 0.3, 0.0005, 0.005),
+        drop_share=_some(source, 0.4, 0.005, 0.1),
+        disk_latency=choice((0.0005, 0.003, 0.02)),
+        writer_threads=choice((1, 2)),
+        clock_rates=choice(((1.0, 1.0), (0.95, 1.05), (0.8, 1.25))),
+        topics=choice((1, 2)),
+        partitions=choice((3, 4)),
+        replication_factor=3 if may_lose or chance() < 0.7 else choice((1, 2)),
+        producers=producers,
+        consumers=choice((1, 2)),
+        send_every=choice((0.15, 0.3)),
+        value_bytes_max=choice((40, 200, 2_000)),
+        delivery_seconds=choice((1.5, 5.0, 15.0)),
+        request_seconds=choice((0.5, 2.0)),
+        plain_producers=1 if chance() < 0.3 else 0,
+        admin_every=_some(source, 0.6, 0.5, 2.0),
+        trim_every=_some(source, 0.5, 0.3, 1.5),
+        fault_every=uniform(0.4, 1.5),
+        kill=weight(0.6),
+        power_cut=weight(0.4),
+        kill_all=weight(0.15),
+        stop=weight(0.3),
+        freeze=weight(0.4),
+        isolate=weight(0.5),
+        one_way=weight(0.4),
+        split=weight(0.3),
+        clog=weight(0.3),
+        break_streams=weight(0.3),
+        slow_disk=weight(0.3),
+        stall_disk=weight(0.3),
+        full_disk=weight(0.2),
+        full_map=weight(0.15),
+        clock_jump=weight(0.3),
+        replace_replica=weight(0.4) if may_lose else 0,
+        move_replicas=weight(0.3),
+        add_machine=weight(0.15) if machines < 5 else 0,
+        flip=weight(0.5) if may_lose else 0,
+        wipe=weight(0.5) if may_lose else 0,
+    )

@@ -1,0 +1,198 @@
+"""What a simulated node has of the world, in the places of the production parts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import cast
+
+import grpc.aio
+from raftmq.broker.clock import Clock
+from raftmq.broker.config import BrokerConfig
+from raftmq.broker.grpc_server import GrpcHost, GrpcServer
+from raftmq.broker.http_server import HttpHost, HttpServer
+from raftmq.broker.node_parts import NodeParts
+from raftmq.broker.request_metrics import RequestMetrics
+from raftmq.broker.services.forwarder import GrpcForwarder
+from raftmq.broker.watchdog import Watchdog
+from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.registry import Registry
+from raftmq.storage.writer_threads import Completion, WriterThreads
+
+from sim.node.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
+from sim.node.loop import VirtualLoop
+from sim.node.network import Network
+from sim.node.rpc import RpcChannel, RpcServer
+
+MAP_BYTES = 1 << 40
+
+
+class ProcessEnded(BaseException):
+    """What `os._exit` is here: the host is dead already, this only leaves its last callback."""
+
+
+class WallTime:
+    """A machine's wall clock, which may jump."""
+
+    def __init__(self, loop: VirtualLoop, epoch_ms: int) -> None:
+        self._loop = loop
+        self.epoch_ms = epoch_ms
+        """What it says at the simulation's beginning; a jump changes it."""
+
+    def now_ms(self) -> int:
+        """See `Clock`."""
+        return self.epoch_ms + int(self._loop.now * 1000)
+
+
+class _Forwarder(GrpcForwarder):
+    """The production forwarder over simulated channels."""
+
+    def __init__(self, loop: VirtualLoop, network: Network) -> None:
+        super().__init__()
+        self._loop = loop
+        self._network = network
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
+        return channel
+
+
+class _GrpcServer(GrpcServer):
+    """The production server on a simulated port."""
+
+    def __init__(
+        self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
+    ) -> None:
+        super().__init__(host, metrics, forwarder=_Forwarder(loop, network))
+        self._loop = loop
+        self._network = network
+        self._address = address
+
+    def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        return cast("grpc.aio.Server", RpcServer(self._loop, self._network, interceptors, self._address))
+
+    async def _start_server(self, server: grpc.aio.Server) -> None:
+        await server.start()
+
+
+class _Watchdog:
+    """Nobody watches a loop that cannot hang."""
+
+    lag_seconds = 0.0
+
+    def lag_seconds_max(self, window_seconds: float = 0.0) -> float:
+        """None."""
+        return 0.0
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class _Http:
+    """No metrics."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens to nobody."""
+        return port
+
+    async def stop(self) -> None:
+        """Nothing."""
+
+
+class SimParts(NodeParts):
+    """See the module. One for each start of a process."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: VirtualLoop,
+        network: Network,
+        disk: Disk,
+        wall: WallTime,
+        source: random.Random,
+        end_process: Callable[[], None],
+        metrics: RequestMetrics,
+    ) -> None:
+        super().__init__(config)
+        self._loop = loop
+        self._network = network
+        self._disk = disk
+        self._wall = wall
+        self._source = source
+        self._end_process = end_process
+        self._metrics = metrics
+        self.sim_store: SimLogStore | None = None
+        self.sim_writers: SimWriters | None = None
+
+    def disk_reserve(self) -> DiskReserve:
+        """See `NodeParts`."""
+        return SimReserve(self._disk, self.config.disk_reserve_bytes or 0)
+
+    def registry(self) -> Registry:
+        """See `NodeParts`."""
+        return SimRegistry(self._disk)
+
+    def store(self, disk: DiskReserve) -> LmdbLogStore:
+        """See `NodeParts`."""
+        self.sim_store = self.make_store(self._disk)
+        return self.sim_store
+
+    def make_store(self, disk: Disk) -> SimLogStore:
+        """A seam for mutants."""
+        return SimLogStore(disk, map_bytes=MAP_BYTES)
+
+    def readers(self) -> Executor:
+        """See `NodeParts`."""
+        return SimExecutor(self._loop)
+
+    def writers(
+        self,
+        store: LmdbLogStore,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> WriterThreads:
+        """See `NodeParts`."""
+        assert isinstance(store, SimLogStore)
+        self.sim_writers = SimWriters(self._loop, self._disk, store, self.config.writer_threads, on_done, on_error)
+        return cast("WriterThreads", self.sim_writers)
+
+    def random(self) -> random.Random:
+        """See `NodeParts`."""
+        return random.Random(self._source.getrandbits(64))
+
+    def clock(self) -> Clock:
+        """See `NodeParts`."""
+        return self._wall
+
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
+        """See `NodeParts`."""
+        return cast("Watchdog", _Watchdog())
+
+    def grpc_server(self, host: GrpcHost) -> GrpcServer:
+        """See `NodeParts`."""
+        return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
+
+    def http_server(self, host: HttpHost) -> HttpServer:
+        """See `NodeParts`."""
+        return cast("HttpServer", _Http())
+
+    def open_channel(self, address: str) -> grpc.aio.Channel:
+        """See `NodeParts`."""
+        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
+
+    def new_uuid(self) -> str:
+        """See `NodeParts`."""
+        return f"{self._source.getrandbits(128):032x}"
+
+    def end_process(self) -> None:
+        """See `NodeParts`."""
+        self._end_process()
+        raise ProcessEnded

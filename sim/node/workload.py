@@ -1,0 +1,339 @@
+"""The clients of a run: producers, consumers and an administrator of the SDK, each a process of its own.
+
+Everything they do and are told goes into the history and to the invariants. They never give up: a client that fails is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from raftmq.client.admin import Admin
+from raftmq.client.consumer import Consumer
+from raftmq.client.producer import Producer
+from raftmq.errors import Outcome, RaftMQError, UnknownTopicError
+from raftmq.types import RecordMetadata, TopicPartition
+
+from sim.history.events import Event
+from sim.history.recorder import Recorder
+from sim.history.recording_admin import RecordingAdmin
+from sim.history.recording_consumer import RecordingConsumer
+from sim.history.recording_producer import RecordingProducer
+from sim.node.checker import Checker
+from sim.node.cluster import Cluster
+from sim.node.host import Host
+from sim.node.options import Options
+from sim.node.rpc import ClientTransport
+
+_IN_FLIGHT_MAX = 8
+_SHORT_LIVED_TOPICS_MAX = 2
+
+
+class Workload:
+    """All clients of a run."""
+
+    def __init__(self, cluster: Cluster, checker: Checker, options: Options, source: random.Random) -> None:
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._checker = checker
+        self._options = options
+        self._source = source
+        self.history: list[Event] = []
+        self.recorder = Recorder(self.history.append, lambda: int(cluster.loop.now * 1e9))
+        self.topics = [f"t{number}" for number in range(options.topics)]
+        """Those that live as long as the run."""
+        self.groups: dict[TopicPartition, int] = {}
+        """The Raft group of each of their partitions."""
+        self.is_stopping = False
+        self.crashes: list[str] = []
+        """Errors that no client should see."""
+        self._clients = 0
+        self._value = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.outcomes: dict[str, int] = {}
+        """How many operations ended how: ``send ok`` and so on."""
+
+    # ------------------------------------------------------------------------------------------------ making clients
+
+    def _host(self, name: str) -> Host:
+        """Another client process."""
+        self._clients += 1
+        low, high = self._options.clock_rates
+        host = Host(name, self._clients, self._source.uniform(low, high), 10.0 * self._clients)
+        self._cluster.clients[name] = host
+        return host
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self._loop.spawn(self._host(name), work)
+        self._tasks.append(task)
+        return task
+
+    def _transport(self) -> ClientTransport:
+        return ClientTransport(self._loop, self._cluster.network)
+
+    def _admin(self) -> Admin:
+        admin = Admin(
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            request_timeout_ms=self._options.request_seconds * 2000,
+        )
+        admin._resolver.source.seed(self._source.getrandbits(64))
+        return admin
+
+    def _producer(self, *, is_idempotent: bool) -> Producer:
+        options = self._options
+        producer = Producer(
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            enable_idempotence=is_idempotent,
+            max_block_ms=4000,
+            delivery_timeout_ms=options.delivery_seconds * 1000,
+            request_timeout_ms=options.request_seconds * 1000,
+            linger_ms=self._source.choice((0, 0, 5)),
+        )
+        producer._resolver.source.seed(self._source.getrandbits(64))
+        producer._dispatcher._source.seed(self._source.getrandbits(64))
+        return producer
+
+    def _consumer(self, *topics: str) -> Consumer:
+        consumer = Consumer(
+            *topics,
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            auto_offset_reset="earliest",
+            request_timeout_ms=3000,
+            fetch_max_wait_ms=self._source.choice((300, 900)),
+            max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
+        )
+        consumer._resolver.source.seed(self._source.getrandbits(64))
+        return consumer
+
+    def _count(self, what: str) -> None:
+        self.outcomes[what] = self.outcomes.get(what, 0) + 1
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def create_topics(self) -> asyncio.Task[None]:
+        """Make the topics that everything happens in."""
+        return self._spawn("a0", self._create_topics())
+
+    async def _create_topics(self) -> None:
+        async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
+            for number, topic in enumerate(self.topics):
+                partitions = max(1, self._options.partitions - number)
+                await admin.create_topic(topic, partitions, self._options.replication_factor)
+                described = await admin.describe_topic(topic)
+                for partition in described.partitions:
+                    self.groups[TopicPartition(topic, partition.partition)] = partition.group_id
+
+    def start(self) -> None:
+        """Begin."""
+        for number in range(self._options.producers):
+            is_idempotent = number >= self._options.plain_producers
+            self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent))
+        for number in range(self._options.consumers):
+            self._spawn(f"c{number}", self._consume(f"c{number}"))
+        if self._options.admin_every:
+            self._spawn("a1", self._administrate("a1"))
+        if self._options.trim_every:
+            self._spawn("a2", self._trim("a2"))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(self._source.expovariate(1.0 / seconds))
+
+    def stopped(self) -> bool:
+        """Whether all clients have ended."""
+        return all(task.done() for task in self._tasks)
+
+    # ------------------------------------------------------------------------------------------------ producing
+
+    async def _produce(self, name: str, is_idempotent: bool) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            producer = self._producer(is_idempotent=is_idempotent)
+            process = f"{name}.{life}"
+            recording = RecordingProducer(producer, self.recorder, process, is_idempotent=is_idempotent)
+            try:
+                async with recording:
+                    await self._send_for_a_while(process, recording)
+            except RaftMQError as error:
+                self._count(f"producer {type(error).__name__}")
+                await self._pause(0.2)
+
+    async def _send_for_a_while(self, process: str, producer: RecordingProducer) -> None:
+        until = self._loop.time() + self._source.uniform(2.0, 8.0)
+        waiting: set[asyncio.Task[None]] = set()
+        targets = list(self.groups)
+        while not self.is_stopping and self._loop.time() < until:
+            where = self._source.choice(targets)
+            for _ in range(self._source.choice((1, 1, 1, 3))):
+                task = asyncio.create_task(self._send(process, producer, where))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+            if len(waiting) >= _IN_FLIGHT_MAX:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await self._pause(self._options.send_every)
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def _new_value(self) -> bytes:
+        self._value += 1
+        padding = self._source.randrange(self._options.value_bytes_max)
+        return b"v%d " % self._value + b"x" * padding
+
+    async def _send(self, process: str, producer: RecordingProducer, where: TopicPartition) -> None:
+        value = self._new_value()
+        try:
+            delivery = await producer.send(where.topic, value, partition=where.partition)
+            metadata: RecordMetadata = await delivery
+        except RaftMQError as error:
+            self._count(f"send {type(error).__name__}")
+            if error.outcome is Outcome.NOT_APPLIED:
+                failures = self._checker.definite_failures
+                self._checker.judge(failures.on_refused, self.groups[where], value, type(error).__name__)
+        else:
+            self._count("send ok")
+            group_id = self.groups[where]
+            self._checker.judge(self._checker.acknowledged.on_acknowledged, group_id, where, metadata.offset, value)
+
+    # ------------------------------------------------------------------------------------------------ consuming
+
+    async def _consume(self, name: str) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            recording = RecordingConsumer(
+                self._consumer(*self.topics), self.recorder, f"{name}.{life}", start="earliest"
+            )
+            try:
+                async with recording:
+                    await self._poll_for_a_while(recording)
+            except RaftMQError as error:
+                self._count(f"consumer {type(error).__name__}")
+                await self._pause(0.2)
+
+    async def _poll_for_a_while(self, consumer: RecordingConsumer) -> None:
+        until = self._loop.time() + self._source.uniform(3.0, 9.0)
+        while not self.is_stopping and self._loop.time() < until:
+            try:
+                found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
+                await self._pause(0.05)
+                if self._source.random() < 0.03:
+                    await consumer.seek_to_beginning()
+            except RaftMQError as error:
+                self._count(f"poll {type(error).__name__}")
+                await self._pause(0.1)
+                continue
+            self._count("poll ok")
+            self.judge_records(found)
+
+    def judge_records(self, found: Any) -> None:  # noqa: ANN401 -- the SDK's mapping
+        """Records were handed out."""
+        for where, records in found.items():
+            group_id = self.groups[where]
+            for record in records:
+                self._checker.judge(self._checker.reads.on_read, group_id, record)
+
+    # ------------------------------------------------------------------------------------------------ administrating
+
+    async def _administrate(self, name: str) -> None:
+        """Topics that come and go, and the others' configuration."""
+        number = 0
+        alive: list[str] = []
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(self._options.admin_every)
+                        what = self._source.choice(("create", "delete", "alter", "grow", "describe"))
+                        if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
+                            number += 1
+                            alive.append(f"s{number}")
+                            await admin.create_topic(
+                                alive[-1], self._source.choice((1, 2)), self._options.replication_factor
+                            )
+                        elif what == "delete" and alive:
+                            await admin.delete_topic(alive.pop(self._source.randrange(len(alive))))
+                        elif what == "grow" and alive:
+                            with suppress(UnknownTopicError):
+                                await admin.add_partitions(self._source.choice(alive), self._source.choice((2, 3)))
+                        elif what == "alter":
+                            bytes_max = self._source.choice((100_000, 200_000))
+                            await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
+                        else:
+                            await admin.describe_topic(self._source.choice([*alive, *self.topics]))
+                        self._count("admin ok")
+            except RaftMQError as error:
+                self._count(f"admin {type(error).__name__}")
+                await self._pause(0.2)
+
+    async def _trim(self, name: str) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(self._options.trim_every)
+                        where = self._source.choice(list(self.groups))
+                        group_id = self.groups[where]
+                        end = self._checker.committed.ends.get(group_id, 0)
+                        before = self._source.randrange(end + 1)
+                        self._checker.acknowledged.on_trim(group_id, before)
+                        await admin.delete_records({where: before})
+                        self._count("trim ok")
+            except RaftMQError as error:
+                self._count(f"trim {type(error).__name__}")
+                await self._pause(0.2)
+
+    # ------------------------------------------------------------------------------------------------ after healing
+
+    def verify(self) -> asyncio.Task[None]:
+        """Write to every partition and read everything there is."""
+        return self._spawn("v0", self._verify())
+
+    async def _verify(self) -> None:
+        while True:
+            try:
+                async with RecordingProducer(
+                    self._producer(is_idempotent=True), self.recorder, f"v.{self._value}"
+                ) as producer:
+                    for where in self.groups:
+                        value = self._new_value()
+                        delivery = await producer.send(where.topic, value, partition=where.partition)
+                        metadata = await delivery
+                        self._checker.judge(
+                            self._checker.acknowledged.on_acknowledged,
+                            self.groups[where],
+                            where,
+                            metadata.offset,
+                            value,
+                        )
+                break
+            except RaftMQError as error:
+                self._count(f"verify {type(error).__name__}")
+                await asyncio.sleep(0.2)
+        while True:
+            try:
+                await self._read_all()
+                return
+            except RaftMQError as error:
+                self._count(f"verify {type(error).__name__}")
+                await asyncio.sleep(0.2)
+
+    async def _read_all(self) -> None:
+        process = f"v.{self._value}.{len(self.history)}"
+        async with RecordingConsumer(self._consumer(), self.recorder, process, start="earliest") as consumer:
+            starts = await consumer.consumer.beginning_offsets(self.groups)
+            found = await consumer.read_all(self.groups)
+            self.judge_records(found)
+            for where, group_id in self.groups.items():
+                read = {record.offset: record.value or b"" for record in found[where]}
+                start = min(read, default=starts[where])
+                self._checker.judge(self._checker.acknowledged.check_read, group_id, start, read)

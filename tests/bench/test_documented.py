@@ -1,0 +1,40 @@
+"""docs/internals/performance.md has the targets and the counts that the code has."""
+
+import re
+from pathlib import Path
+
+from bench import partitions
+from bench.report import number
+from bench.workloads import FULL, SENDERS, WORKLOADS
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/internals/performance.md").read_text()
+
+
+def row(name: str) -> str:
+    found = re.search(rf"^\| `{name}`.*$", PAGE, re.MULTILINE)
+    assert found is not None, name
+    return found[0]
+
+
+def test_every_workload_has_a_row_with_its_targets() -> None:
+    for name, workload in WORKLOADS.items():
+        target = row(name).rsplit("|", 2)[1]
+        for figure in workload.figures:
+            assert figure.target is not None
+            sign = "≥" if figure.is_higher_better else "≤"
+            text = f"{figure.target:g}" if figure.target < 100 else number(figure.target)
+            assert re.search(rf"{sign} {re.escape(text)} {re.escape(figure.unit)}", target), (name, target)
+
+
+def test_the_counts_are_those_of_the_full_scale() -> None:
+    for name in ("produce_100b", "produce_1kib", "latency", "senders", "read_back", "end_to_end"):
+        assert f"{getattr(FULL, name):,}" in row(name)
+    assert f"{SENDERS} tasks" in row("senders")
+
+
+def test_every_figure_of_partitions_is_explained() -> None:
+    section = PAGE.split("### Many partitions")[1].split("\n## ")[0]
+    for figure in partitions.figures(1000):
+        assert f"`{figure.name}`" in section
+    for seconds in (partitions.FULL.settle_seconds, partitions.FULL.idle_seconds, partitions.FULL.aftermath_seconds):
+        assert f"{seconds:.0f} s" in section

@@ -1,0 +1,137 @@
+"""Every reason of /readyz, on whole nodes in this process: real disk, sockets and cores, shortened times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from raftmq.broker.readiness import Reason
+from raftmq.broker.services.call import Call
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import DamagedReplicaError
+from raftmq.types import METADATA_GROUP_ID
+
+from tests.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
+
+
+async def test_a_node_that_nobody_has_admitted_is_joining(nodes):
+    node = nodes.begin("one", join=(NOBODY,))
+    (reason,) = await until(node, Reason.JOINING)
+    assert NOBODY in reason.message
+
+
+async def test_a_node_whose_metadata_no_majority_confirmed_is_recovering_and_one_that_loses_it_has_no_leader(nodes):
+    first = await nodes.serve("one", bootstrap=True)
+    others = [await nodes.serve(name, join=(first.client_address,)) for name in ("two", "three")]
+    await three_voters(first)
+    await until(first)
+    for node in others:
+        await nodes.stop(node)
+    (reason,) = await until(first, Reason.NO_METADATA_LEADER)
+    assert "no metadata leader for" in reason.message
+    assert not first.is_led(METADATA_GROUP_ID)
+    await nodes.stop(first)
+    again = nodes.begin("one")
+    (reason,) = await until(again, Reason.RECOVERING_METADATA)
+    assert "majority" in reason.message
+    await nodes.serve("two")
+    await until(again)
+
+
+async def test_a_node_whose_replicas_are_not_open_yet_says_how_many(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    may_go_on = asyncio.Event()
+    bring_up = node.replicas._bring_up
+
+    async def later(*arguments):
+        await may_go_on.wait()
+        await bring_up(*arguments)
+
+    monkeypatch.setattr(node.replicas, "_bring_up", later)
+    request = pb.CreateTopicRequest(name="flights", partitions=2)
+    creating = asyncio.ensure_future(node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS)))
+    (reason,) = await until(node, Reason.STARTING_REPLICAS)
+    assert "2 replicas" in reason.message
+    may_go_on.set()
+    await creating
+    await until(node)
+
+
+async def test_a_node_on_a_full_disk_starts_and_is_not_ready(nodes):
+    node = await nodes.serve("one", bootstrap=True, disk_reserve_bytes=1 << 60)
+    (reason,) = await until(node, Reason.DISK_RESERVE)
+    assert "reserve" in reason.message
+
+
+async def test_a_node_that_stops_is_not_ready_before_it_hands_over(nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    stopping = asyncio.ensure_future(node.stop())
+    await asyncio.sleep(0)
+    assert [one.reason for one in node.not_ready_reasons()] == [Reason.STOPPING]
+    await stopping
+
+
+async def test_a_loop_that_stood_still_a_moment_ago_is_not_ready(nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    await until(node)
+    time.sleep(node.timing.stall_seconds + 0.3)  # noqa: ASYNC251 -- it is the stall
+    (reason,) = await until(node, Reason.LOOP_STALLED)
+    assert "stood still" in reason.message
+    await until(node)
+
+
+async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes):
+    first = await nodes.serve("one", bootstrap=True)
+    second = await nodes.serve("two", join=(first.client_address,), node_id=2)
+    third = await nodes.serve("three", join=(first.client_address,), node_id=3)
+    await three_voters(first)
+    await nodes.stop(third)
+    await nodes.serve("other", join=(first.client_address,), node_id=3, replace_lost=True)
+    removed = nodes.begin("three")
+    (reason,) = await until(removed, Reason.REMOVED)
+    assert "for ever" in reason.message
+    assert "empty data directory" in reason.message
+    await until(first)
+    await until(second)
+
+
+async def test_a_quarantined_replica_leaves_the_node_ready_with_a_warning(nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    await node.grpc.admin.create_topic(pb.CreateTopicRequest(name="flights"), Call(node.loop.time() + 10))
+    await until(node)
+    (group,) = node.partition_groups()
+    node.engine.break_group(group, DamagedReplicaError(group.key, "a checksum is wrong"))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not node.warnings():  # noqa: ASYNC110 -- the registry is written in a thread
+            await asyncio.sleep(0.02)
+    assert "a checksum is wrong" in node.warnings()[0]
+    assert node.not_ready_reasons() == []
+
+
+async def test_a_data_directory_of_another_cluster_than_the_seeds_refuses_to_start(nodes):
+    first = await nodes.serve("one", bootstrap=True)
+    other = await nodes.serve("other", bootstrap=True)
+    await nodes.stop(first)
+    failed = nodes.begin("one", join=(NOBODY, other.client_address))
+    error = await nodes.failure(failed)
+    assert error.code == pb.WRONG_CLUSTER
+    assert other.cluster_id in str(error)
+    assert other.client_address in str(error)
+
+
+async def test_seeds_that_cannot_be_reached_do_not_keep_a_node_from_starting(nodes):
+    first = await nodes.serve("one", bootstrap=True)
+    cluster_id = first.cluster_id
+    await nodes.stop(first)
+    again = await nodes.serve("one", join=(NOBODY,))
+    assert again.cluster_id == cluster_id
+
+
+async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_ours(nodes):
+    first = await nodes.serve("one", bootstrap=True)
+    second = await nodes.serve("two", join=(first.client_address,))
+    stranger = await nodes.serve("other", bootstrap=True)
+    await nodes.stop(second)
+    again = nodes.begin("two", join=(stranger.client_address, first.client_address))
+    await until(again)
+    assert again.cluster_id == first.cluster_id

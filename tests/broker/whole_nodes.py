@@ -1,0 +1,91 @@
+"""Whole nodes in this process: real disk, sockets and cores, shortened times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from raftmq.broker.config import BrokerConfig
+from raftmq.broker.node import Node
+from raftmq.broker.readiness import NotReady, Reason
+from raftmq.broker.request_error import RequestError
+
+WAIT_SECONDS = 30.0
+NOBODY = "127.0.0.1:1"
+"""A port where nothing listens."""
+
+
+def config(directory: Path, **settings: object) -> BrokerConfig:
+    usual = {"listen": "127.0.0.1:0", "peer_listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0", "writer_threads": 1}
+    usual |= {
+        "data_tick_seconds": 0.05,
+        "metadata_tick_seconds": 0.05,
+        "controller_seconds": 0.05,
+        "map_bytes": 1 << 28,
+    }
+    return BrokerConfig(data_dir=directory, **(usual | settings))
+
+
+class Nodes:
+    """Nodes by directory name; all are stopped at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._running: dict[Node, asyncio.Task[None]] = {}
+        self._addresses: dict[Path, dict[str, object]] = {}
+        """Where a node was when it stopped: it comes back there, else nobody would find it."""
+
+    def begin(self, name: str, **settings: object) -> Node:
+        """Start a node, without waiting until it serves."""
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        node = Node(config(directory, **(self._addresses.get(directory, {}) | settings)), "0.test")
+        self._running[node] = asyncio.ensure_future(node.start())
+        return node
+
+    async def serve(self, name: str, **settings: object) -> Node:
+        """Start a node and wait until it serves."""
+        node = self.begin(name, **settings)
+        await asyncio.wait_for(asyncio.shield(self._running[node]), WAIT_SECONDS)
+        return node
+
+    async def failure(self, node: Node) -> BaseException:
+        """What the node's start ended with."""
+        with pytest.raises(RequestError) as raised:
+            await asyncio.wait_for(self._running[node], WAIT_SECONDS)
+        return raised.value
+
+    async def stop(self, node: Node) -> None:
+        starting = self._running.pop(node)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RequestError):
+            await starting
+        if node.peer_address:
+            listened: dict[str, object] = {
+                "listen": node.client_address,
+                "peer_listen": node.peer_address,
+                "http_listen": node.http_address,
+            }
+            self._addresses[node.config.data_dir] = listened
+        await node.stop()
+
+    async def stop_all(self) -> None:
+        for node in list(self._running):
+            await self.stop(node)
+
+
+async def until(node: Node, *wanted: Reason) -> list[NotReady]:
+    """The node's reasons, once they are the wanted ones."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while [one.reason for one in node.not_ready_reasons()] != [*wanted]:  # noqa: ASYNC110 -- what shows from outside
+            await asyncio.sleep(0.02)
+    return node.not_ready_reasons()
+
+
+async def three_voters(node: Node) -> None:
+    """Until three nodes vote on metadata."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(node.metadata.core.membership.voters) < 3:
+            await asyncio.shield(node.metadata.wait_progress())

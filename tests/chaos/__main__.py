@@ -1,0 +1,92 @@
+"""``make chaos``: the long form. Runs with seeds one after the other until the time is over; ends with code 1 at the first finding."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.cluster import FAST, ChaosCluster, best_links
+from tests.chaos.faults import families
+from tests.chaos.machine import missing_for_namespaces, missing_for_shim, missing_for_volumes
+from tests.chaos.proxies import Proxies
+from tests.chaos.run import chaos_run
+
+RUN_SECONDS = 60.0
+"""Of faults in one run; then everything is healed and judged, and a new cluster begins."""
+
+
+def possible_families() -> tuple[list[str], list[str]]:
+    """What this machine lets us do, and a sentence for each thing that it does not."""
+    missing = {"disk": missing_for_shim(), "power": missing_for_volumes()}
+    said = [f"no faults of {family}: {why}" for family, why in missing.items() if why]
+    if why := missing_for_namespaces():
+        said.append(f"links through proxies: {why}")
+    return [family for family in families() if not missing.get(family)], said
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one once; without it seeds are drawn")
+    parser.add_argument("--minutes", type=float, default=10.0, help="begin new runs for so long (default: 10)")
+    parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="of faults in one run")
+    parser.add_argument("--families", default="", help=f"comma-separated, of {', '.join(families())}; default: all")
+    parser.add_argument("--default-timing", action="store_true", help="production's timers instead of fast ones")
+    parser.add_argument(
+        "--proxies", action="store_true", help="links through proxies, also where name spaces are permitted"
+    )
+    parser.add_argument("--keep", type=Path, help="directory for histories and schedules; a temporary one by default")
+    return parser.parse_args(arguments)
+
+
+async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, directory: Path) -> bool:
+    """Whether it was clean."""
+    async with ChaosCluster(
+        links=Proxies if options.proxies else best_links,
+        has_disk_orders=missing_for_shim() is None,
+        has_volumes=missing_for_volumes() is None,
+        settings=() if options.default_timing else FAST,
+    ) as cluster:
+        report = await chaos_run(cluster, seed, wanted, options.run_seconds, directory)
+        if report.findings:
+            for node_id in cluster.node_ids:
+                (directory / f"node-{node_id}.log").write_text(cluster.logs(node_id))
+    print(report.text(), flush=True)
+    return not report.findings
+
+
+def main(arguments: list[str]) -> int:
+    """Run; returns the exit code."""
+    options = parsed(arguments)
+    possible, said = possible_families()
+    print(*said, sep="\n", end="\n" if said else "", flush=True)
+    wanted = [name for name in options.families.split(",") if name] or possible
+    impossible = [name for name in wanted if name not in possible]
+    if impossible:
+        print(f"not possible here: {', '.join(impossible)}; there are {', '.join(possible)}", file=sys.stderr)
+        return 2
+    keep = options.keep or Path(tempfile.mkdtemp(prefix="raftmq-chaos-findings-"))
+    ends_at = time.monotonic() + options.minutes * 60
+    runs = 0
+    while options.seed is None or not runs:
+        seed = options.seed if options.seed is not None else secrets.randbelow(1 << 31)
+        print(f"seed {seed}: {', '.join(wanted)}", flush=True)
+        runs += 1
+        if not asyncio.run(one_run(seed, wanted, options, keep / f"seed-{seed}")):
+            return 1
+        if time.monotonic() > ends_at:
+            break
+    print(f"{runs} runs, nothing found; histories: {keep}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,43 @@
+"""Starts one broker in its place: program of the clusters in these tests, run in front of ``raftmq``.
+
+``python launch.py PLACES COMMAND... broker start --node-id N ...`` reads the place of node N from a JSON file, changes the command
+accordingly and becomes it, so that the process that was started is the broker. Must not import anything of ours: it runs before each start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+LISTEN = ("--listen", "--peer-listen", "--http-listen")
+
+
+def placed(command: list[str], place: dict[str, object]) -> list[str]:
+    """The command with its listen addresses and arguments as the place wants them."""
+    host = place["bind_host"]
+    changed = [
+        f"{host}:{word.rpartition(':')[2]}" if host and before in LISTEN else word
+        for before, word in zip(["", *command], command, strict=False)
+    ]
+    return [*place["enter"], *changed, *place["arguments"]]  # type: ignore[misc]  # lists of strings, from our own JSON
+
+
+def main() -> None:
+    """Become the broker."""
+    places_path, *command = sys.argv[1:]
+    node_id = command[command.index("--node-id") + 1]
+    place = json.loads(Path(places_path).read_bytes())[node_id]
+    os.environ.update(place["environment"])
+    if place["data_dir"]:  # on a volume; the cluster knows it by a link
+        data_dir = Path(command[command.index("--data-dir") + 1])
+        Path(place["data_dir"]).mkdir(exist_ok=True)
+        if not data_dir.is_symlink():
+            data_dir.symlink_to(place["data_dir"])
+    arguments = placed(command, place)
+    os.execvp(arguments[0], arguments)
+
+
+if __name__ == "__main__":
+    main()

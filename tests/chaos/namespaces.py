@@ -1,0 +1,155 @@
+"""Links in the kernel: a network name space for each broker, one bridge between them, neighbours by hand.
+
+A direction is cut by giving the target a hardware address at the source that nobody has: frames are sent and reach nobody, which is what a
+link does that died. No packet filter is needed (many kernels lack them), and the way back stays untouched. All of it is in name spaces that
+die with their last process, but for one interface here, over which the clients come, and which dies with its twin.
+
+Source: ip-neighbour(8), tc-tbf(8), network_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from tests.chaos.leash import Leash
+from tests.chaos.links import CLIENTS, Place
+from tests.chaos.machine import ToolError, run_tool
+
+NOBODY = "02:00:00:00:ff:ff"
+SLOW_KILOBITS = 400
+"""50 kB/s: heartbeats pass, a load of clients does not."""
+SUBNETS = 256
+_numbers = itertools.count()
+
+
+class Namespaces:
+    """`Links` of so many nodes, and where their brokers run. Needs root."""
+
+    first_port = 0
+
+    def __init__(self, nodes: int) -> None:
+        self._leashes: dict[int, Leash] = {}
+        self._switch: Leash | None = None
+        self._cut: set[tuple[int, int]] = set()
+        self._slow: set[int] = set()
+        try:
+            self._build(nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, nodes: int) -> None:
+        self._switch = Leash(("unshare", "--net"))
+        self._leashes = {node_id: Leash(("unshare", "--net")) for node_id in range(1, nodes + 1)}
+        self._in(self._switch, "link add name switch type bridge", "link set switch up")
+        self._interface = f"ch{os.getpid()}n{next(_numbers)}"  # 15 characters at most
+        subnet = self._free_subnet()
+        self._address = {node_id: f"198.18.{subnet}.{node_id or 254}" for node_id in range(nodes + 1)}
+        self._hardware = {node_id: f"02:00:00:00:{subnet:02x}:{node_id:02x}" for node_id in range(nodes + 1)}
+        for node_id in self._address:
+            self._plug_in(node_id)
+        for source, target in itertools.permutations(self._address, 2):
+            self._point(source, target, self._hardware[target])
+
+    def _plug_in(self, node_id: int) -> None:
+        owner = self._leashes[node_id].pid if node_id != CLIENTS else os.getpid()
+        name = self._name(node_id)
+        assert self._switch is not None
+        self._in(
+            self._switch,
+            f"link add port{node_id} type veth peer name {name} address {self._hardware[node_id]} netns {owner}",
+            f"link set port{node_id} master switch",
+            f"link set port{node_id} up",
+        )
+        self._ip(
+            node_id,
+            f"address add {self._address[node_id]}/24 dev {name}",
+            f"link set {name} up",
+            *(["link set lo up"] if node_id != CLIENTS else []),
+        )
+
+    def _free_subnet(self) -> int:
+        """Of 198.18.0.0/15, which is set aside for tests of networks (RFC 2544), one that no interface here has."""
+        taken = run_tool(["ip", "-4", "address"])
+        for attempt in range(SUBNETS):
+            subnet = (os.getpid() + attempt) % SUBNETS
+            if f" 198.18.{subnet}." not in taken:
+                return subnet
+        raise ToolError("every test network is taken")
+
+    def _name(self, node_id: int) -> str:
+        return "wire" if node_id != CLIENTS else self._interface
+
+    def _enter(self, leash: Leash) -> tuple[str, ...]:
+        return ("nsenter", f"--net=/proc/{leash.pid}/ns/net")
+
+    def _in(self, leash: Leash, *commands: str) -> None:
+        run_tool([*self._enter(leash), "ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+    def _ip(self, node_id: int, *commands: str) -> None:
+        prefix = self._enter(self._leashes[node_id]) if node_id != CLIENTS else ()
+        run_tool([*prefix, "ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+    def _point(self, source: int, target: int, hardware: str) -> None:
+        self._ip(
+            source,
+            f"neighbour replace {self._address[target]} lladdr {hardware} dev {self._name(source)} nud permanent",
+        )
+
+    def address(self, node_id: int) -> str:
+        """The node's host address."""
+        return self._address[node_id]
+
+    def net_of(self, node_id: int) -> str:
+        """The file that stands for the node's name space."""
+        return f"/proc/{self._leashes[node_id].pid if node_id != CLIENTS else 'self'}/ns/net"
+
+    def place(self, node_id: int) -> Place:
+        """See `Links`."""
+        return Place(
+            bind_host=self._address[node_id],
+            enter=self._enter(self._leashes[node_id]),
+            arguments=("--set", "allow_insecure_remote=true"),
+        )
+
+    def cut(self, source: int, target: int) -> None:
+        """See `Links`."""
+        self._point(source, target, NOBODY)
+        self._cut.add((source, target))
+
+    def restore(self, source: int, target: int) -> None:
+        """See `Links`."""
+        self._point(source, target, self._hardware[target])
+        self._cut.discard((source, target))
+
+    def slow(self, node_id: int) -> None:
+        """See `Links`."""
+        self._traffic_control(
+            node_id, "replace", "tbf", "rate", f"{SLOW_KILOBITS}kbit", "burst", "8kb", "latency", "400ms"
+        )
+        self._slow.add(node_id)
+
+    def hurry(self, node_id: int) -> None:
+        """See `Links`."""
+        if node_id in self._slow:
+            self._traffic_control(node_id, "delete")
+            self._slow.discard(node_id)
+
+    def _traffic_control(self, node_id: int, action: str, *discipline: str) -> None:
+        device = ("dev", self._name(node_id), "root")
+        run_tool([*self._enter(self._leashes[node_id]), "tc", "qdisc", action, *device, *discipline])
+
+    def heal(self) -> None:
+        """See `Links`."""
+        for source, target in sorted(self._cut):
+            self.restore(source, target)
+        for node_id in sorted(self._slow):
+            self.hurry(node_id)
+
+    def close(self) -> None:
+        """See `Links`."""
+        for leash in self._leashes.values():
+            leash.close()
+        if self._switch is not None:
+            self._switch.close()

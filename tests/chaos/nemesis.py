@@ -1,0 +1,166 @@
+"""`Nemesis`: a schedule of faults drawn from a seed, carried out on a cluster in a thread of its own.
+
+The schedule (which faults, for how long, with which generator for their choices) depends on nothing but seed and families; whom a fault hits
+may depend on who leads, and is logged. Bounded in count and time. Must leave the cluster healed, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raftmq.testing import LocalClusterError
+
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.condition import StoppedError, is_led, wait_until, what_is_not_whole
+from tests.chaos.faults import FAULTS, Fault, FaultError, Target
+
+STEPS_MAX = 10_000
+BACKGROUND_CHANCE = 0.35
+"""So often a light fault goes on while another one happens."""
+WAIT_CHANCE = 0.5
+"""So often the next fault waits until every partition is led again; else it hits a cluster that still recovers."""
+LED_SECONDS = 90.0
+WHOLE_SECONDS = 120.0
+GAP_SECONDS = (0.2, 1.5)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the schedule."""
+
+    name: str
+    seed: int
+    """Of the generator that the fault draws its choices from."""
+    hold_seconds: float
+    gap_seconds: float
+    background: str = ""
+    """A light fault that goes on meanwhile; empty: none."""
+    waits: bool = False
+    """Whether the cluster is let recover afterwards."""
+
+
+def schedule(seed: int, families: Sequence[str], count: int) -> list[Step]:
+    """The first `count` steps: every kind of fault once, in some order, then any."""
+    chance = random.Random(f"{seed} {' '.join(families)}")
+    kinds = [one for one in FAULTS.values() if one.family in families]
+    light = [one.name for one in kinds if one.is_light]
+    chosen = chance.sample(kinds, len(kinds)) + chance.choices(kinds, k=max(0, count - len(kinds)))
+    # A generator for each step: a longer schedule begins like a shorter one.
+    return [_step(one, light, random.Random(f"{seed} {at}")) for at, one in enumerate(chosen[:count])]
+
+
+def _step(one: Fault, light: Sequence[str], chance: random.Random) -> Step:
+    others = [name for name in light if name != one.name and FAULTS[name].family != one.family]
+    has_background = chance.random() < BACKGROUND_CHANCE and not one.needs_whole and bool(others)
+    return Step(
+        name=one.name,
+        seed=chance.randrange(1 << 32),
+        hold_seconds=round(chance.uniform(*one.hold_seconds), 2),
+        gap_seconds=round(chance.uniform(*GAP_SECONDS), 2),
+        background=chance.choice(others) if has_background else "",
+        waits=one.needs_whole or chance.random() < WAIT_CHANCE,
+    )
+
+
+@dataclass
+class Nemesis:
+    """Carries out a schedule. `findings` holds what brokers did that no fault explains; empty when all is well."""
+
+    cluster: ChaosCluster
+    topic: str
+    steps: Sequence[Step]
+    seconds: float
+    """After so long no new step begins."""
+    log_path: Path
+    findings: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    """Names of the faults that were carried out."""
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._began_at = time.monotonic()
+
+    def stop(self) -> None:
+        """Begin no further step; `run` returns after the present one."""
+        self._stop.set()
+
+    def note(self, event: str, **more: object) -> None:
+        """A line in the log of what was done, with its time since the beginning and on the machine's clock."""
+        now = time.monotonic()
+        line = {"seconds": round(now - self._began_at, 2), "time": time.monotonic_ns(), "event": event, **more}
+        with self.log_path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def run(self) -> None:
+        """Until the schedule or the time is over, or `stop`. Blocks. Heals the cluster at the end."""
+        self._began_at = time.monotonic()
+        try:
+            for step in self.steps[:STEPS_MAX]:
+                if self._stop.is_set() or time.monotonic() - self._began_at > self.seconds:
+                    break
+                self._carry_out(step)
+                self._supervise()
+                self._stop.wait(step.gap_seconds)
+        except StoppedError:
+            pass
+        except (FaultError, LocalClusterError) as error:
+            self._find(str(error))
+        finally:
+            self._heal()
+
+    def _carry_out(self, step: Step) -> None:
+        one = FAULTS[step.name]
+        if one.needs_whole and not self._wait_whole():
+            return
+        with ExitStack() as background:
+            if step.background:
+                self._enter(background, step.background, step.seed + 1)
+            with ExitStack() as main:
+                self._enter(main, step.name, step.seed)
+                self._stop.wait(step.hold_seconds)
+            self.note("undone", fault=step.name)
+        if step.background:
+            self.note("undone", fault=step.background)
+        self.done.append(step.name)
+        if one.needs_whole:
+            self._wait_whole()
+        elif step.waits and not wait_until(lambda: is_led(self.cluster, self.topic), LED_SECONDS, self._stop):
+            self._find(f"{LED_SECONDS:.0f} s after {step.name} was undone not every partition is led")
+
+    def _enter(self, stack: ExitStack, name: str, seed: int) -> None:
+        self.note("begins", fault=name)
+        said = stack.enter_context(FAULTS[name].act(Target(self.cluster, self.topic, random.Random(seed), self._stop)))
+        self.note("holds", fault=name, what=said)
+
+    def _wait_whole(self) -> bool:
+        if wait_until(lambda: not what_is_not_whole(self.cluster, self.topic), WHOLE_SECONDS, self._stop):
+            return True
+        self._find(f"not whole within {WHOLE_SECONDS:.0f} s: {what_is_not_whole(self.cluster, self.topic)}")
+        return False
+
+    def _supervise(self) -> None:
+        """Between faults every broker must run: one that does not has ended by itself."""
+        for node_id in self.cluster.node_ids:
+            if not self.cluster.is_running(node_id):
+                tail = "\n".join(self.cluster.logs(node_id).splitlines()[-5:])
+                self._find(f"broker {node_id} ended by itself:\n{tail}")
+                self.cluster.restart(node_id, wait=False)
+
+    def _heal(self) -> None:
+        self.cluster.links.heal()
+        for node_id in self.cluster.node_ids:
+            if self.cluster.has_disk_orders:
+                self.cluster.disk(node_id).work()
+        self._supervise()
+        self.note("healed")
+
+    def _find(self, text: str) -> None:
+        self.note("finding", text=text)
+        self.findings.append(text)

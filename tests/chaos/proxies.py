@@ -1,0 +1,206 @@
+"""Links without rights: a proxy in front of each broker, in a thread of ours, that knows the direction of every byte.
+
+Brokers listen on 127.0.1.N and announce 127.0.2.N, where the proxy is. It reads the HELLO of a peer's connection to learn who sends.
+Second best to name spaces: the kernel acknowledges what the proxy holds back, so no connection times out, and a killed broker's port does
+not refuse (its followers elect after their timeout instead of at once).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+from raftmq.broker.peer_codec import FRAME_HEADER
+from raftmq.broker.peer_transport import Hello
+
+from tests.chaos.links import CLIENTS, Place
+
+CHUNK_BYTES = 16 * 1024
+SLOW_BYTES_PER_SECOND = 50_000
+"""Heartbeats pass, a load of clients does not."""
+PORTS_PER_NODE = 3
+PORT_STEP = 10
+"""How `LocalCluster` numbers ports: clients, peers, HTTP, then the next node ten higher."""
+PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to outgoing connections: brokers get them again at each restart."""
+FIRST_PORTS_TRIED = 100
+START_SECONDS = 10.0
+
+
+class Proxies:
+    """`Links` of so many nodes. Needs no rights."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self.first_port = _free_ports(nodes)
+        self._gates: defaultdict[tuple[int, int], asyncio.Event] = defaultdict(_open_gate)
+        self._slow: set[int] = set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._servers: list[asyncio.Server] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-proxies", daemon=True)
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _listen(self) -> None:
+        for node_id in range(1, self._nodes + 1):
+            for which in range(PORTS_PER_NODE):
+                port = self.first_port + PORT_STEP * (node_id - 1) + which
+                self._servers.append(
+                    await asyncio.start_server(
+                        self._handler(node_id, port, is_peers=which == 1), f"127.0.2.{node_id}", port
+                    )
+                )
+
+    def _handler(
+        self, node_id: int, port: int, *, is_peers: bool
+    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._connections.add(task)
+            try:
+                await self._carry(node_id, port, reader, writer, is_peers=is_peers)
+            except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, msgspec.DecodeError):
+                pass  # either end went away, which the other end is told by closing
+            finally:
+                self._connections.discard(task)
+                writer.transport.abort()
+
+        return serve
+
+    async def _carry(
+        self,
+        node_id: int,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_peers: bool,
+    ) -> None:
+        origin, first = CLIENTS, b""
+        if is_peers:
+            header = await reader.readexactly(FRAME_HEADER.size)
+            hello = await reader.readexactly(FRAME_HEADER.unpack(header)[0])
+            origin, first = msgspec.msgpack.decode(hello, type=Hello).node_id, header + hello
+        await self._gates[origin, node_id].wait()
+        to_broker, broker_writer = await asyncio.open_connection(f"127.0.1.{node_id}", port)
+        broker_writer.write(first)
+        pumps = (
+            asyncio.ensure_future(self._pump(reader, broker_writer, origin, node_id)),
+            asyncio.ensure_future(self._pump(to_broker, writer, node_id, origin)),
+        )
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            broker_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: int, target: int) -> None:
+        gate = self._gates[source, target]
+        while True:
+            chunk = await reader.read(CHUNK_BYTES)
+            if source in self._slow:
+                await asyncio.sleep(len(chunk) / SLOW_BYTES_PER_SECOND)
+            await gate.wait()  # also before an end is passed on: who is cut off does not hear of it
+            if not chunk:
+                return
+            writer.write(chunk)
+            await writer.drain()
+
+    def place(self, node_id: int) -> Place:
+        """See `Links`."""
+        return Place(bind_host=f"127.0.1.{node_id}", arguments=("--advertise", f"127.0.2.{node_id}"))
+
+    def _do(self, action: Callable[[], object]) -> None:
+        """Run it in the proxies' thread and wait until it is done."""
+
+        async def act() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(START_SECONDS)
+
+    def cut(self, source: int, target: int) -> None:
+        """See `Links`."""
+        self._do(lambda: self._gates[source, target].clear())
+
+    def restore(self, source: int, target: int) -> None:
+        """See `Links`."""
+        self._do(lambda: self._gates[source, target].set())
+
+    def slow(self, node_id: int) -> None:
+        """See `Links`."""
+        self._do(lambda: self._slow.add(node_id))
+
+    def hurry(self, node_id: int) -> None:
+        """See `Links`."""
+        self._do(lambda: self._slow.discard(node_id))
+
+    def heal(self) -> None:
+        """See `Links`."""
+
+        def open_all() -> None:
+            self._slow.clear()
+            for gate in self._gates.values():
+                gate.set()
+
+        self._do(open_all)
+
+    def close(self) -> None:
+        """See `Links`."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(START_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_SECONDS)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        tasks = tuple(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _open_gate() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate
+
+
+def _free_ports(nodes: int) -> int:
+    """A first port such that every port of every node is free, on the addresses of the brokers and of the proxies."""
+    span = PORT_STEP * nodes
+    for attempt in range(FIRST_PORTS_TRIED):
+        first = PORTS.start + (os.getpid() * 100 + attempt * span) % (len(PORTS) - span)
+        if all(
+            _is_free(host, first + PORT_STEP * (node_id - 1) + which)
+            for node_id in range(1, nodes + 1)
+            for which in range(PORTS_PER_NODE)
+            for host in ("127.0.0.1", f"127.0.1.{node_id}", f"127.0.2.{node_id}")
+        ):
+            return first
+    raise OSError("no free ports for the proxies")
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        with socket.create_server((host, port)):
+            return True
+    except OSError:
+        return False

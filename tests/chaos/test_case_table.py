@@ -1,0 +1,51 @@
+"""`cases.md` names tests that exist, and every test of `test_cases.py` is in it."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("cases.md")
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+WITHOUT_TEST = ("with consumer groups", "there are no transactions")
+
+
+def rows(text: str) -> list[str]:
+    """The lines of the table below its head."""
+    return [line for line in text.splitlines() if line.startswith("|")][2:]
+
+
+def named_tests(path: Path) -> set[str]:
+    if not path.is_file():
+        return set()
+    tree = ast.parse(path.read_text())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+def problems_of(text: str) -> list[str]:
+    """Rows without a test, and tests that do not exist."""
+    problems = []
+    for row in rows(text):
+        named = NAMED.findall(row)
+        if not named and not row.rstrip("| ").endswith(WITHOUT_TEST):
+            problems.append(f"no test: {row}")
+        problems += [f"{path}::{name}" for path, name in named if name not in named_tests(ROOT / path)]
+    return problems
+
+
+def test_every_case_has_a_test_that_exists() -> None:
+    assert len(rows(TABLE.read_text())) > 25
+    assert problems_of(TABLE.read_text()) == []
+
+
+def test_every_test_of_a_case_is_in_the_table() -> None:
+    named = {name for path, name in NAMED.findall(TABLE.read_text()) if path == "tests/chaos/test_cases.py"}
+    assert named_tests(Path(__file__).with_name("test_cases.py")) == named
+
+
+def test_a_row_without_a_test_and_a_test_that_is_gone_are_found() -> None:
+    text = (
+        "| class | who | test |\n|---|---|---|\n| a | b | nothing |\n| c | d | `tests/chaos/test_cases.py::test_gone` |"
+    )
+    assert problems_of(text) == ["no test: | a | b | nothing |", "tests/chaos/test_cases.py::test_gone"]

@@ -1,0 +1,471 @@
+"""The cases at which other systems failed: each test is named after the fact it proves, and says who failed at it and how.
+
+`cases.md` is the table of all of them, with those that other tests cover already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+from raftmq import Admin, Consumer, Producer, TopicPartition
+from raftmq.errors import DeliveryExpiredError, DeliveryTimeoutError, RaftMQError
+
+from sim.history.checker import judge_files
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.condition import busiest_leader, is_led, wait_until, what_is_not_whole
+from tests.chaos.damage import flip_bytes, replica_files, truncate
+from tests.chaos.links import CLIENTS, partition
+from tests.chaos.machine import missing_for_shim, missing_for_volumes
+from tests.chaos.run import Trial
+from tests.chaos.workload import Workload
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+LONGER_THAN_ELECTIONS_SECONDS = 5.0
+"""With the clusters' fast timers an election begins 1.6 to 3.2 s after the last beat."""
+WAIT_SECONDS = 90.0
+RECORDS = 100
+
+needs_volumes = pytest.mark.skipif(
+    missing_for_volumes() is not None,
+    reason=f"{missing_for_volumes()}; the model with crashes in tests/storage/ drops unsynchronised writes instead",
+)
+needs_shim = pytest.mark.skipif(
+    missing_for_shim() is not None,
+    reason=f"{missing_for_shim()}; tests/e2e/test_failures.py makes a commit fail by a limit of file sizes instead",
+)
+
+
+async def eventually(condition: Callable[[], bool], what: str) -> None:
+    assert await asyncio.to_thread(wait_until, condition, WAIT_SECONDS), f"not within {WAIT_SECONDS:.0f} s: {what}"
+
+
+async def whole(cluster: ChaosCluster, topic: str) -> None:
+    await eventually(lambda: not what_is_not_whole(cluster, topic), "the cluster is whole")
+
+
+async def progress(trial: Trial, records: int = RECORDS) -> None:
+    assert await trial.workload.wait_progress(records, WAIT_SECONDS), "the clients do not get on"
+
+
+# ----------------------------------------------------------------------------------------------------------------- power
+
+
+@needs_volumes
+async def test_power_loss_of_every_machine_at_once_loses_nothing_acknowledged(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """NATS JetStream 2.12.1 lost 14 % of the acknowledged records: it acknowledged from the page cache and flushed every two minutes.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7564.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        await asyncio.to_thread(cluster.lose_power, *cluster.node_ids)
+        await asyncio.to_thread(cluster.restart_all)
+        await progress(trial)
+    trial.demand_clean()
+
+
+@needs_volumes
+@needs_shim
+async def test_the_same_power_loss_is_found_to_lose_records_when_fsync_does_nothing(tmp_path: Path) -> None:
+    """The control: were records acknowledged before they are on disk, as in nats-server #7564, the tests here would say so."""
+    topic, history = "control", tmp_path / "history.jsonl"
+    async with ChaosCluster(has_disk_orders=True, has_volumes=True) as own:
+        async with Admin(bootstrap_servers=own.bootstrap_servers) as admin:
+            await admin.create_topic(topic, partitions=3, replication_factor=3)
+        async with Workload(own.bootstrap_servers, topic, 3, history, seed=0) as workload:
+            assert await workload.wait_progress(RECORDS, WAIT_SECONDS)
+            for node_id in own.node_ids:
+                own.disk(node_id).swallow_syncs()
+            assert await workload.wait_progress(RECORDS, WAIT_SECONDS)
+            await workload.stop(WAIT_SECONDS)
+            await asyncio.to_thread(own.lose_power, *own.node_ids)
+            for node_id in own.node_ids:
+                own.disk(node_id).work()
+            await asyncio.to_thread(own.restart_all)
+            await eventually(lambda: is_led(own, topic), "every partition is led")
+            await workload.read_back(WAIT_SECONDS)
+    verdict = judge_files([history], is_describe_stale_allowed=True)
+    assert verdict.is_read_to_the_end
+    lost = verdict.counts.get("never_read", 0) + verdict.counts.get("lost_write", 0)
+    assert lost > RECORDS // 2, verdict.report()
+
+
+@needs_volumes
+async def test_power_loss_of_one_machine_while_another_is_frozen_splits_nothing(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """NATS JetStream 2.12.1: one machine's power loss and well-timed pauses left replicas that disagreed for good.
+
+    As reported: two are paused in turn, so that the one that forgot is in the first majority afterwards.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7567.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        leader = busiest_leader(cluster, trial.topic)
+        victim, slept = (node_id for node_id in cluster.node_ids if node_id != leader)
+        cluster.pause(slept)
+        await progress(trial)  # only the leader and the victim have these
+        await asyncio.to_thread(cluster.lose_power, victim)
+        cluster.pause(leader)
+        cluster.resume(slept)
+        cluster.restart(victim, wait=False)
+        await eventually(lambda: is_led(cluster, trial.topic), "the two others lead")
+        await progress(trial)
+        cluster.resume(leader)
+    trial.demand_clean()
+
+
+@needs_shim
+async def test_a_failed_fsync_is_not_tried_again(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """PostgreSQL repeated a failed fsync and believed the second answer, although the kernel had dropped the pages («fsyncgate», 2018).
+
+    Here the process ends. The disk works again at once, so that a repetition would succeed.
+
+    Source: Rebello and others, «Can Applications Recover from fsync Failures?», USENIX ATC 2020.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        victim = busiest_leader(cluster, trial.topic)
+        disk = cluster.disk(victim)
+        failed = disk.counts()[3]
+        disk.fail_syncs()
+        await eventually(lambda: disk.counts()[3] > failed, "an fsync failed")
+        disk.work()
+        await eventually(lambda: not cluster.is_running(victim), "the broker ended")
+        assert "CommitFailedError" in cluster.logs(victim)
+        await progress(trial)
+        cluster.restart(victim, wait=False)
+    trial.demand_clean()
+
+
+@needs_shim
+async def test_a_leader_whose_disk_hangs_gives_way(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """A node that answers heartbeats while its disk does nothing keeps its leadership, and everybody waits: gray failure.
+
+    Source: Huang and others, «Gray Failure: The Achilles' Heel of Cloud-Scale Systems», HotOS 2017.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        victim = busiest_leader(cluster, trial.topic)
+        cluster.disk(victim).hang()
+        try:
+            await eventually(
+                lambda: victim not in cluster.leaders(trial.topic).values() and is_led(cluster, trial.topic),
+                "others lead",
+            )
+            await progress(trial)
+        finally:
+            cluster.disk(victim).work()
+    trial.demand_clean()
+
+
+# ---------------------------------------------------------------------------------------------------------------- damage
+
+
+async def test_truncated_and_flipped_files_of_a_minority_cost_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """NATS JetStream 2.12.1: truncated or flipped block files of a minority lost up to half of the acknowledged records, even with fsync
+    always, because damaged nodes could lead.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7549.
+    """
+    chance = random.Random(7549)
+    async with Trial(cluster, tmp_path) as trial:
+        await whole(cluster, trial.topic)
+        victim = busiest_leader(cluster, trial.topic)
+        cluster.kill(victim)
+        first, second, *_ = sorted(replica_files(cluster.data_dir(victim)), key=lambda path: -path.stat().st_size)
+        truncate(first, chance)
+        flip_bytes(second, chance, second.stat().st_size // 500)
+        await asyncio.to_thread(started_in_the_end, cluster, victim)
+        await whole(cluster, trial.topic)
+        survivor = next(node_id for node_id in cluster.node_ids if node_id != victim)
+        cluster.kill(survivor)  # from now on nothing works without what was rebuilt
+        await progress(trial)
+        cluster.restart(survivor, wait=False)
+    trial.demand_clean()
+
+
+def started_in_the_end(cluster: ChaosCluster, node_id: int) -> None:
+    """A damaged page may kill the process that reads it, but not for ever."""
+    for _ in range(4):
+        cluster.restart(node_id, wait=False)
+        try:
+            cluster.wait_ready(node_id)
+        except Exception:  # noqa: BLE001 -- it is looked at again in the last turn
+            continue
+        return
+    cluster.wait_ready(node_id)
+
+
+# ----------------------------------------------------------------------------------------------------------------- links
+
+
+async def test_a_leader_alone_acknowledges_nothing_and_its_successors_lose_nothing(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Kafka 0.8 shrank the set of replicas in sync to the leader alone, acknowledged, and then let another one lead without those records.
+
+    Source: Kingsbury, «Call me maybe: Kafka» (2013); KIP-966 on the last replica standing.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        leader = busiest_leader(cluster, trial.topic)
+        others = [node_id for node_id in cluster.node_ids if node_id != leader]
+        partitions = [n for n, node in cluster.leaders(trial.topic).items() if node == leader]
+        async with Producer(bootstrap_servers=cluster.address(leader), delivery_timeout_ms=2_000) as producer:
+            for node_id in others:
+                cluster.kill(node_id)
+            for n in partitions:
+                with pytest.raises((DeliveryTimeoutError, DeliveryExpiredError)):
+                    await producer.send_and_wait(trial.topic, b"alone-%d" % n, partition=n)
+        cluster.kill(leader)
+        for node_id in others:
+            cluster.restart(node_id, wait=False)
+        await progress(trial)
+        await eventually(lambda: is_led(cluster, trial.topic), "the two others lead everything")
+        cluster.restart(leader, wait=False)
+    trial.demand_clean()  # «never_sent» would be one of the records that nobody acknowledged
+
+
+async def test_a_partition_with_clients_on_both_sides_loses_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """RabbitMQ's mirrored queues accepted writes on both sides of a partition and threw one side away: about a third of what was
+    acknowledged.
+
+    Source: Kingsbury, «Call me maybe: RabbitMQ» (2014).
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        leader = busiest_leader(cluster, trial.topic)
+        others = [node_id for node_id in cluster.node_ids if node_id != leader]
+        partition(cluster.links, [leader], others)  # clients still reach all three
+        cluster.pause(leader)  # so that the others are asked who leads
+        await eventually(
+            lambda: leader not in cluster.leaders(trial.topic).values() and is_led(cluster, trial.topic), "others lead"
+        )
+        cluster.resume(leader)
+        await progress(trial)
+        cluster.links.heal()
+    trial.demand_clean()
+
+
+async def test_a_follower_that_was_cut_off_comes_back_without_disturbing_its_leader(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Redpanda: a follower that was cut off raised its term meanwhile, and its return made a healthy leader step down.
+
+    Source: Redpanda's post on availability under faults; Ongaro's thesis 9.6 (pre-vote).
+    """
+    async with Trial(cluster, tmp_path, partitions=1) as trial:
+        await whole(cluster, trial.topic)
+        leader = busiest_leader(cluster, trial.topic)
+        follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
+        before = cluster.leader_epochs(trial.topic)
+        partition(cluster.links, [follower], [node_id for node_id in cluster.node_ids if node_id != follower])
+        await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
+        cluster.links.heal()
+        await whole(cluster, trial.topic)
+        await progress(trial)
+        assert cluster.leader_epochs(trial.topic) == before
+    trial.demand_clean()
+
+
+@pytest.mark.parametrize("is_leader_the_source", [True, False])
+async def test_one_dead_direction_causes_at_most_one_election_and_work_goes_on(
+    cluster: ChaosCluster, tmp_path: Path, is_leader_the_source: bool
+) -> None:
+    """A switch that forwarded some directions and not others kept an etcd cluster in elections, and with it a control plane down for hours.
+
+    Source: Cloudflare, «A Byzantine failure in the real world» (2020).
+    """
+    async with Trial(cluster, tmp_path, partitions=1) as trial:
+        await whole(cluster, trial.topic)
+        leader = busiest_leader(cluster, trial.topic)
+        follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
+        before = cluster.leader_epochs(trial.topic)
+        cluster.links.cut(*((leader, follower) if is_leader_the_source else (follower, leader)))
+        await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
+        await progress(trial)
+        cluster.links.heal()
+        await whole(cluster, trial.topic)
+        after = cluster.leader_epochs(trial.topic)
+        assert all(after[group] - before[group] <= 1 for group in before), (before, after)
+    trial.demand_clean()
+
+
+async def test_answers_that_are_lost_with_their_leader_make_no_duplicates(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Redpanda 21.10.1 wrote records of idempotent producers twice when a request was repeated to a new leader.
+
+    The answers of a leader are lost, then it is killed, so that everything under way is repeated to its successors; then one whose state
+    of producers came by snapshot is among them.
+
+    Source: Jepsen, Redpanda 21.10.1 (2022); redpanda #3039.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        for _ in range(2):
+            await whole(cluster, trial.topic)
+            leader = busiest_leader(cluster, trial.topic)
+            cluster.links.cut(leader, CLIENTS)
+            await asyncio.sleep(0.5)
+            cluster.kill(leader)
+            cluster.links.heal()
+            await progress(trial)
+            await asyncio.to_thread(cluster.wipe, leader)  # it comes back with snapshots of the producers' state
+            cluster.restart(leader, wait=False)
+    trial.demand_clean()
+
+
+async def test_a_send_that_failed_for_certain_is_never_read(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """Redpanda 21.10.1 showed consumers records whose sends it had reported as failed (aborted reads), and Bufstream 0.1.0 lost others.
+
+    Source: Jepsen, Redpanda 21.10.1 (2022), redpanda #3036; Jepsen, Bufstream 0.1.0 (2024).
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        leader = busiest_leader(cluster, trial.topic)
+        alone = next(node_id for node_id in cluster.node_ids if node_id != leader)
+        dead = [node_id for node_id in cluster.node_ids if node_id != alone]
+        for node_id in dead:
+            cluster.kill(node_id)
+        await asyncio.sleep(3.0)  # twice the patience of the impatient writer
+        for node_id in dead:
+            cluster.restart(node_id, wait=False)
+        await progress(trial)
+        assert trial.workload.failed.get("DeliveryExpiredError"), "nothing failed for certain"
+    trial.demand_clean()
+
+
+# ------------------------------------------------------------------------------------------------------------- processes
+
+
+async def test_ends_and_positions_never_read_as_zero_or_go_back_while_leaders_change(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Bufstream 0.1.0 answered offset 0 for partitions with records, so that consumers began again or lost their place; Redpanda 21.10.1
+    gave inconsistent offsets after leaders changed.
+
+    Source: Jepsen, Bufstream 0.1.0 (2024); Jepsen, Redpanda 21.10.1 (2022), redpanda #3003.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        targets = [TopicPartition(trial.topic, n) for n in range(trial.partitions)]
+        watching = asyncio.create_task(watch_ends(cluster.bootstrap_servers, targets))
+        victim = busiest_leader(cluster, trial.topic)
+        cluster.kill(victim)
+        await progress(trial)
+        await asyncio.to_thread(cluster.restart, victim)
+        await progress(trial)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+    trial.demand_clean()
+
+
+async def watch_ends(servers: str, targets: list[TopicPartition]) -> None:
+    """Until cancelled. Raises AssertionError for an end before one that was told already."""
+    ends = dict.fromkeys(targets, 0)
+    answers = 0
+    try:
+        while True:
+            async with Consumer(bootstrap_servers=servers) as consumer:
+                try:
+                    while True:
+                        told = await consumer.end_offsets(targets)
+                        for target, end in told.items():
+                            assert end >= ends[target], f"the end of {target} went from {ends[target]} to {end}"
+                        ends, answers = told, answers + 1
+                        await asyncio.sleep(0.05)
+                except RaftMQError:
+                    await asyncio.sleep(0.1)
+    finally:
+        assert answers > 10
+        assert all(ends.values())
+
+
+async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """etcd 3.5 wrote its applied index apart from what was applied, so that a kill at the wrong moment made replicas differ for good.
+
+    Source: etcd's post-mortem on data inconsistency in v3.5 (2022); etcd #13766.
+    """
+    async with Trial(cluster, tmp_path, keeps_topic=True) as trial:
+        for node_id in cluster.node_ids:
+            for moment in (1.1, 0.0):
+                cluster.kill(node_id)
+                cluster.restart(node_id, wait=False)
+                await asyncio.sleep(moment)
+            await eventually(lambda: is_led(cluster, trial.topic), "led again")
+    trial.demand_clean()
+    await asyncio.to_thread(cluster.stop_all)
+    try:
+        compared = compare_logs(cluster)
+    finally:
+        await asyncio.to_thread(cluster.restart_all)
+    assert compared > RECORDS
+
+
+def rows_of(path: Path) -> dict[bytes, bytes]:
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
+        database = environment.open_db(b"log", create=False)
+        with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
+            return {bytes(key): bytes(value) for key, value in cursor}
+
+
+def compare_logs(cluster: ChaosCluster) -> int:
+    """Rows that replicas of one group have in common must be equal; returns how many were compared. Brokers must not run."""
+    groups: dict[str, list[dict[bytes, bytes]]] = {}
+    for node_id in cluster.node_ids:
+        for path in replica_files(cluster.data_dir(node_id)):
+            groups.setdefault(path.name.split("-")[0], []).append(rows_of(path))
+    compared = 0
+    for replicas in groups.values():
+        for one, other in itertools.pairwise(replicas):
+            common = one.keys() & other.keys()
+            assert {key for key in common if one[key] != other[key]} == set()
+            compared += len(common)
+    return compared
+
+
+async def test_clients_of_a_healthy_cluster_get_everything_and_never_stick(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Bufstream 0.1.0 lost acknowledged records and left producers and consumers stuck in clusters in which nothing had failed.
+
+    Source: Jepsen, Bufstream 0.1.0 (2024).
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        ends_at = time.monotonic() + 3
+        while time.monotonic() < ends_at:
+            await progress(trial)
+    assert "DeliveryTimeoutError" not in trial.workload.failed
+    trial.demand_clean()
+
+
+async def test_a_replica_is_replaced_while_another_is_cut_off_and_killed(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """NATS JetStream 2.12.1 lost acknowledged records, or whole streams, when membership changed among partitions and kills.
+
+    A replica is replaced (its disk is new) while another node is cut off and killed.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7545.
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        await whole(cluster, trial.topic)
+        replaced, cut_off, _ = cluster.node_ids
+        cluster.kill(replaced)
+        await asyncio.to_thread(cluster.wipe, replaced)
+        cluster.restart(replaced, wait=False)
+        await asyncio.sleep(1.5)  # somewhere in the middle of it
+        partition(cluster.links, [cut_off], [node_id for node_id in cluster.node_ids if node_id != cut_off])
+        await asyncio.sleep(1.0)
+        cluster.kill(cut_off)
+        cluster.links.heal()
+        cluster.restart(cut_off, wait=False)
+        await progress(trial)
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            assert trial.topic in [topic.name for topic in await admin.list_topics()]
+    trial.demand_clean()

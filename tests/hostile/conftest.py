@@ -1,0 +1,122 @@
+"""One broker process for all attacks: it must outlive every one of them, with the same pid."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from raftmq import sync
+from raftmq.broker.limits import MIB, Limits
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+from raftmq.testing import LocalCluster
+
+from tests.hostile.attackers import many_descriptors, peak_bytes, reset_peak, resident_bytes
+from tests.hostile.neighbour import Neighbour
+from tests.hostile.samples import append_request, opaque_batch
+
+MARGIN_BYTES = 64 * MIB
+"""Beyond a budget: what allocators round up and keep in pieces, and the neighbour's own work."""
+LONG_SECONDS = 5.0
+"""An attack in which others must get on, not only after it."""
+LOG_BYTES_MAX = MIB // 4
+"""Of log for one attack."""
+LIMITS = Limits()
+
+
+@dataclass
+class Victim:
+    """The broker under attack."""
+
+    cluster: LocalCluster
+    pid: int
+    topic_id: int
+    """Of the topic that attackers may write to; it holds 8 MiB."""
+    neighbour_topic_id: int
+    """Of the one they may not: a mutation that comes upon it is left out."""
+    cluster_id: str
+    resident_at_first: int
+    """Its memory before any attack."""
+
+    @property
+    def client_address(self) -> str:
+        return self.cluster.address(1)
+
+    @property
+    def http_address(self) -> str:
+        return self.cluster.http_address(1)
+
+    @property
+    def peer_address(self) -> str:
+        with grpc.insecure_channel(self.client_address) as channel:
+            answer = pb_grpc.AdminStub(channel).DescribeCluster(pb.DescribeClusterRequest(), timeout=10)
+        return str(answer.nodes[0].node.peer_address)
+
+
+@pytest.fixture(scope="session")
+def victim() -> Iterator[Victim]:
+    with many_descriptors(), LocalCluster(brokers=1) as cluster:
+        with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            for name in ("neighbours", "attacked"):
+                admin.create_topic(name, partitions=1)
+        with grpc.insecure_channel(cluster.address(1)) as channel:
+            stub = pb_grpc.AdminStub(channel)
+            neighbours = stub.DescribeTopic(pb.DescribeTopicRequest(name="neighbours"), timeout=10).topic
+            topic = stub.DescribeTopic(pb.DescribeTopicRequest(name="attacked"), timeout=10).topic
+            cluster_id = stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=10).cluster_id
+            for _ in range(8):
+                request = append_request(topic.topic_id, opaque_batch(body=bytes(MIB - 64)))
+                answer = pb_grpc.QueueStub(channel).Append(request, timeout=10)
+                assert not answer.partitions[0].HasField("error"), answer
+        pid = cluster.pid(1)
+        yield Victim(cluster, pid, topic.topic_id, neighbours.topic_id, cluster_id, resident_bytes(pid))
+
+
+Siege = Callable[[str, int], AbstractAsyncContextManager[Neighbour]]
+
+
+@pytest.fixture
+def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Siege:
+    """`async with siege(name, budget)`: a neighbour works beside the block's attack; afterwards the broker is the same
+    process, serves, and has at no time taken more than the named budget and the margin beyond what it had before."""
+
+    @contextlib.asynccontextmanager
+    async def besieged(budget: str, budget_bytes: int) -> AsyncIterator[Neighbour]:
+        log_before = len(victim.cluster.logs(1))
+        async with Neighbour(victim.cluster.bootstrap_servers, "neighbours") as neighbour:
+            await neighbour.settled()
+            reset_peak(victim.pid)
+            before = resident_bytes(victim.pid)
+            began_at, acknowledged = time.monotonic(), len(neighbour.acknowledged_seconds)
+            yield neighbour
+            if time.monotonic() - began_at > LONG_SECONDS:
+                assert len(neighbour.acknowledged_seconds) > acknowledged, (
+                    "nothing was written while the attack went on"
+                )
+        peak, after = peak_bytes(victim.pid), resident_bytes(victim.pid)
+        bound = before + budget_bytes + MARGIN_BYTES
+        record_property("peak_mib", peak // MIB)
+        record_property("bound_mib", bound // MIB)
+        print(
+            f"{before // MIB} MiB before, {peak // MIB} at most (allowed: {bound // MIB}), {after // MIB} after; {neighbour}"
+        )
+        log = victim.cluster.logs(1)[log_before:]
+        failure_at = log.find("Traceback")
+        assert failure_at < 0, log[max(0, failure_at - 500) : failure_at + 3000]
+        assert len(log) < LOG_BYTES_MAX, "whoever attacks must not fill the log"
+        assert victim.cluster.pid(1) == victim.pid
+        assert victim.cluster.is_running(1)
+        assert peak < bound, f"the broker took {peak // MIB} MiB, more than {bound // MIB} MiB ({budget})"
+
+    return besieged
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What adds up what the others did comes after them, in random order too."""
+    items.sort(key=lambda item: item.path.name == "test_totals.py")  # stable

@@ -1,0 +1,47 @@
+"""A node as its transport sees it, for connections that no broker is behind."""
+
+from __future__ import annotations
+
+from raftmq.broker import peer_codec as codec
+from raftmq.broker.peer_codec import FrameType
+from raftmq.broker.peer_transport import Channel, Hello
+from raftmq.types import NodeId
+
+
+class Peer:
+    """A node that decodes all it is sent, and believes the cluster `c` only."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+
+    def hello(self, target: NodeId, channel: Channel) -> Hello:
+        return Hello(codec.WIRE_VERSION, "c", 1, "uuid-1", target, int(channel))
+
+    def refusal(self, hello: Hello) -> str | None:
+        return None if hello.cluster_id == "c" else "another cluster"
+
+    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
+        self.frames += 1
+        decode = {
+            FrameType.MESSAGE: codec.decode_message,
+            FrameType.BEATS: codec.decode_beats,
+            FrameType.BEAT_ECHOES: codec.decode_beats,
+            FrameType.LEADERSHIP: codec.decode_leadership,
+            FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
+            FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,
+            FrameType.SNAPSHOT_END: codec.decode_snapshot_end,
+        }.get(frame_type)
+        if decode is not None:
+            decode(body)
+
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """Nothing waits for it."""
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """Nobody misses it."""
+
+    def on_peer_refused(self, node_id: NodeId) -> None:
+        """Nobody draws conclusions."""
+
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """Nothing was kept."""

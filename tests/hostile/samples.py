@@ -1,0 +1,156 @@
+"""Valid messages of every kind: what hostile ones are made from."""
+
+from __future__ import annotations
+
+import msgspec
+from raftmq.batch_header import CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD, seal
+from raftmq.broker import peer_codec as codec
+from raftmq.broker.peer_codec import WIRE_VERSION, Beats, FrameType, Parts, frame
+from raftmq.broker.peer_transport import Channel
+from raftmq.client.batch_codec import encode_body
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry, EntryKind, LogPosition
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    SnapshotMeta,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+CODEC_NUMBERS = (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD, CODEC_SNAPPY)
+
+
+def joined(parts: Parts) -> bytes:
+    return b"".join(bytes(part) for part in parts)
+
+
+def opaque_batch(
+    count: int = 1, *, producer: int = 0, epoch: int = 0, sequence: int = 0, body: bytes = b"opaque"
+) -> bytes:
+    """A batch as brokers see it."""
+    return seal(
+        body,
+        record_count=count,
+        raw_body_bytes=len(body),
+        base_timestamp_ms=1,
+        max_timestamp_ms=2,
+        producer_id=producer,
+        producer_epoch=epoch,
+        first_sequence=sequence,
+    )
+
+
+def record_bodies() -> list[tuple[int, int, bytes]]:
+    """(codec, record count, uncompressed body) of batches of every shape."""
+    bodies = []
+    for number in CODEC_NUMBERS:
+        for values, keys, times, headers in (
+            ([b"value-%d" % i for i in range(20)], None, 7, None),
+            ([None, b"x", b"", b"y" * 300], [b"k", None, b"", b"k"], [5, 6, 7, 2**40], None),
+            ([b"h"] * 3, [b"k"] * 3, [1, 2, 3], [(("name", b"v"), ("n2", None)), (), (("é", b""),)]),
+            ([None] * 9, None, 3, None),
+        ):
+            encoded = encode_body(values, keys, times, headers, CODEC_NONE)
+            bodies.append((number, encoded.record_count, encoded.body))
+    return bodies
+
+
+# ---------------------------------------------------------------------------------------------------------------- peers
+
+
+def raft_messages(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[bytes]:
+    """One body of a MESSAGE frame for each kind, and appends of several shapes."""
+    entries = tuple(
+        Entry(5 + i, term, kind, 10 + i, int(kind is EntryKind.DATA), 1_700_000_000_000, b"payload" * i)
+        for i, kind in enumerate((EntryKind.DATA, EntryKind.COMMAND, EntryKind.DATA, EntryKind.EMPTY))
+    )
+    messages = (
+        AppendRequest(source, target, term, 4, 3, entries, 4),
+        AppendRequest(source, target, term, 4, 3, (), 4),
+        AppendRequest(source, target, term, 4, 3, entries[:1] * 30, 4),
+        AppendResponse(source, target, term, 5, True, 4, 2),
+        VoteRequest(source, target, term, 5, 3, 4, 3, True, False),
+        VoteResponse(source, target, term, True, True, 4, 3),
+        Heartbeat(source, target, term, 4, 9),
+        HeartbeatResponse(source, target, term, 9),
+        TimeoutNow(source, target, term),
+        ReadIndexRequest(source, target, term, 11),
+        ReadIndexResponse(source, target, term, 11, 4),
+    )
+    return [joined(codec.encode_message(group_id, message)) for message in messages]
+
+
+def beats(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> bytes:
+    columns = Beats()
+    for i in range(12):
+        columns.add(group_id + i, source, target, term, 4 + i, 9 + i)
+    return joined(columns.encode())
+
+
+def leadership() -> bytes:
+    return joined(codec.encode_leadership([(7 + i, 3, 1 + i % 3) for i in range(12)]))
+
+
+def snapshot_begin(group_id: int = 7, stream_id: int = 3) -> bytes:
+    meta = SnapshotMeta(LogPosition(9, 4, 77, 123), 12, Membership((1, 2, 3), (4,), (1, 2), (2,), True, 55))
+    return joined(codec.encode_snapshot_begin(stream_id, group_id, InstallSnapshot(1, 2, 6, meta, [])))
+
+
+def snapshot_rows(stream_id: int = 3) -> bytes:
+    return joined(codec.encode_snapshot_rows(stream_id, [(b"key-%d" % i, b"v" * i) for i in range(12)]))
+
+
+def snapshot_end(stream_id: int = 3, count: int = 12) -> bytes:
+    return joined(codec.encode_snapshot_end(stream_id, count))
+
+
+def hello(**changes: object) -> bytes:
+    fields: dict[str, object] = {
+        "wire_version": WIRE_VERSION,
+        "cluster_id": "c",
+        "node_id": 9,
+        "uuid": "uuid-9",
+        "target_node_id": 1,
+        "channel": int(Channel.CONTROL),
+        "boot": 1,
+    }
+    return msgspec.msgpack.encode(fields | changes)
+
+
+def hello_frame(**changes: object) -> bytes:
+    return joined(frame(FrameType.HELLO, [hello(**changes)]))
+
+
+def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[tuple[FrameType, bytes]]:
+    """Type and body of every frame that follows a handshake."""
+    return [
+        *((FrameType.MESSAGE, body) for body in raft_messages(group_id, source, target, term)),
+        (FrameType.BEATS, beats(group_id, source, target, term)),
+        (FrameType.BEAT_ECHOES, beats(group_id, source, target, term)),
+        (FrameType.LEADERSHIP, leadership()),
+        (FrameType.SNAPSHOT_BEGIN, snapshot_begin(group_id)),
+        (FrameType.SNAPSHOT_ROWS, snapshot_rows()),
+        (FrameType.SNAPSHOT_END, snapshot_end()),
+        (FrameType.HELLO, hello()),
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- clients
+
+
+def append_request(topic_id: int, *batches: bytes, partition: int = 0) -> pb.AppendRequest:
+    part = pb.PartitionAppend(topic_id=topic_id, partition=partition, batches=batches)
+    return pb.AppendRequest(correlation_id=4, timeout_ms=5000, partitions=[part])
+
+
+def poll_request(topic_id: int, offset: int, max_wait_ms: int = 0) -> pb.PollRequest:
+    part = pb.PartitionPoll(topic_id=topic_id, partition=0, offset=offset, max_bytes=1 << 20)
+    return pb.PollRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, partitions=[part])

@@ -1,0 +1,439 @@
+"""Every decoder of bytes from outside, fuzzed: a value or the typed refusal, never another exception, never more memory
+than the input is worth. The bulk of the hostile frames is here, because a call costs microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+import cramjam
+import pytest
+from crc32c import crc32c
+from raftmq.batch_header import (
+    CODEC_LZ4,
+    CODEC_SNAPPY,
+    CODEC_ZSTD,
+    HEADER_BYTES,
+    RAW_BODY_BYTES_MAX,
+    RECORD_COUNT_MAX,
+    BatchFormatError,
+    BatchTooLargeError,
+    seal,
+    validate,
+)
+from raftmq.broker import peer_codec as codec
+from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.peer_codec import FRAME_HEADER, FrameError, FrameType, frame
+from raftmq.broker.peer_transport import Hello, PeerTransport, _decode_hello, _Inbound
+from raftmq.client.batch_codec import compress, decode_columns, decode_records
+from raftmq.errors import UnsupportedCompressionError
+
+from tests.hostile import samples
+from tests.hostile.fuzzing import BOUNDARIES, fuzz, hostile, is_whole_run, mutated
+from tests.hostile.peers import Peer
+from tests.hostile.samples import joined
+
+MIB = 1024 * 1024
+
+
+class Subject(NamedTuple):
+    decode: Callable[[memoryview], Any]
+    encode: Callable[[Any], bytes]
+    samples: list[bytes]
+    cases: int
+
+
+SUBJECTS = {
+    "message": Subject(
+        codec.decode_message, lambda value: joined(codec.encode_message(*value)), samples.raft_messages(), 24_000
+    ),
+    "beats": Subject(
+        codec.decode_beats, lambda columns: b"".join(c.tobytes() for c in columns), [samples.beats()], 4_000
+    ),
+    "leadership": Subject(
+        codec.decode_leadership, lambda rows: joined(codec.encode_leadership(rows)), [samples.leadership()], 4_000
+    ),
+    "snapshot-begin": Subject(
+        codec.decode_snapshot_begin,
+        lambda value: joined(codec.encode_snapshot_begin(*value)),
+        [samples.snapshot_begin()],
+        8_000,
+    ),
+    "snapshot-rows": Subject(
+        codec.decode_snapshot_rows,
+        lambda value: joined(codec.encode_snapshot_rows(*value)),
+        [samples.snapshot_rows(), samples.snapshot_rows()[:8]],
+        8_000,
+    ),
+    "snapshot-end": Subject(
+        codec.decode_snapshot_end,
+        lambda value: joined(codec.encode_snapshot_end(*value)),
+        [samples.snapshot_end()],
+        2_000,
+    ),
+}
+
+
+def _outcome(subject: Subject, data: bytes) -> str:
+    try:
+        value = subject.decode(memoryview(data))
+    except FrameError:
+        return "refused"
+    # what was taken means exactly these bytes, but for flags that were not 0 or 1
+    again = subject.encode(value)
+    assert len(again) == len(data), f"{len(data) - len(again)} bytes were ignored"
+    assert subject.decode(memoryview(again)) == value
+    return "taken"
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_peer_body_is_understood_to_its_last_byte_or_refused(name):
+    subject = SUBJECTS[name]
+    outcomes = fuzz(name, subject.cases, lambda rng: _outcome(subject, hostile(rng, subject.samples)))
+    if is_whole_run():
+        assert outcomes["refused"] > 0
+        assert outcomes["taken"] > 0, "nothing got past the first check: the fuzzer does not reach the rest"
+
+
+def test_a_hello_is_understood_or_refused():
+    valid = [samples.hello(), samples.hello(cluster_id="", uuid="é" * 30), samples.hello(node_id=2**64 - 1, channel=-1)]
+
+    def case(rng: Random) -> str:
+        data = hostile(rng, valid)
+        try:
+            value = _decode_hello(memoryview(data))
+        except FrameError:
+            return "refused"
+        assert isinstance(value, Hello)
+        return "taken"
+
+    outcomes = fuzz("test_a_hello_is_understood_or_refused", 8_000, case)
+    if is_whole_run():
+        assert min(outcomes["refused"], outcomes["taken"]) > 0
+
+
+# --------------------------------------------------------------------------------------------------------------- frames
+
+
+class Wire(asyncio.Transport):
+    """A socket's end: remembers what was written, and refuses writes after the end as uvloop does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = False
+
+    def write(self, data):
+        if self.is_closed:
+            raise RuntimeError("written to after its end")
+        self.written += bytes(data)
+
+    def writelines(self, parts):
+        for part in parts:
+            self.write(part)
+
+    def close(self):
+        self.is_closed = True
+
+    abort = close
+
+    def is_closing(self):
+        return self.is_closed
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+
+def _feed(protocol: _Inbound, wire: Wire, data: bytes, rng: Random | None = None) -> None:
+    """What a socket does: at most as much as the protocol's buffer takes at a time, until it is closed."""
+    at = 0
+    while at < len(data) and not wire.is_closed:
+        room = protocol.get_buffer(-1)
+        assert len(room) > 0
+        size = min(len(room), len(data) - at, rng.randint(1, 4096) if rng is not None else len(data))
+        room[:size] = data[at : at + size]
+        protocol.buffer_updated(size)
+        at += size
+
+
+def _raw_frame(rng: Random, frame_type: int, body: bytes) -> bytes:
+    """A frame whose header mostly tells the truth."""
+    length, crc = len(body), crc32c(body)
+    match rng.randrange(12):
+        case 0:
+            length = rng.choice(BOUNDARIES) & 0xFFFFFFFF
+        case 1:
+            crc ^= 1 << rng.randrange(32)
+        case 2:
+            frame_type = rng.randrange(256)
+    return FRAME_HEADER.pack(length, frame_type, crc) + body
+
+
+@pytest.fixture
+async def server():
+    transport = PeerTransport(asyncio.get_running_loop(), Peer(), Limits(), Timing(), lambda: 0.5)
+    yield transport
+    await transport.close()
+
+
+async def test_a_connection_of_hostile_frames_is_served_or_closed(server):
+    """Frames before, instead of and after a handshake, in pieces of any size: no exception leaves the protocol."""
+    bodies = [(int(kind), body) for kind, body in samples.peer_frames()]
+
+    def case(rng: Random) -> str:
+        protocol, wire = _Inbound(server), Wire()
+        protocol.connection_made(wire)
+        stream = b""
+        greeting = samples.hello(
+            cluster_id=rng.choice("cccd"),
+            channel=rng.choice((0, 1, 2, 2, 3, -1, 2**40)),
+            node_id=rng.choice((2, 3, -1)),
+        )
+        if rng.random() < 0.9:
+            greeting = greeting if rng.random() < 0.8 else mutated(rng, greeting)
+            stream += (
+                _raw_frame(rng, FrameType.HELLO, greeting)
+                if rng.random() < 0.2
+                else joined(frame(FrameType.HELLO, [greeting]))
+            )
+        for _ in range(rng.randint(0, 6)):
+            kind, body = rng.choice(bodies)
+            stream += _raw_frame(rng, kind, body if rng.random() < 0.7 else mutated(rng, body))
+        _feed(protocol, wire, stream, rng)
+        protocol.connection_lost(None)
+        return "closed" if wire.is_closed else "served"
+
+    outcomes = fuzz("test_a_connection_of_hostile_frames_is_served_or_closed", 12_000, case)
+    if is_whole_run():
+        assert min(outcomes["closed"], outcomes["served"]) > 100
+    assert server.handler.frames > 0 or not is_whole_run()
+
+
+async def test_after_a_refusal_nothing_of_the_connection_is_looked_at(server):
+    """What follows in the same segment was taken before: a second HELLO was answered on a closing connection, which
+    raised in uvloop, and one of the right cluster let the frames behind it in."""
+    protocol, wire = _Inbound(server), Wire()
+    protocol.connection_made(wire)
+    wrong = samples.hello_frame(cluster_id="another")
+    message = joined(frame(FrameType.MESSAGE, [samples.raft_messages()[0]]))
+
+    _feed(protocol, wire, wrong + wrong + samples.hello_frame() + message)
+
+    assert wire.is_closed
+    assert wire.written == joined(frame(FrameType.REFUSED, [b"another cluster"]))
+    assert server.handler.frames == 0
+
+
+@pytest.mark.parametrize("channel", [3, -1, 255, 2**63])
+async def test_a_channel_that_does_not_exist_is_a_refusal_and_no_exception(server, channel):
+    protocol, wire = _Inbound(server), Wire()
+    protocol.connection_made(wire)
+
+    _feed(protocol, wire, samples.hello_frame(channel=channel))
+
+    assert wire.is_closed
+    assert wire.written[4] == FrameType.REFUSED
+
+
+async def test_a_frame_that_claims_much_takes_memory_only_as_it_comes(server):
+    """The largest frame allowed is claimed by 9 bytes; before, they alone made the buffer 8 MiB."""
+    protocol, wire = _Inbound(server), Wire()
+    protocol.connection_made(wire)
+    _feed(protocol, wire, samples.hello_frame())
+    body = bytes(server.limits.frame_bytes_max - 100)
+
+    tracemalloc.start()
+    try:
+        head = FRAME_HEADER.pack(len(body), FrameType.SNAPSHOT_END, crc32c(body))
+        _feed(protocol, wire, head)
+        claimed = tracemalloc.get_traced_memory()[1]
+        _feed(protocol, wire, body)
+    finally:
+        tracemalloc.stop()
+
+    assert claimed < MIB
+    assert server.handler.frames == 1, "the claim was true in the end"
+
+
+# -------------------------------------------------------------------------------------------------------------- batches
+
+
+def test_a_batch_is_valid_or_refused_by_the_broker():
+    valid = [
+        *(samples.opaque_batch(3, producer=5, epoch=1, sequence=sequence) for sequence in (0, 2**64 - 3)),
+        samples.opaque_batch(1, body=b"x" * 500),
+        samples.opaque_batch(RECORD_COUNT_MAX),
+    ]
+
+    def case(rng: Random) -> str:
+        data = hostile(rng, valid)
+        if len(data) >= HEADER_BYTES and rng.random() < 0.5:  # past the CRC: the claims behind it are what is tested
+            head = data[: HEADER_BYTES - 4]
+            data = head + struct.pack("<I", crc32c(data[HEADER_BYTES:], crc32c(head))) + data[HEADER_BYTES:]
+        try:
+            header = validate(data, MIB)
+        except BatchFormatError as error:
+            return type(error).__name__
+        assert len(data) == HEADER_BYTES + header.body_bytes
+        assert 1 <= header.record_count <= RECORD_COUNT_MAX
+        assert header.raw_body_bytes <= RAW_BODY_BYTES_MAX
+        assert header.last_sequence < 2**64
+        return "taken"
+
+    outcomes = fuzz("test_a_batch_is_valid_or_refused_by_the_broker", 16_000, case)
+    if is_whole_run():
+        assert set(outcomes) == {
+            "taken", "BatchFormatError", "BatchTooLargeError", "UnsupportedBatchVersionError", "UnsupportedCodecError",
+        }  # fmt: skip
+
+
+def _sealed(rng: Random, number: int, count: int, raw: bytes, stored: bytes) -> bytes:
+    claimed = len(raw)
+    match rng.randrange(8):
+        case 0:
+            claimed = (claimed + rng.choice((-1, 1, 8, 1000))) & 0xFFFFFFFF
+        case 1:
+            count = rng.choice((1, count + 1, 2 * count, RECORD_COUNT_MAX, RECORD_COUNT_MAX + 1, 0))
+        case 2:
+            number = rng.randrange(256)
+    return seal(
+        stored,
+        codec=number,
+        record_count=count,
+        raw_body_bytes=claimed,
+        base_timestamp_ms=rng.choice((0, 2**63 - 1)),
+        max_timestamp_ms=0,
+    )
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        header = validate(data, 4 * MIB)
+        records = decode_records(data, header, "t", 0, 100)
+    except (BatchFormatError, UnsupportedCompressionError) as error:
+        return type(error).__name__
+    assert len(records) == header.record_count
+    for record in records:
+        assert record.value is None or isinstance(record.value, bytes)
+        assert record.key is None or isinstance(record.key, bytes)
+    return "taken"
+
+
+def test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client():
+    """Bodies changed before compression, and after it, under a CRC that is right."""
+    bodies = samples.record_bodies()
+
+    def case(rng: Random) -> str:
+        number, count, raw = rng.choice(bodies)
+        if rng.random() < 0.6:
+            raw = mutated(rng, raw)
+            stored = compress(raw, number)
+        else:
+            stored = mutated(rng, compress(raw, number))
+        return _decoded(_sealed(rng, number, count, raw, stored))
+
+    outcomes = fuzz("test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client", 10_000, case)
+    if is_whole_run():
+        assert outcomes["taken"] > 0
+        assert outcomes["BatchFormatError"] > 1000
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def _peak(act: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+BOMB = bytes(RAW_BODY_BYTES_MAX * 2)
+"""Compresses to next to nothing."""
+
+
+@pytest.mark.parametrize(
+    ("number", "stored"),
+    [
+        (CODEC_ZSTD, bytes(cramjam.zstd.compress(BOMB, level=1))),
+        (CODEC_LZ4, bytes(cramjam.lz4.compress_block(BOMB, store_size=True))),
+        (CODEC_SNAPPY, bytes(cramjam.snappy.compress_raw(BOMB))),
+    ],
+)
+@pytest.mark.parametrize("claimed", [len(BOMB), RAW_BODY_BYTES_MAX + 1, 64, 0, MIB])
+def test_a_decompression_bomb_takes_no_more_than_it_claims_and_no_claim_above_the_limit(number, stored, claimed):
+    data = seal(stored, codec=number, record_count=1, raw_body_bytes=claimed, base_timestamp_ms=0, max_timestamp_ms=0)
+
+    def explode() -> None:
+        with pytest.raises(BatchFormatError) as raised:
+            decode_columns(data)
+        assert (claimed > RAW_BODY_BYTES_MAX) == isinstance(raised.value, BatchTooLargeError)
+
+    assert _peak(explode) <= (claimed if claimed <= RAW_BODY_BYTES_MAX else 0) + MIB
+
+
+def test_a_bomb_of_many_records_is_refused_before_its_records_are_made():
+    """2**20 records of nothing in a few bytes: allowed in count, so their cost must be that of the count."""
+    raw = bytes(8)  # all columns null, constant time
+    data = seal(
+        compress(raw, CODEC_ZSTD), codec=CODEC_ZSTD, record_count=RECORD_COUNT_MAX, raw_body_bytes=len(raw),
+        base_timestamp_ms=0, max_timestamp_ms=0,
+    )  # fmt: skip
+    assert len(decode_records(data, validate(data, MIB), "t", 0, 100)) == RECORD_COUNT_MAX
+    too_many = seal(
+        compress(raw, CODEC_ZSTD), codec=CODEC_ZSTD, record_count=RECORD_COUNT_MAX + 1, raw_body_bytes=len(raw),
+        base_timestamp_ms=0, max_timestamp_ms=0,
+    )  # fmt: skip
+    assert _peak(lambda: _decoded(too_many)) < MIB
+
+
+LIES = {
+    "entries": (
+        codec.decode_message,
+        struct.pack("<QBQQQ", 7, 3, 1, 2, 3) + struct.pack("<QQQI", 4, 3, 4, 2**32 - 1),
+    ),
+    "an entry": (
+        codec.decode_message,
+        struct.pack("<QBQQQ", 7, 3, 1, 2, 3)
+        + struct.pack("<QQQI", 4, 3, 4, 1)
+        + struct.pack("<QQBQIqI", 5, 3, 1, 0, 1, 0, 2**32 - 1),
+    ),
+    "members": (codec.decode_snapshot_begin, samples.snapshot_begin()[:89] + struct.pack("<I", 2**32 - 1)),
+    "a row": (codec.decode_snapshot_rows, struct.pack("<QII", 1, 2**32 - 1, 2**32 - 1)),
+}
+
+
+@pytest.mark.parametrize("claim", LIES)
+def test_a_count_that_lies_is_refused_without_allocating_for_it(claim):
+    decode, data = LIES[claim]
+
+    def lie() -> None:
+        with pytest.raises(FrameError):
+            decode(memoryview(data))
+
+    assert _peak(lie) < MIB
+
+
+def test_fuzzed_peer_bodies_take_memory_in_proportion_to_their_size():
+    """An object of ours costs a few hundred bytes where the wire has 8 (a row without key and value): no claim may cost more."""
+    generator = Random(5)
+    bodies = [hostile(generator, subject.samples) for subject in SUBJECTS.values() for _ in range(150)]
+
+    def decode_all(data: bytes) -> None:
+        for subject in SUBJECTS.values():
+            try:
+                subject.decode(memoryview(data))
+            except FrameError:
+                continue
+
+    decode_all(b"")
+    for data in bodies:
+        assert _peak(partial(decode_all, data)) < 40 * len(data) + 16_384

@@ -1,0 +1,79 @@
+"""Each kind of fault really happens, and leaves the mark that only it leaves; the cluster comes through."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.node.batch import run_isolated
+from sim.node.options import FAULTS
+from sim.node.run import Verdict
+from tests.sim.calm import calm_options
+
+MARKS = {
+    "kill": "boots",
+    "power_cut": "boots",
+    "kill_all": "boots",
+    "stop": "boots",
+    "freeze": "stalls",
+    "isolate": "packets_held",
+    "split": "packets_held",
+    "one_way": "packets_held",
+    "break_streams": "streams_reset",
+    "full_map": "writes_refused",
+    "wipe": "boots",
+    "add_machine": "boots",
+}
+"""Fault -> what is counted because of it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_happens_and_is_survived(fault: str) -> None:
+    machines = 4 if fault == "move_replicas" else 3
+    options = calm_options(seconds=4.0, fault_every=0.4, machines=machines, **{fault: 1})
+
+    outcome = run_isolated(1, options=options)
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults[fault] >= 1
+    assert sum(outcome.faults.values()) == outcome.faults[fault]
+    if fault in MARKS:
+        mark = MARKS[fault]
+        assert outcome.counts[mark] > (machines if mark == "boots" else 0)
+
+
+def test_frames_are_dropped_and_streams_reset_when_the_weather_is_bad() -> None:
+    outcome = run_isolated(1, options=calm_options(drop_share=0.1, reset_share=0.005, slow_share=0.1))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["frames_dropped"] > 0
+    assert outcome.counts["streams_reset"] > 0
+
+
+def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
+    outcome = run_isolated(3, options=calm_options())
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["boots"] == 3
+    assert {name for name in outcome.counts if name.startswith("send ")} == {"send ok"}
+    assert outcome.counts["packets_held"] == outcome.counts["streams_reset"] == 0
+
+
+def test_a_crash_in_the_middle_of_a_write_keeps_a_part_of_it_only() -> None:
+    slow = calm_options(seconds=6.0, fault_every=0.3, kill=1, disk_latency=0.05)
+
+    assert sum(run_isolated(seed, options=slow).counts["torn_commits"] for seed in range(3)) > 0
+
+
+def test_a_flipped_byte_is_found_by_the_checksums_and_silences_its_replica_alone() -> None:
+    outcomes = [run_isolated(seed, options=calm_options(seconds=5.0, flip=3, kill=1)) for seed in range(4)]
+
+    assert [one.detail for one in outcomes if one.verdict is not Verdict.OK] == []
+    assert sum(one.faults["flip"] for one in outcomes) > 4
+    assert sum(one.counts["replicas_quarantined"] for one in outcomes) > 0
+
+
+def test_clients_hear_of_unknown_outcomes_when_streams_break() -> None:
+    broken = calm_options(seconds=5.0, reset_share=0.01, delivery_seconds=0.3, disk_latency=0.05, kill=1)
+
+    counts = run_isolated(2, options=broken).counts
+    assert counts.get("send DeliveryTimeoutError", 0) > 0

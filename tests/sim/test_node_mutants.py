@@ -1,0 +1,23 @@
+"""Every known bug is found: the net has no hole where somebody fell through before."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.node.mutant_table import BEGIN, END, PAGE, hunt, table, with_table
+from sim.node.mutants import MUTANTS
+from sim.node.run import Verdict
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_a_mutant_is_found(name: str) -> None:
+    assert hunt(MUTANTS[name]).verdict is not Verdict.OK
+
+
+def test_the_page_names_every_mutant_and_that_it_is_found() -> None:
+    text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+
+    assert {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")} == set(MUTANTS)
+    assert "nothing" not in text
+    assert with_table(PAGE.read_text(), text) == PAGE.read_text()
+    assert table({}).count("\n") == 2

@@ -1,0 +1,84 @@
+"""Whole nodes: one seed is one run, byte by byte; a batch of seeds finds nothing; what is found has an exit code and a replay line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from sim.node.batch import run_batch, run_isolated
+from sim.node.options import SECONDS_MIN
+from sim.node.run import Verdict
+
+SEEDS = 16
+
+
+def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    command = [sys.executable, "-m", "sim.node", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_a_seed_has_one_trace_whatever_the_process_hashes_by() -> None:
+    first = run_command("--seed", "4", hash_seed=1)
+    second = run_command("--seed", "4", hash_seed=2)
+
+    assert first.returncode == Verdict.OK
+    assert "digest" in first.stdout
+    assert first.stdout == second.stdout
+
+
+def test_a_batch_of_seeds_finds_nothing() -> None:
+    outcomes = list(run_batch(0, SEEDS, jobs=2))
+
+    assert [(one.seed, one.verdict, one.detail) for one in outcomes if one.verdict is not Verdict.OK] == []
+    assert all(one.operations >= 100 for one in outcomes)
+    assert sum(one.operations for one in outcomes) >= 200 * SEEDS
+    assert all(one.virtual_seconds >= SECONDS_MIN for one in outcomes)
+    assert all(one.groups >= 3 for one in outcomes)
+    assert all(one.acknowledged for one in outcomes)
+    assert all(one.reads for one in outcomes)
+    assert all(one.counts["states_compared"] for one in outcomes)
+    assert all(sum(one.faults.values()) >= 3 for one in outcomes)
+
+
+def test_a_seed_is_the_same_alone_and_in_a_batch() -> None:
+    (outcome,) = run_batch(4, 1, jobs=1)
+    replayed = run_command("--seed", "4")
+
+    assert f"digest {outcome.digest:08x}" in replayed.stdout
+
+
+def test_a_finding_has_its_exit_code_and_ends_with_the_command_that_replays_it() -> None:
+    result = run_command("--seed", "0", "--mutant", "reads_uncommitted")
+
+    assert result.returncode == Verdict.SAFETY
+    assert "safety: " in result.stdout
+    assert result.stdout.splitlines()[-1] == "python -m sim.node --seed 0 --mutant reads_uncommitted"
+
+
+def test_a_batch_ends_with_the_command_that_replays_its_first_finding() -> None:
+    result = run_command("--first", "0", "--seeds", "1", "--jobs", "1", "--mutant", "reads_uncommitted")
+
+    assert result.returncode == Verdict.SAFETY
+    assert result.stdout.splitlines()[-1] == "python -m sim.node --seed 0 --mutant reads_uncommitted"
+    assert "1/1 seeds, 1 found" in result.stderr
+
+
+def test_an_exception_of_the_code_is_its_own_verdict() -> None:
+    from sim.node.run import Build
+
+    outcome = run_isolated(0, Build(patch=_broken))
+
+    assert outcome.verdict is Verdict.CRASH
+    assert "ZeroDivisionError" in outcome.detail
+
+
+def _broken():
+    from raftmq.client.fetcher import Fetcher
+
+    def poll(self: object, address: str, wanted: object) -> None:
+        raise ZeroDivisionError
+
+    Fetcher._hungry = poll  # type: ignore[assignment,method-assign]
+    return lambda: None
