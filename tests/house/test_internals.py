@@ -495,7 +495,7 @@ BOUNDS = [
 def test_a_bound(page: str, value: str, where: str) -> None:
     path, name = where.split()
     module = path.removesuffix(".py").replace("/", ".").removeprefix("api.")
-    found: object = importlib.import_module(f"raftmq.{module}")
+    found: object = importlib.import_module(module if module.startswith("sim.") else f"raftmq.{module}")
     for part in name.split("."):
         found = getattr(found() if inspect.isclass(found) else found, part)
     assert not isinstance(found, enum.Enum)
