@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from raftmq.broker import housekeeping, truncated_rows
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
-from raftmq.broker.limits import Timing
+from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.node import Node
 from raftmq.broker.peer_codec import FrameType, Parts
 from raftmq.broker.peer_transport import Channel
@@ -57,6 +59,41 @@ class SimConfig(BrokerConfig):
         )
 
 
+class TightConfig(SimConfig):
+    """The same with small bounds wherever there are any."""
+
+    def limits(self) -> Limits:
+        """See `BrokerConfig`."""
+        return replace(
+            BrokerConfig.limits(self),
+            snapshot_chunk_bytes=200,
+            snapshot_streams_max=1,
+            campaigns_max=1,
+            catching_up_max=1,
+            poll_bytes_max=3_000,
+            append_streams_max=6,
+            peer_outbox_bytes_max=40_000,
+        )
+
+
+def tighten() -> Callable[[], None]:
+    """Bounds of the product that are no setting; returns what puts them back."""
+    modules: tuple[tuple[Any, str, int], ...] = (
+        (housekeeping, "METADATA_TAIL_ENTRIES", 4),
+        (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
+        (truncated_rows, "_ROWS_PER_SLICE", 3),
+    )
+    kept = [getattr(module, name) for module, name, _ in modules]
+    for module, name, value in modules:
+        setattr(module, name, value)
+
+    def loosen() -> None:
+        for (module, name, _), value in zip(modules, kept, strict=True):
+            setattr(module, name, value)
+
+    return loosen
+
+
 class SimNode(Node):
     """The production node; tells the simulation what it would tell its operator."""
 
@@ -85,6 +122,7 @@ class ClusterSettings:
     disk_latency: float
     writer_threads: int
     metadata_voters: int
+    is_tight: bool = False
 
 
 class Process:
@@ -221,7 +259,8 @@ class Cluster:
         settings = self.settings
         others = tuple(m.address for m in self.machines.values() if m is not machine)
         is_first = machine.number == 1 and not machine.wiped_node_id
-        return SimConfig(
+        make = TightConfig if settings.is_tight else SimConfig
+        return make(
             data_dir=Path(machine.name),
             listen=machine.address,
             peer_listen=f"{machine.name}:9401",

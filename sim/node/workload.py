@@ -242,7 +242,6 @@ class Workload:
 
     async def _administrate(self, name: str) -> None:
         """Topics that come and go, and the others' configuration."""
-        number = 0
         alive: list[str] = []
         life = 0
         while not self.is_stopping:
@@ -253,8 +252,10 @@ class Workload:
                         await self._pause(self._options.admin_every)
                         what = self._source.choice(("create", "delete", "alter", "grow", "describe"))
                         if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
-                            number += 1
-                            alive.append(f"s{number}")
+                            # names come again: a topic of the same name is another one
+                            alive.append(
+                                self._source.choice([f"s{number}" for number in range(4) if f"s{number}" not in alive])
+                            )
                             await admin.create_topic(
                                 alive[-1], self._source.choice((1, 2)), self._options.replication_factor
                             )
