@@ -47,6 +47,7 @@ class SimConfig(BrokerConfig):
             timing,
             refused_campaign_min_seconds=timing.refused_campaign_min_seconds * scale,
             refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
+            campaign_turn_seconds=timing.campaign_turn_seconds * scale,
             connect_timeout_seconds=0.3,
             reconnect_min_seconds=0.02,
             reconnect_max_seconds=0.3,
