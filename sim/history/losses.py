@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from sim.history.events import Partition
 from sim.history.positions import Stretch, Walk
-from sim.history.tables import History, Polled, ReadAll
+from sim.history.tables import NEVER, History, Polled, ReadAll
 
 ANYWHERE: Final = -1
 """The partition of a record whose acknowledgement does not say which one it is in."""
@@ -55,7 +55,7 @@ class Losses:
     beyond: list[Loss] = field(default_factory=list)
     """A complete reading of the partition ended before its place, or where its place is not known."""
     waiting: list[Loss] = field(default_factory=list)
-    """No reading of the partition was ever complete, though one was tried, and nobody read it."""
+    """No reading of the partition was ever complete, though one was tried until it was given up, and nobody read it."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ def _further(one: Stretch, other: Stretch) -> Stretch:
 def _judge_waiting(
     history: History, partition: Partition, committed: list[_Committed], losses: Losses, blamed: set[tuple[str, str]]
 ) -> None:
-    tried = [reading for reading in history.read_alls if partition in reading.partitions]
+    tried = [reading for reading in history.read_alls if partition in reading.partitions and reading.ended_at != NEVER]
     if not tried or any(reading.is_complete for reading in tried):
         return
     read_values = _values_read(history, partition)

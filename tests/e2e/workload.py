@@ -1,127 +1,138 @@
-"""A producer and a consumer that run through faults and write down what they were told."""
+"""A producer and a consumer that run through faults; what they do and are told is a history, which the checker judges."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
-from raftmq import Consumer, Producer, TopicPartition
-from raftmq.errors import RaftMQError
+from raftmq import Consumer, Producer, Record, TopicPartition
 
-from tests.e2e.history import History, key_of, value_of
+from sim.history.checker import Verdict, judge
+from sim.history.events import Event
+from sim.history.recorder import Recorder
+from sim.history.recording_consumer import RecordingConsumer
+from sim.history.recording_producer import RecordingProducer
 
 IN_FLIGHT_MAX = 300
+KEYS = 16
+ANSWER_SECONDS = 150.0
+READ_SECONDS = 60.0
 
 
 class Workload:
-    """Runs one producer and one consumer as tasks; `history` fills while it runs. An async context manager."""
+    """Runs one producer and one consumer as tasks; `events` fills while it runs. An async context manager."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.history = History()
+        self.events: list[Event] = []
+        self.sent = 0
+        self.acknowledged = 0
+        self.unsuccessful: list[Event] = []
+        """Sends that failed or whose outcome is unknown."""
+        self.read = 0
+        self._recorder = Recorder(self._on_event, time.monotonic_ns)
         self._servers = bootstrap_servers
         self._topic = topic
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
-        self._tasks: list[asyncio.Task[None]] = []
-        self._followers: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._changed = asyncio.Event()
         self._is_stopping = False
-        self._changed = asyncio.Condition()
+        self._readings = 0
 
     async def __aenter__(self) -> Self:
-        self._producer = await Producer(bootstrap_servers=self._servers, linger_ms=2).__aenter__()
-        self._consumer = await Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest").__aenter__()
+        producer = Producer(bootstrap_servers=self._servers, linger_ms=2)
+        self._producer = await RecordingProducer(producer, self._recorder, "writer").__aenter__()
+        self._consumer = await self._new_consumer("reader").__aenter__()
         self._consumer.assign(self._partitions)
-        self._tasks = [asyncio.create_task(self._produce()), asyncio.create_task(self._consume())]
+        self._producing = asyncio.create_task(self._produce())
+        self._consuming = asyncio.create_task(self._consume())
+        for task in (self._producing, self._consuming):
+            task.add_done_callback(lambda _: self._changed.set())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in [*self._tasks, *self._followers]:
+        for task in (self._producing, self._consuming):
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._followers, return_exceptions=True)
+        await asyncio.gather(self._producing, self._consuming, return_exceptions=True)
         await self._consumer.close()
         await self._producer.close()
+
+    def _new_consumer(self, name: str) -> RecordingConsumer:
+        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+        return RecordingConsumer(consumer, self._recorder, name, start="earliest")
+
+    def _on_event(self, event: Event) -> None:
+        self.events.append(event)
+        if event.operation == "send" and event.kind != "invoke":
+            self._room.release()
+            if event.kind == "ok":
+                self.acknowledged += 1
+            else:
+                self.unsuccessful.append(event)
+        elif event.process == "reader" and event.records:
+            self.read += sum(len(batch.offsets) for batch in event.records)
+        self._changed.set()
 
     async def _produce(self) -> None:
         while not self._is_stopping:
             await self._room.acquire()
-            number = self.history.sent
-            self.history.sent += 1
-            acknowledgement = await self._producer.send(self._topic, value=value_of(number), key=key_of(number))
-            follower = asyncio.create_task(self._follow(number, acknowledgement))
-            self._followers.add(follower)
-            follower.add_done_callback(self._followers.discard)
-
-    async def _follow(self, number: int, acknowledgement: object) -> None:
-        try:
-            written = await acknowledgement  # type: ignore[misc]  # an awaitable of the SDK's own
-            self.history.acknowledged[number] = (written.partition, written.offset)
-        except RaftMQError as error:
-            self.history.failed[number] = error
-        finally:
-            self._room.release()
-        await self._announce()
+            number = self.sent
+            self.sent += 1
+            await self._producer.send(self._topic, b"%d " % number + b"." * 100, key=b"key-%d" % (number % KEYS))
 
     async def _consume(self) -> None:
         while True:
-            for tp, records in (await self._consumer.getmany(timeout_ms=500)).items():
-                seen = self.history.read.setdefault(tp.partition, [])
-                seen.extend((record.offset, int((record.value or b"-1").split()[0])) for record in records)
-            await self._announce()
+            await self._consumer.getmany(timeout_ms=500)
 
-    async def _announce(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def wait(self, condition: Callable[[History], bool], what: str, seconds: float = 60.0) -> None:
-        """Wait until the history fulfils the condition; fails naming `what` when it does not, or when a task of ours died."""
-
-        async def fulfilled() -> None:
-            async with self._changed:
-                await self._changed.wait_for(
-                    lambda: condition(self.history) or any(task.done() for task in self._tasks)
-                )
-
-        try:
+    async def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+        """Wait until the condition holds; fails naming `what` when it does not, or with the error of a task of ours that died."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await fulfilled()
-        except TimeoutError:
-            raise AssertionError(
-                f"{what} did not happen within {seconds:.0f} s: {len(self.history.acknowledged)} of {self.history.sent} acknowledged, "
-                f"{self.history.read_count} read, failures {list(self.history.failed.items())[:3]}"
-            ) from None
-        for task in self._tasks:
-            if task.done() and not self._is_stopping:
+                while (
+                    not condition() and not self._consuming.done() and (self._is_stopping or not self._producing.done())
+                ):
+                    self._changed.clear()
+                    await self._changed.wait()
+        for task in (self._producing, self._consuming):
+            if task.done():
                 task.result()
+        assert condition(), (
+            f"{what} did not happen within {seconds:.0f} s: {self.acknowledged} of {self.sent} acknowledged, {self.read} read, "
+            f"unsuccessful {self.unsuccessful[:3]}"
+        )
 
     async def wait_progress(self, records: int = 500, seconds: float = 60.0) -> None:
         """Wait until so many more records are acknowledged and so many more are read."""
-        acknowledged, read = len(self.history.acknowledged) + records, self.history.read_count + records
+        acknowledged, read = self.acknowledged + records, self.read + records
         await self.wait(
-            lambda h: len(h.acknowledged) >= acknowledged and h.read_count >= read,
-            f"progress of {records} records",
-            seconds,
+            lambda: self.acknowledged >= acknowledged and self.read >= read, f"progress of {records} records", seconds
         )
 
-    async def finish(self) -> History:
+    async def finish(self) -> None:
         """Stop producing, wait for every answer and for everything acknowledged to be read."""
         self._is_stopping = True
-        producing, consuming = self._tasks
-        await asyncio.wait_for(producing, 60)
-        self._tasks = [consuming]
-        await self.wait(lambda h: len(h.acknowledged) + len(h.failed) == h.sent, "an answer for every record", 150)
-        await self.wait(lambda h: h.read_count >= len(h.acknowledged), "reading everything acknowledged")
-        return self.history
+        await asyncio.wait_for(self._producing, 60)
+        await self.wait(
+            lambda: self.acknowledged + len(self.unsuccessful) == self.sent,
+            "an answer for every record",
+            ANSWER_SECONDS,
+        )
+        await self.wait(lambda: self.read >= self.acknowledged, "reading everything acknowledged")
 
-    async def read_again(self) -> dict[int, list[tuple[int, int]]]:
-        """Everything from the beginning, by a new consumer."""
-        wanted = self.history.read_count
-        read: dict[int, list[tuple[int, int]]] = {}
-        async with (
-            Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest") as consumer,
-            asyncio.timeout(60),
-        ):
-            consumer.assign(self._partitions)
-            while sum(map(len, read.values())) < wanted:
-                for tp, records in (await consumer.getmany(timeout_ms=500)).items():
-                    seen = read.setdefault(tp.partition, [])
-                    seen.extend((record.offset, int((record.value or b"-1").split()[0])) for record in records)
-        return read
+    async def read_again(self) -> dict[TopicPartition, list[Record]]:
+        """Everything from the beginning, by a new consumer; part of the history."""
+        self._readings += 1
+        async with self._new_consumer(f"reader-again-{self._readings}") as consumer, asyncio.timeout(READ_SECONDS):
+            return await consumer.read_all(self._partitions)
+
+    async def check(self) -> Verdict:
+        """The verdict that a test ends with: everything sent is acknowledged, everything is read again, and the history is clean."""
+        await self.finish()
+        assert self.unsuccessful == []
+        assert self.acknowledged == self.sent
+        await self.read_again()
+        verdict = judge(self.events)
+        verdict.demand_clean()
+        assert verdict.outcomes["send"] == {"ok": self.sent}
+        assert verdict.is_read_to_the_end
+        return verdict

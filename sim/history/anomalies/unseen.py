@@ -1,6 +1,7 @@
-"""Unseen: an acknowledged record that nobody ever read, where a reading of the whole partition was tried and never got to its end.
+"""Unseen: an acknowledged record that nobody ever read, where a reading of the whole partition was tried and given up.
 
-The record may be there: this is a reader that is stuck, or a partition that does not come back.
+The record may be there: this is a reader that is stuck, or a partition that does not come back. A reading that was merely cut off, with its
+client, does not count.
 
 Source: Jepsen's Kafka workload, unseen.
 """

@@ -1,0 +1,252 @@
+"""The search agrees with a slow twin that tries every order, and handles outcomes that nobody knows."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.history.anomalies import nonlinearizable
+from sim.history.checker import judge
+from sim.history.events import Event
+from sim.history.linearizability import Call, Linearizable, check_linearizable
+from sim.history.recorder import OpenOperation, Recorder
+from sim.history.tables import NEVER, History, TopicOperation
+from sim.history.topic_model import State, Topic, is_certain, says_something, state_before, step
+
+TOPIC = "m"
+
+
+# ---------------------------------------------------------------------------------------------------------------- a twin
+
+
+def is_explained_by_some_order(calls: list[Call[TopicOperation]], initial: State, *, is_stale_allowed: bool) -> bool:
+    """Every subset of the unknown ones, every order: what linearizability says, word by word."""
+    required = [call for call in calls if call.is_required]
+    optional = [call for call in calls if not call.is_required]
+    for count in range(len(optional) + 1):
+        for chosen in combinations(optional, count):
+            for order in permutations([*required, *chosen]):
+                if respects_time(order, is_stale_allowed) and explains(order, initial):
+                    return True
+    return False
+
+
+def respects_time(order: tuple[Call[TopicOperation], ...], is_stale_allowed: bool) -> bool:
+    for at, later in enumerate(order):
+        for earlier in order[at + 1 :]:  # stands behind; wrong if it ended before the other began
+            may_be_old = later.is_stale_allowed and is_stale_allowed and later.process != earlier.process
+            if earlier.ended_at < later.invoked_at and not may_be_old:
+                return False
+    return True
+
+
+def explains(order: tuple[Call[TopicOperation], ...], state: State) -> bool:
+    for call in order:
+        is_possible, state = step(state, call.operation)
+        if not is_possible:
+            return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------- small histories
+
+NAMES = st.sampled_from(
+    ["create_topic", "create_topic", "alter_topic", "add_partitions", "delete_topic", "describe_topic"]
+)
+REFUSALS = {
+    "create_topic": "TopicAlreadyExistsError",
+    "add_partitions": "InvalidPartitionsError",
+}
+
+
+@st.composite
+def small_histories(draw: st.DrawFn) -> list[TopicOperation]:
+    """Up to five operations of three clients at random times with random answers: most are wrong, many are not."""
+    count = draw(st.integers(1, 5))
+    places = draw(st.permutations(range(2 * count)))
+    spans = sorted((min(pair), max(pair)) for pair in zip(places[:count], places[count:], strict=True))
+    operations = []
+    for began, ended in spans:
+        name = draw(NAMES)
+        status = draw(st.sampled_from(["ok", "ok", "ok", "fail", "info"]))
+        operations.append(
+            TopicOperation(
+                process=draw(st.sampled_from("abc")),
+                operation=name,
+                topic=TOPIC,
+                invoked_at=began,
+                partitions=draw(st.integers(1, 2)),
+                config={"x": draw(st.sampled_from("12"))} if draw(st.booleans()) else {},
+                unset=("x",) if name == "alter_topic" and draw(st.booleans()) else (),
+                ended_at=ended,
+                status=status,
+                error=draw(st.sampled_from([REFUSALS.get(name), "UnknownTopicError", "NotLeaderError"]))
+                if status == "fail"
+                else None,
+            )
+        )
+    return operations
+
+
+def calls_of(operations: list[TopicOperation], is_stale_allowed: bool) -> list[Call[TopicOperation]]:
+    return [nonlinearizable._call(operation, is_stale_allowed) for operation in operations if says_something(operation)]
+
+
+def check_against_the_twin(operations: list[TopicOperation], is_stale_allowed: bool) -> Linearizable:
+    calls = calls_of(operations, is_stale_allowed)
+    initial = state_before(operations)
+    expected = is_explained_by_some_order(calls, initial, is_stale_allowed=is_stale_allowed)
+    answer = check_linearizable(calls, initial, step).answer
+    assert answer is (Linearizable.YES if expected else Linearizable.NO)
+    return answer
+
+
+@given(small_histories(), st.booleans())
+def test_the_search_agrees_with_the_slow_twin(operations: list[TopicOperation], is_stale_allowed: bool) -> None:
+    check_against_the_twin(operations, is_stale_allowed)
+
+
+@pytest.mark.parametrize("is_stale_allowed", [False, True])
+def test_the_search_agrees_with_the_slow_twin_on_plausible_histories(is_stale_allowed: bool) -> None:
+    """Most answers of these are right, so that both kinds are among them: otherwise agreement would mean little."""
+    runs = [MetadataRun(Random(seed), spoil=True).operations(3 + seed % 3) for seed in range(400)]
+    answers = [check_against_the_twin(operations, is_stale_allowed) for operations in runs]
+    assert min(answers.count(Linearizable.YES), answers.count(Linearizable.NO)) > 30
+
+
+# ------------------------------------------------------------------------------------------------------------ whole runs
+
+
+class MetadataRun:
+    """Clients that change and look at one topic, some at the same time; a change takes effect between its two events, or never."""
+
+    def __init__(self, random: Random, *, spoil: bool = False) -> None:
+        self.random = random
+        self.spoil = spoil
+        self.events: list[Event] = []
+        self.now = 0
+        self.recorder = Recorder(self.events.append, self._clock)
+        self.state: State = None
+
+    def _clock(self) -> int:
+        self.now += 1
+        return self.now
+
+    def operations(self, count: int) -> list[TopicOperation]:
+        return History.of(self.run(count)).topic_operations.get(TOPIC, [])
+
+    def run(self, count: int) -> list[Event]:
+        under_way: list[tuple[OpenOperation, str, dict[str, object]]] = []
+        begun = 0
+        while begun < count or under_way:
+            if begun < count and (not under_way or (len(under_way) < 3 and self.random.random() < 0.5)):
+                under_way.append(self._begin(f"admin-{self.random.randrange(4)}", is_first=begun == 0))
+                begun += 1
+            else:
+                self._end(*under_way.pop(self.random.randrange(len(under_way))))
+        return self.events
+
+    def _begin(self, process: str, *, is_first: bool) -> tuple[OpenOperation, str, dict[str, object]]:
+        name = self.random.choice(["create_topic", "alter_topic", "add_partitions", "delete_topic", "describe_topic"])
+        if is_first:
+            name = "create_topic"
+        fields: dict[str, object] = {"topic": TOPIC}
+        if name in ("create_topic", "add_partitions"):
+            fields["partitions"] = self.random.randint(1, 6)
+        if name == "alter_topic":
+            fields |= {"config": {"x": str(self.random.randrange(100))}, "unset": []}
+        return self.recorder.invoke(process, name, **fields), name, fields  # type: ignore[arg-type]
+
+    def _end(self, operation: OpenOperation, name: str, fields: dict[str, object]) -> None:
+        """It takes effect now, unless it never does."""
+        is_unknown = name != "describe_topic" and self.random.random() < 0.1
+        if is_unknown and self.random.random() < 0.5:
+            operation.info(topic=TOPIC, error="RequestTimedOutError")
+            return
+        error = self._apply(name, fields)
+        if is_unknown:
+            operation.info(topic=TOPIC, error="RequestTimedOutError")
+        elif error:
+            operation.fail(topic=TOPIC, error=error)
+        elif name == "describe_topic":
+            assert isinstance(self.state, Topic)
+            wrong = int(self.spoil and self.random.random() < 0.5)
+            operation.ok(topic=TOPIC, partitions=self.state.partitions + wrong, config=dict(self.state.config))
+        else:
+            operation.ok(topic=TOPIC)
+
+    def _apply(self, name: str, fields: dict[str, object]) -> str | None:
+        state = self.state
+        if name == "create_topic":
+            if state is not None:
+                return "TopicAlreadyExistsError"
+            self.state = Topic(fields["partitions"], frozenset())
+            return None
+        if state is None:
+            return "UnknownTopicError"
+        if name == "delete_topic":
+            self.state = None
+        elif name == "alter_topic":
+            self.state = Topic(state.partitions, frozenset({**dict(state.config), **fields["config"]}.items()))
+        elif name == "add_partitions":
+            if fields["partitions"] <= state.partitions:
+                return "InvalidPartitionsError"
+            self.state = Topic(fields["partitions"], state.config)
+        return None
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 60))
+def test_a_valid_run_is_linearizable(seed: int, count: int) -> None:
+    judge(MetadataRun(Random(seed)).run(count)).demand_clean()
+
+
+def test_hundreds_of_operations_on_one_topic_are_decided() -> None:
+    verdict = judge(MetadataRun(Random(5)).run(800))
+    verdict.demand_clean()
+    assert verdict.operation_count == 800
+
+
+# -------------------------------------------------------------------------------------------------------------- bounds
+
+
+def change(number: int, status: str) -> TopicOperation:
+    name = "create_topic" if number == 0 else "alter_topic"
+    ended_at = number * 2 + 1 if status == "ok" else NEVER
+    config = {"x": str(number)} if number else {}
+    return TopicOperation("a", name, TOPIC, number * 2, 1, config, (), ended_at, status)
+
+
+def test_too_many_unknown_outcomes_are_undecided_and_no_pass() -> None:
+    """Each of twenty changes may have happened or not, in any order, and none explains the last answer."""
+    operations = [change(0, "ok"), *(change(number, "info") for number in range(1, 21))]
+    operations.append(TopicOperation("b", "describe_topic", TOPIC, 100, 1, {"x": "nothing"}, (), 101, "ok"))
+    calls = calls_of(operations, False)
+    assert all(call.is_required == is_certain(call.operation) for call in calls)
+    outcome = check_linearizable(calls, None, step, configurations_max=1000)
+    assert outcome.answer is Linearizable.UNDECIDED
+    assert outcome.configuration_count == 1000
+
+
+def test_a_topic_that_is_undecided_keeps_a_history_from_being_clean(monkeypatch) -> None:
+    monkeypatch.setattr(nonlinearizable, "check_linearizable", lambda *_: check_linearizable(*_, configurations_max=3))
+    verdict = judge(MetadataRun(Random(5)).run(20))
+    assert not verdict.is_clean
+    assert verdict.undecided[0].startswith(f"{TOPIC}: ")
+    assert "undecided: m" in verdict.report()
+
+
+def test_a_description_from_the_past_is_allowed_where_said_and_never_from_before_its_own_client() -> None:
+    """`b` may not have heard of the change; `a` made it."""
+    events: list[Event] = []
+    recorder = Recorder(events.append, lambda: len(events))
+    recorder.invoke("a", "create_topic", topic=TOPIC, partitions=1).ok(topic=TOPIC)
+    recorder.invoke("a", "add_partitions", topic=TOPIC, partitions=2).ok(topic=TOPIC)
+    recorder.invoke("b", "describe_topic", topic=TOPIC).ok(topic=TOPIC, partitions=1)
+    assert judge(events).counts == {"nonlinearizable": 1}
+    judge(events, is_describe_stale_allowed=True).demand_clean()
+    recorder.invoke("a", "describe_topic", topic=TOPIC).ok(topic=TOPIC, partitions=1)
+    assert judge(events, is_describe_stale_allowed=True).counts == {"nonlinearizable": 1}
