@@ -16,11 +16,15 @@ from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
 
 FIRST_CAMPAIGN_SECONDS = 0.15
 """The preferred leader of a new group asks for votes this often until its peers have created their replicas too."""
 _FIRST_CAMPAIGNS_MAX = 40
+_GOLDEN_RATIO = 0.6180339887
+"""Multiples of it, without their whole part, spread evenly however many they are."""
+_JITTER = 0.25
+"""Of a turn."""
 _WAITING = (Role.FOLLOWER, Role.PRE_CANDIDATE)
 """Roles in which a group without a leader may ask (again): nobody's term changes before a majority would vote."""
 
@@ -89,7 +93,7 @@ class Campaigns:
             if core.role is Role.FOLLOWER and core.leader_id and group.node_of(core.leader_id) == node_id:
                 core.forget_leader()
                 self._host.mark_dirty(group)
-                self._ask_soon(group)
+                self._ask_soon(group, gone=node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """A peer can be reached again: groups that had no majority without it may have one now."""
@@ -103,17 +107,29 @@ class Campaigns:
                 core.peer_returned()
                 self._ask_soon(group)
 
-    def _ask_soon(self, group: Group[StateMachine]) -> None:
-        low, high = self._timing.refused_campaign_min_seconds, self._timing.refused_campaign_max_seconds
-        self._loop.call_later(low + (high - low) * self._uniform(), self._ask_if_leaderless, group)
+    def _ask_soon(self, group: Group[StateMachine], gone: NodeId = NO_NODE) -> None:
+        """Campaign when it is this replica's turn: two that ask at once may split the votes, and a term is lost.
 
-    def _ask_if_leaderless(self, group: Group[StateMachine]) -> None:
+        When a group's turns begin is the same everywhere and differs from group to group; whose turn is first goes round, so
+        that the groups of a dead leader spread over its followers.
+        """
+        voters = sorted(voter for voter in group.core.membership.voter_ids if group.node_of(voter) != gone)
+        turn = 0
+        if group.replica_id in voters:
+            turn = (voters.index(group.replica_id) + group.group_id) % len(voters)
+        low, high = self._timing.refused_campaign_min_seconds, self._timing.refused_campaign_max_seconds
+        begin = low + (high - low) * (group.group_id * _GOLDEN_RATIO % 1.0)
+        delay = begin + self._timing.campaign_turn_seconds * (turn + _JITTER * self._uniform())
+        self._loop.call_later(delay, self._ask_if_leaderless, group, group.core.term)
+
+    def _ask_if_leaderless(self, group: Group[StateMachine], term: Term) -> None:
+        """`term`: when the wait began. A later one says that another's campaign is under way: it must not be disturbed."""
         core = group.core
-        if not group.is_closed and not core.leader_id and core.role in _WAITING:
+        if not group.is_closed and not core.leader_id and core.role in _WAITING and core.term == term:
             self._host.guarded(group, self.ask, group)
             if len(self._held) >= self._limits.campaigns_max and group.group_id not in self._held:
                 # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
-                self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, group)
+                self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, group, term)
 
     def begin_first(self, group: Group[StateMachine], attempts: int = _FIRST_CAMPAIGNS_MAX) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""

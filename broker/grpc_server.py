@@ -21,7 +21,7 @@ import structlog
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from raftmq.broker.assignor_process import ProcessPlanRunner
+from raftmq.broker.assignor_process import PlanRunner, ProcessPlanRunner
 from raftmq.broker.call_guard import POLL, CallGuard
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
 from raftmq.broker.group_coordinator import GroupCoordinator
@@ -364,6 +364,7 @@ class GrpcServer:
         *,
         authenticate: Authenticate = anyone,
         forwarder: Forwarder | None = None,
+        plans: PlanRunner | None = None,
     ) -> None:
         self._host = host
         self.metrics = metrics or RequestMetrics()
@@ -375,7 +376,7 @@ class GrpcServer:
         self.nodes = NodesService(host, leader)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, locator, host.partitions)
-        self.coordinator = GroupCoordinator(host, ProcessPlanRunner(host.timing.assignor_seconds_max))
+        self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(
             host, leader, self.coordinator, PartitionLeaders(host, self.forwarder, self.offsets)
         )

@@ -114,7 +114,10 @@ class Timing:
     refused_campaign_min_seconds: float = 0.2
     """The least wait before a follower campaigns whose leader's process is gone: time for the others to notice it too."""
     refused_campaign_max_seconds: float = 1.5
-    """When a leader's process refuses connections its followers pre-vote after a uniform time in this range."""
+    """When a leader's process refuses connections the first of its followers pre-votes after a time in this range, which
+    differs from group to group."""
+    campaign_turn_seconds: float = 0.4
+    """How much later the next follower does: more than an election takes."""
     leadership_publish_seconds: float = 10.0
     """How often a node repeats to all others what it leads, for whoever missed the change."""
     retention_check_seconds: float = 5.0

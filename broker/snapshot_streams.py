@@ -180,6 +180,8 @@ class SnapshotReceiver:
         """Of all unfinished streams."""
         self._assemblies: dict[tuple[NodeId, int], _Assembly] = {}
         """In the order of their last frame."""
+        self._by_group: dict[tuple[NodeId, GroupId], tuple[NodeId, int]] = {}
+        """The one stream of a peer and a group: a flood of beginnings must not look through all of them each time."""
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> SnapshotBegin | None:
         """Take a frame in; the whole snapshot when this was its last."""
@@ -205,12 +207,13 @@ class SnapshotReceiver:
             self._drop(key)
 
     def _begin(self, node_id: NodeId, begin: SnapshotBegin, wire_bytes: int) -> None:
-        for key, other in list(self._assemblies.items()):
-            if key[0] == node_id and begin.group_id == other.begin.group_id:
-                self._drop(key)
+        before = self._by_group.get((node_id, begin.group_id))
+        if before is not None:
+            self._drop(before)
         key = (node_id, begin.stream_id)
         self._drop(key)  # a stream of another group has the id: it was not finished and never will be
         self._assemblies[key] = _Assembly(begin, 0)
+        self._by_group[node_id, begin.group_id] = key
         self._hold(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
 
     def _extend(self, key: tuple[NodeId, int], rows: list[Row], wire_bytes: int) -> None:
@@ -238,4 +241,5 @@ class SnapshotReceiver:
         assembly = self._assemblies.pop(key, None)
         if assembly is not None:
             self.bytes_held -= assembly.size
+            del self._by_group[key[0], assembly.begin.group_id]
         return assembly

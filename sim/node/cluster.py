@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from raftmq.broker import housekeeping, truncated_rows
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
-from raftmq.broker.limits import Timing
+from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.node import Node
 from raftmq.broker.peer_codec import FrameType, Parts
 from raftmq.broker.peer_transport import Channel
@@ -45,6 +47,7 @@ class SimConfig(BrokerConfig):
             timing,
             refused_campaign_min_seconds=timing.refused_campaign_min_seconds * scale,
             refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
+            campaign_turn_seconds=timing.campaign_turn_seconds * scale,
             connect_timeout_seconds=0.3,
             reconnect_min_seconds=0.02,
             reconnect_max_seconds=0.3,
@@ -55,6 +58,41 @@ class SimConfig(BrokerConfig):
             shutdown_seconds=3.0,
             catch_up_seconds=5.0,
         )
+
+
+class TightConfig(SimConfig):
+    """The same with small bounds wherever there are any."""
+
+    def limits(self) -> Limits:
+        """See `BrokerConfig`."""
+        return replace(
+            BrokerConfig.limits(self),
+            snapshot_chunk_bytes=200,
+            snapshot_streams_max=1,
+            campaigns_max=1,
+            catching_up_max=1,
+            poll_bytes_max=3_000,
+            append_streams_max=6,
+            peer_outbox_bytes_max=700_000,  # an append of 512 KiB must fit, or its follower never gets on
+        )
+
+
+def tighten() -> Callable[[], None]:
+    """Bounds of the product that are no setting; returns what puts them back."""
+    modules: tuple[tuple[Any, str, int], ...] = (
+        (housekeeping, "METADATA_TAIL_ENTRIES", 4),
+        (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
+        (truncated_rows, "_ROWS_PER_SLICE", 3),
+    )
+    kept = [getattr(module, name) for module, name, _ in modules]
+    for module, name, value in modules:
+        setattr(module, name, value)
+
+    def loosen() -> None:
+        for (module, name, _), value in zip(modules, kept, strict=True):
+            setattr(module, name, value)
+
+    return loosen
 
 
 class SimNode(Node):
@@ -85,6 +123,7 @@ class ClusterSettings:
     disk_latency: float
     writer_threads: int
     metadata_voters: int
+    is_tight: bool = False
 
 
 class Process:
@@ -221,7 +260,8 @@ class Cluster:
         settings = self.settings
         others = tuple(m.address for m in self.machines.values() if m is not machine)
         is_first = machine.number == 1 and not machine.wiped_node_id
-        return SimConfig(
+        make = TightConfig if settings.is_tight else SimConfig
+        return make(
             data_dir=Path(machine.name),
             listen=machine.address,
             peer_listen=f"{machine.name}:9401",

@@ -28,6 +28,8 @@ class Options:
     uncommitted_bytes_max: int
     recent_entries_bytes_max: int
     inbound_append_bytes_max: int
+    is_tight: bool
+    """Every other bound is small too: snapshots of many frames, few campaigns, streams and repairs at once, short tails of metadata."""
     # network
     delay_min: float
     delay_mean: float
@@ -126,6 +128,7 @@ def draw_options(source: random.Random) -> Options:
         uncommitted_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
         recent_entries_bytes_max=choice((2_000, 20_000, 1_000_000)),
         inbound_append_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
+        is_tight=chance() < 0.5,
         delay_min=choice((0.0001, 0.001)),
         delay_mean=choice((0.0005, 0.002, 0.01)),
         slow_share=_some(source, 0.3, 0.005, 0.05),

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import cast
 
 import grpc.aio
+from raftmq.broker.assignor_process import InlinePlanRunner
 from raftmq.broker.clock import Clock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.grpc_server import GrpcHost, GrpcServer
@@ -68,7 +69,7 @@ class _GrpcServer(GrpcServer):
     def __init__(
         self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
     ) -> None:
-        super().__init__(host, metrics, forwarder=_Forwarder(loop, network))
+        super().__init__(host, metrics, forwarder=_Forwarder(loop, network), plans=InlinePlanRunner())
         self._loop = loop
         self._network = network
         self._address = address

@@ -22,7 +22,7 @@ from sim.core.invariants.violation import InvariantViolation
 from sim.history.checker import judge
 from sim.history.events import Event
 from sim.node.checker import Checker
-from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode
+from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, tighten
 from sim.node.faults import Nemesis
 from sim.node.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.node.network import Network, Weather
@@ -155,6 +155,7 @@ class Simulation:
             disk_latency=options.disk_latency,
             writer_threads=options.writer_threads,
             metadata_voters=options.metadata_voters,
+            is_tight=options.is_tight,
         )
 
     # ------------------------------------------------------------------------------------------------ trace
@@ -355,6 +356,7 @@ def run_seed(
     was_enabled = gc.isenabled()
     gc.disable()  # when the collector runs is not up to the seed
     simulation = Simulation(seed, build, trace, options)
+    loosen = tighten() if simulation.options.is_tight else None
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
@@ -375,6 +377,8 @@ def run_seed(
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
         sdk_clock.time = time_module
+        if loosen is not None:
+            loosen()
         if undo is not None:
             undo()
         if was_enabled:

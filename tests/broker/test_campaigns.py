@@ -51,7 +51,7 @@ async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gat
             cluster.isolate(node_id)
         for group in followers:
             group.core.forget_leader()
-            engine.campaigns._ask_if_leaderless(group)
+            engine.campaigns._ask_if_leaderless(group, group.core.term)
         assert sum(group.core.role is Role.PRE_CANDIDATE for group in followers) == 2
 
 
@@ -71,3 +71,53 @@ async def test_a_group_without_a_majority_has_a_leader_soon_after_its_peer_retur
         engine.campaigns.on_peer_up(2)
         assert groups[1].core._failed_pre_votes == 0
         await cluster.leader(1)
+
+
+class _Delays:
+    """A loop that only notes for which group something is to happen, and after how long."""
+
+    def __init__(self):
+        self.of_group = {}
+
+    def call_later(self, delay, callback, group, *_):
+        self.of_group[group.group_id] = delay
+
+
+async def test_the_followers_of_a_process_that_is_gone_take_turns():
+    """Two that pre-voted within one vote's time both became candidates: one group in seven lost a term."""
+    async with EngineCluster() as cluster:
+        for group_id in GROUPS:
+            cluster.create_group(group_id)
+            await cluster.leader(group_id)
+        gone = (await cluster.leader(1)).replica_id
+        led = [group_id for group_id in GROUPS if cluster.nodes[gone].engine.groups[group_id].is_leader]
+        for group_id in led:  # every follower knows its leader, else there is nothing to be refused
+            for node in cluster.nodes.values():
+                while not node.engine.groups[group_id].core.leader_id:
+                    await next_progress([node.engine.groups[group_id]])
+        delays = []
+        for node_id, node in cluster.nodes.items():
+            if node_id != gone:
+                noted = _Delays()
+                node.engine.campaigns._loop = noted
+                node.engine.campaigns.on_peer_refused(gone)
+                assert sorted(noted.of_group) == led
+                delays.append(noted.of_group)
+        first, second = delays
+        for group_id in led:
+            assert abs(first[group_id] - second[group_id]) >= 0.7 * TIMING.campaign_turn_seconds
+
+
+async def test_a_campaign_under_way_is_not_disturbed():
+    async with EngineCluster() as cluster:
+        groups = cluster.create_group(1)
+        leader = await cluster.leader(1)
+        follower = next(group for group in groups.values() if group is not leader)
+        engine = cluster.nodes[follower.replica_id].engine
+        for node_id in cluster.nodes:
+            cluster.isolate(node_id)
+        follower.core.forget_leader()
+        engine.campaigns._ask_if_leaderless(follower, follower.core.term - 1)
+        assert follower.core.role is Role.FOLLOWER
+        engine.campaigns._ask_if_leaderless(follower, follower.core.term)
+        assert follower.core.role is Role.PRE_CANDIDATE

@@ -21,6 +21,7 @@ def calm_options(seconds: float = 3.0, **changes: object) -> Options:
         "uncommitted_bytes_max": 1_000_000,
         "recent_entries_bytes_max": 1_000_000,
         "inbound_append_bytes_max": 1_000_000,
+        "is_tight": False,
         "delay_min": 0.0005,
         "delay_mean": 0.001,
         "slow_share": 0.0,
