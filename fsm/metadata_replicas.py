@@ -41,8 +41,8 @@ def allocate_replicas(node_ids: Iterable[int], next_replica_id: int) -> tuple[Re
 def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejected:
     """Set a partition's desired replicas. A node it has now keeps its replica; any other gets a new replica id.
 
-    A partition that moves back to a node whose old replica is still retiring gets a new replica there, too: the old one
-    may already have been told to go.
+    A node whose old replica of the partition is still retiring is refused for now: a node hosts one replica of a group, and
+    the old one votes until it has left. One that is lost votes no more, and its node gets a new one.
     """
     partition = tables.partition(command.group_id)
     if partition is None:
@@ -53,6 +53,10 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
     if refusal is not None:
         return refusal
     kept = {replica.node_id: replica for replica in partition.replicas}
+    leaving = {replica.node_id for replica in partition.retiring if not replica.is_lost}
+    for node_id in command.node_ids:
+        if node_id in leaving and node_id not in kept:
+            return Rejected(codes.CONFLICT, f"the partition's old replica on node {node_id} has not left yet; try again")
     added = allocate_replicas(
         (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
     )

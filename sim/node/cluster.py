@@ -72,7 +72,7 @@ class TightConfig(SimConfig):
             catching_up_max=1,
             poll_bytes_max=3_000,
             append_streams_max=6,
-            peer_outbox_bytes_max=40_000,
+            peer_outbox_bytes_max=700_000,  # an append of 512 KiB must fit, or its follower never gets on
         )
 
 

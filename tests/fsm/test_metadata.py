@@ -389,6 +389,10 @@ def test_a_partition_that_moves_away_and_back_has_a_new_replica(cluster: Cluster
     assert moved.replicas[1] == original[0]
     assert moved.retiring == (original[1],)
     assert cluster.state.replica_node(1, original[1].replica_id) == 2, "it must still be reached to be told"
+    # its node would host the new one instead of the old one, which still votes
+    assert cluster.code(mc.SetReplicas(1, (1, 2), cluster.state.revision)) == codes.CONFLICT
+    assert cluster.partition() == moved
+    cluster.run(mc.RemoveReplica(1, original[1].replica_id))
     cluster.run(mc.SetReplicas(1, (1, 2), cluster.state.revision))
     back = cluster.partition()
     assert back.replicas[1].replica_id not in {replica.replica_id for replica in (*original, *moved.replicas)}
