@@ -14,7 +14,7 @@ from typing import Any
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
 from raftmq.client.producer import Producer
-from raftmq.errors import Outcome, RaftMQError, UnknownTopicError
+from raftmq.errors import ClosedClientError, Outcome, RaftMQError, UnknownTopicError
 from raftmq.types import RecordMetadata, TopicPartition
 
 from sim.history.events import Event
@@ -114,6 +114,12 @@ class Workload:
     def _count(self, what: str) -> None:
         self.outcomes[what] = self.outcomes.get(what, 0) + 1
 
+    def _count_error(self, what: str, error: RaftMQError) -> None:
+        """Any error is allowed but that a client that nobody closed is closed: it met a defect of its own."""
+        self._count(f"{what} {type(error).__name__}")
+        if isinstance(error, ClosedClientError):
+            self._loop.failures.append((f"a {what} client stopped", error.__cause__ or error))
+
     # ------------------------------------------------------------------------------------------------ life
 
     def create_topics(self) -> asyncio.Task[None]:
@@ -161,7 +167,7 @@ class Workload:
                 async with recording:
                     await self._send_for_a_while(process, recording)
             except RaftMQError as error:
-                self._count(f"producer {type(error).__name__}")
+                self._count_error("producer", error)
                 await self._pause(0.2)
 
     async def _send_for_a_while(self, process: str, producer: RecordingProducer) -> None:
@@ -191,7 +197,7 @@ class Workload:
             delivery = await producer.send(where.topic, value, partition=where.partition)
             metadata: RecordMetadata = await delivery
         except RaftMQError as error:
-            self._count(f"send {type(error).__name__}")
+            self._count_error("send", error)
             if error.outcome is Outcome.NOT_APPLIED:
                 failures = self._checker.definite_failures
                 self._checker.judge(failures.on_refused, self.groups[where], value, type(error).__name__)
@@ -213,7 +219,7 @@ class Workload:
                 async with recording:
                     await self._poll_for_a_while(recording)
             except RaftMQError as error:
-                self._count(f"consumer {type(error).__name__}")
+                self._count_error("consumer", error)
                 await self._pause(0.2)
 
     async def _poll_for_a_while(self, consumer: RecordingConsumer) -> None:
@@ -225,7 +231,7 @@ class Workload:
                 if self._source.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:
-                self._count(f"poll {type(error).__name__}")
+                self._count_error("poll", error)
                 await self._pause(0.1)
                 continue
             self._count("poll ok")
@@ -271,7 +277,7 @@ class Workload:
                             await admin.describe_topic(self._source.choice([*alive, *self.topics]))
                         self._count("admin ok")
             except RaftMQError as error:
-                self._count(f"admin {type(error).__name__}")
+                self._count_error("admin", error)
                 await self._pause(0.2)
 
     async def _trim(self, name: str) -> None:
@@ -290,7 +296,7 @@ class Workload:
                         await admin.delete_records({where: before})
                         self._count("trim ok")
             except RaftMQError as error:
-                self._count(f"trim {type(error).__name__}")
+                self._count_error("trim", error)
                 await self._pause(0.2)
 
     # ------------------------------------------------------------------------------------------------ after healing
@@ -318,14 +324,14 @@ class Workload:
                         )
                 break
             except RaftMQError as error:
-                self._count(f"verify {type(error).__name__}")
+                self._count_error("verify", error)
                 await asyncio.sleep(0.2)
         while True:
             try:
                 await self._read_all()
                 return
             except RaftMQError as error:
-                self._count(f"verify {type(error).__name__}")
+                self._count_error("verify", error)
                 await asyncio.sleep(0.2)
 
     async def _read_all(self) -> None:
