@@ -235,7 +235,8 @@ class Pipe:
             self._lose(1 - side)
             self._finish()
             return
-        network.digest(end.host.name, other.host.name, packet.data)
+        if packet.data:
+            network.digest(end.host.name, other.host.name, packet.data)
         network.loop.soon(other.host, packet.deliver, *packet.args)
         if (other.host.name, end.host.name) in network.cuts:
             network.loop.after(UNACKED_SECONDS, None, self._miss_acknowledgement, side)

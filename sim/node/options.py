@@ -116,14 +116,14 @@ def draw_options(source: random.Random) -> Options:
 
     machines = choice((3, 3, 3, 4, 5))
     may_lose = chance() < 0.5
-    tick_seconds = choice((0.06, 0.1))
+    tick_seconds = choice((0.1, 0.16))
     producers = choice((2, 3))
     return Options(
         machines=machines,
         metadata_voters=3 if machines < 5 else choice((3, 5)),
         seconds=SECONDS_MIN + uniform(0.0, 0.5),
         tick_seconds=tick_seconds,
-        election_ticks=choice((5, 8)),
+        election_ticks=choice((3, 5)),
         retention_seconds=choice((0.7, 2.5)),
         uncommitted_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
         recent_entries_bytes_max=choice((2_000, 20_000, 1_000_000)),

@@ -98,6 +98,9 @@ class Build:
 
 PRODUCT = Build()
 
+_KEPT: list[Simulation] = []
+"""Runs of this process: whoever collected one would run the `finally` of its tasks."""
+
 
 class Simulation:
     """Everything of one run."""
@@ -142,7 +145,7 @@ class Simulation:
                 "metadata_election_ticks": options.election_ticks,
                 "retention_check_seconds": options.retention_seconds,
                 "leadership_publish_seconds": 1.0,
-                "controller_seconds": 0.2,
+                "controller_seconds": 0.3,
                 "shutdown_seconds": 3.0,
             },
             limits={
@@ -356,6 +359,7 @@ def run_seed(
     was_enabled = gc.isenabled()
     gc.disable()  # when the collector runs is not up to the seed
     simulation = Simulation(seed, build, trace, options)
+    _KEPT.append(simulation)
     loosen = tighten() if simulation.options.is_tight else None
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
