@@ -393,7 +393,7 @@ def _damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
 
 
 def _is_ready(target: Target, node_id: int) -> bool:
-    return "raftmq_up" in metrics(target.cluster, node_id)
+    return metrics(target.cluster, node_id).get("raftmq_ready") == 1.0
 
 
 @fault("damage", (0.0, 1.0), needs_whole=True)
