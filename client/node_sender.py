@@ -170,7 +170,8 @@ class NodeSender:
 
     def _may_send_small(self, now: float) -> bool:
         """Whether an unfilled batch may go, or has to gather more records until an answer comes."""
-        fresh = [r.sent_at for r in self._pending.values() if now - r.sent_at < settings.GATHER_SECONDS_MAX]
+        # by the same sum as the timer's time, or rounding makes one that is due look fresh, and the timer is set again at once
+        fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
         if self._gather_timer is None or self._gather_timer.when() <= now:

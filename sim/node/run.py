@@ -26,7 +26,7 @@ from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, tighte
 from sim.node.faults import Nemesis
 from sim.node.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.node.network import Network, Weather
-from sim.node.options import Options, draw_options
+from sim.node.options import SECONDS_MIN, Options, draw_options
 from sim.node.parts import ProcessEnded, SimParts
 from sim.node.workload import Workload
 
@@ -34,6 +34,9 @@ FORMING_SECONDS = 30.0
 LIVENESS_SECONDS = 60.0
 """Virtual time in which a healed cluster must be whole again: repair reports are repeated every 5 s, a learner's time to catch
 up is 5 s, and clients back off for up to a second."""
+OPERATIONS_MIN = 200
+"""Of clients in a run: the first phase goes on until there were so many, but not for ever."""
+EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
 
 
@@ -227,6 +230,9 @@ class Simulation:
         self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
         self.workload.start()
         self._until(lambda: False, options.seconds)
+        if options.seconds >= SECONDS_MIN:
+            recorder = self.workload.recorder
+            self._until(lambda: recorder._operation_count >= OPERATIONS_MIN, EXTRA_SECONDS_MAX)
 
     def _heal(self) -> None:
         assert self.nemesis is not None

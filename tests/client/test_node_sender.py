@@ -1,0 +1,23 @@
+"""When a small batch may go out."""
+
+import math
+
+from raftmq.client import settings
+from raftmq.client.node_sender import NodeSender, _Request
+
+
+def sent_at_a_time_that_rounds_badly():
+    """A time after which, by GATHER_SECONDS_MAX, less than that seems to have passed."""
+    gather = settings.GATHER_SECONDS_MAX
+    candidates = (5.0 + number / 1000 for number in range(10_000))
+    return next(at for at in candidates if (at + gather) - at < gather)
+
+
+def test_an_answer_is_late_at_the_very_time_that_its_timer_is_set_for():
+    sent_at = sent_at_a_time_that_rounds_badly()
+    due = sent_at + settings.GATHER_SECONDS_MAX
+    sender = object.__new__(NodeSender)  # with a loop it would set its timer again, for the time that it is
+    sender._pending = {1: _Request([], 0, sent_at)}
+    assert sender._may_send_small(due)
+    sender._pending = {1: _Request([], 0, math.nextafter(sent_at, 0))}
+    assert sender._may_send_small(due)
