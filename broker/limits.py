@@ -73,6 +73,9 @@ class Limits:
     """File descriptors that replicas leave to connections, logs and the registry (at most half of those there are)."""
     catching_up_max: int = 8
     """Groups led by this node that bring up new replicas at once: repair must leave room for the work."""
+    rebuilding_max: int = 16
+    """Partitions of the whole cluster that are given new replicas at once after a node was removed: a few per node, as one
+    full copy of each crosses the network and is written by one node."""
 
 
 def within_open_files(limits: Limits, open_files_max: int) -> Limits:

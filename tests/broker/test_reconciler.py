@@ -21,6 +21,7 @@ class Desired:
     """The metadata of one partition; replica ids equal node ids."""
 
     def __init__(self, *replicas: int) -> None:
+        self.replication_factor = len(replicas)
         self.partition_view = PartitionView(1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), (), revision=1)
 
     def change(self, *replicas: int, lost: tuple[int, ...] = ()) -> None:
@@ -33,6 +34,9 @@ class Desired:
 
     def partition(self, group_id):
         return self.partition_view if group_id == GROUP else None
+
+    def topic(self, topic_id):
+        return SimpleNamespace(replication_factor=self.replication_factor)
 
     def replica_node(self, group_id, replica_id):
         return replica_id if any(r.replica_id == replica_id for r in self.partition_view.replicas) else None
