@@ -136,6 +136,8 @@ async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_miss
             await asyncio.to_thread(empty_and_join, cluster, victim)
             await eventually(lambda: is_whole(cluster))
             assert all(len(nodes) == 3 for nodes in await replica_nodes(cluster))
+            said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
+            assert said <= 2, "by each that leads metadata meanwhile, once a minute"
             cluster.kill(2)
             await workload.wait_progress()
             await workload.check()
