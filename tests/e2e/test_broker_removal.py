@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 from raftmq import Admin, Producer, errors
+from raftmq.broker.limits import Limits
 from raftmq.client.admin import ClusterDescription
 from raftmq.testing import LocalCluster
 
@@ -21,7 +22,9 @@ from tests.e2e.workload import Workload
 pytestmark = [pytest.mark.e2e]
 
 TOPIC = "removal"
-PARTITIONS = 6
+PARTITIONS = 30
+"""So many that each of up to five brokers holds more than are rebuilt at a time."""
+REBUILDING_MAX = Limits().rebuilding_max
 UNDER_REPLICATED = "raftmq_under_replicated_partitions"
 
 
@@ -37,6 +40,12 @@ def is_whole(cluster: LocalCluster) -> bool:
 async def replica_nodes(cluster: LocalCluster) -> list[set[int]]:
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         return [set(partition.replica_nodes) for partition in (await admin.describe_topic(TOPIC)).partitions]
+
+
+def replaced_at_once(cluster: LocalCluster) -> list[int]:
+    """How many partitions each plan gave another replica, as the brokers logged it."""
+    lines = [line for node_id in cluster.node_ids for line in cluster.logs(node_id).splitlines()]
+    return [json.loads(line)["replicas"] for line in lines if '"replicas_replaced"' in line]
 
 
 async def described(cluster: LocalCluster) -> ClusterDescription:
@@ -73,7 +82,7 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
         async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         held = sum(victim in nodes for nodes in await replica_nodes(cluster))
-        assert 0 < held < PARTITIONS
+        assert REBUILDING_MAX < held < PARTITIONS
         async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
             await workload.wait_progress()
             running = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes")
@@ -93,6 +102,9 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
             now = await described(cluster)
             assert victim not in [node.node_id for node in now.nodes]
             await wait_metadata_voters(cluster, 3)
+            plans = replaced_at_once(cluster)
+            assert sum(plans) == held
+            assert max(plans) <= REBUILDING_MAX, "throttled"
 
             again = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes")
             assert_one_sentence(again, 4, f"broker {victim} was removed before")
@@ -130,7 +142,7 @@ async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_miss
             await asyncio.to_thread(remove, cluster, str(victim), "--force")
             await eventually(lambda: "replicas_without_broker" in cluster.logs(1) + cluster.logs(2))
             await workload.wait_progress()
-            assert await asyncio.to_thread(gauges, cluster, UNDER_REPLICATED) == PARTITIONS
+            await eventually(lambda: gauges(cluster, UNDER_REPLICATED) == PARTITIONS)
             assert all(nodes == {1, 2} for nodes in await replica_nodes(cluster))
 
             await asyncio.to_thread(empty_and_join, cluster, victim)
@@ -165,6 +177,7 @@ async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> No
                 await asyncio.to_thread(cluster.restart, leader)
             await eventually(lambda: is_whole(cluster))
             assert all(len(nodes) == 3 and victim not in nodes for nodes in await replica_nodes(cluster))
+            assert max(replaced_at_once(cluster)) <= REBUILDING_MAX
             await workload.check()
 
 
