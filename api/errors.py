@@ -88,6 +88,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_NODE = 71
     NODE_ID_TAKEN = 72
     NODE_REMOVED = 73
+    NODE_IN_USE = 74
     INTERNAL = 90
 
 
@@ -246,6 +247,12 @@ class NodeRemovedError(UsageError):
     """The node was removed from the cluster and may not come back under this identity."""
 
     code = ErrorCode.NODE_REMOVED
+
+
+class NodeInUseError(UsageError):
+    """The node cannot be removed as things are: it runs, holds replicas or votes on metadata. The message says what to do."""
+
+    code = ErrorCode.NODE_IN_USE
 
 
 class ClusterAlreadyFormedError(UsageError):

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from raftmq.client.admin import Admin as _AsyncAdmin
-from raftmq.client.admin import ClusterDescription, TopicDescription
+from raftmq.client.admin import BrokerRemoval, ClusterDescription, TopicDescription
 from raftmq.client.consumer import Consumer as _AsyncConsumer
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.leader_calls import OffsetAndTimestamp
@@ -490,6 +490,10 @@ class Admin(_Client):
     def describe_cluster(self) -> ClusterDescription:
         """As `raftmq.Admin.describe_cluster`."""
         return self._run(self._client.describe_cluster)
+
+    def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
+        """As `raftmq.Admin.remove_broker`."""
+        return self._run(lambda: self._client.remove_broker(node_id, force=force))
 
 
 def _make(loop: _Loop, cls: Callable[..., T], positional: Sequence[object], settings: Mapping[str, object]) -> T:

@@ -36,6 +36,7 @@ from raftmq.broker.services.forwarder import FORWARDED_KEY, Forwarder, GrpcForwa
 from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.partition_leaders import PartitionLeaders
@@ -83,6 +84,7 @@ RIGHTS: Mapping[str, Right] = {
     "/raftmq.v1.Admin/AlterTopic": Right.ADMIN,
     "/raftmq.v1.Admin/AddPartitions": Right.ADMIN,
     "/raftmq.v1.Admin/DescribeCluster": Right.DESCRIBE,
+    "/raftmq.v1.Admin/RemoveNode": Right.ADMIN,
     "/raftmq.v1.Admin/RegisterNode": Right.ADMIN,
     "/raftmq.v1.Admin/ReportDamage": Right.ADMIN,
     "/raftmq.v1.Admin/ReportReplicas": Right.ADMIN,
@@ -318,9 +320,12 @@ class _TopologyServicer(pb_grpc.TopologyServicer):
 
 
 class _AdminServicer(pb_grpc.AdminServicer):
-    def __init__(self, service: AdminService, nodes: NodesService, adapter: _Adapter) -> None:
+    def __init__(
+        self, service: AdminService, nodes: NodesService, removal: NodeRemovalService, adapter: _Adapter
+    ) -> None:
         self._service = service
         self._nodes = nodes
+        self._removal = removal
         self._adapter = adapter
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
@@ -343,6 +348,9 @@ class _AdminServicer(pb_grpc.AdminServicer):
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         return await self._adapter.unary("DescribeCluster", self._service.describe_cluster, request, context)
+
+    async def RemoveNode(self, request: pb.RemoveNodeRequest, context: Context) -> pb.RemoveNodeResponse:
+        return await self._adapter.unary("RemoveNode", self._removal.remove_node, request, context)
 
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
         return await self._adapter.unary("RegisterNode", self._nodes.register_node, request, context)
@@ -374,6 +382,7 @@ class GrpcServer:
         self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         self.admin = AdminService(host, locator, leader)
         self.nodes = NodesService(host, leader)
+        self.removal = NodeRemovalService(host, leader)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, locator, host.partitions)
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
@@ -406,7 +415,7 @@ class GrpcServer:
         adapter = _Adapter(self._host.loop, self.metrics)
         pb_grpc.add_QueueServicer_to_server(_QueueServicer(self.queue, self.offsets, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_TopologyServicer_to_server(_TopologyServicer(self.topology, adapter), server)  # type: ignore[no-untyped-call]  # generated
-        pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, self.nodes, adapter), server)  # type: ignore[no-untyped-call]  # generated
+        pb_grpc.add_AdminServicer_to_server(_AdminServicer(self.admin, self.nodes, self.removal, adapter), server)  # type: ignore[no-untyped-call]  # generated
         pb_grpc.add_GroupsServicer_to_server(_GroupsServicer(self.groups, adapter), server)  # type: ignore[no-untyped-call]  # generated
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -81,6 +81,9 @@ class Limits:
     """Members of all consumer groups: they send a heartbeat every 5 s, and all of them to one node."""
     subscription_bytes_max: int = 64 * MIB
     """What all members say of themselves (topics, patterns, names): it is metadata, and on every node."""
+    rebuilding_max: int = 16
+    """Partitions of the whole cluster that are given new replicas at once after a node was removed: a few per node, as one
+    full copy of each crosses the network and is written by one node."""
 
 
 def within_open_files(limits: Limits, open_files_max: int) -> Limits:

@@ -26,6 +26,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "seed_of_another_cluster": "A seed of `--join` belongs to another cluster, while another belongs to ours: correct the list",
     "node_removed": "The cluster refuses this data directory for ever, as /readyz says. Stop the broker, and start it on an "
     "empty directory to use the machine again",
+    "broker_removed": "A broker was removed for good by an operator; `replicas` counts what it held",
     # peers
     "peer_connected": "The control channel to a broker is up",
     "peer_disconnected": "It is down",
@@ -45,6 +46,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "replica_stopped": "A replica was stopped because of a broken rule or damage; the others go on",
     "replica_damage_reported": "The leaders of damaged replicas' groups were told",
     "replicas_reported": "The metadata leader was told of damaged replicas, and of such that left their groups",
+    "replicas_replaced": "Partitions that a removed broker left short of a replica were given another, on other brokers; `replicas` "
+    "counts them",
+    "replicas_without_broker": "Partitions have fewer replicas than their topics want, and no broker within reach can take another: "
+    "add one, or start those that are down. `replicas` counts the partitions",
     "replica_retired": "A replica that metadata does not want any more went to the trash",
     "replica_postponed": "The replica's file could not be read just now; it is tried again",
     "replica_waits_for_space": "A new replica finds no room on the disk: make some",

@@ -108,7 +108,7 @@ _GROUPS: Final = (
     Metric(
         "raftmq_under_replicated_partitions",
         "gauge",
-        "Partitions led here that a wanted replica does not vote in, or whose node is not connected",
+        "Partitions led here with fewer replicas than their topic wants, or with one that does not vote or is not connected",
     ),
     Metric("raftmq_consumer_groups", "gauge", "Consumer groups of the cluster, those without members included"),
     Metric("raftmq_consumer_group_members", "gauge", "Members of all consumer groups of the cluster"),

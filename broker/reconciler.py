@@ -17,7 +17,9 @@ from typing import Protocol, TypeVar
 import structlog
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.membership_plan import Target, choose_metadata_voters, is_reached, partition_target, plan_change
+from raftmq.broker.replacement_plan import WantedPartition, plan_replacements
 from raftmq.broker.request_error import RequestError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -70,6 +72,10 @@ class ReconcilerHost(Protocol):
 
     def is_connected(self, node_id: NodeId) -> bool:
         """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Whether the group has a leader, as far as this node can tell."""
         ...
 
     def quarantined(self) -> dict[ReplicaKey, str]:
@@ -125,6 +131,7 @@ class Reconciler:
         """Damaged replicas elsewhere, and when their nodes last said so."""
         self._damage_report = _Repeats()
         self._leader_report = _Repeats()
+        self._without_node_pace = LogPace()
 
     async def run(self) -> None:
         """Look for ever."""
@@ -140,6 +147,7 @@ class Reconciler:
         metadata = self._host.metadata
         if metadata.is_leader:
             await self._tend_metadata(metadata)
+            await self._replace_missing(metadata)
         left = self._tend_partitions(metadata.machine)
         spared = await self._spare_damaged(metadata.machine)
         await self._tell_metadata_leader(spared, left)
@@ -163,7 +171,7 @@ class Reconciler:
         return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
 
     def under_replicated(self) -> int:
-        """Partitions led here that a wanted replica does not vote in, or whose node is not connected."""
+        """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or is not connected."""
         metadata = self._host.metadata.machine
         count = 0
         for group in self._host.partition_groups():
@@ -171,7 +179,7 @@ class Reconciler:
             partition = metadata.partition(group.group_id) if group.core.role is Role.LEADER else None
             if partition is not None:
                 voters = group.core.membership.voters
-                count += not all(
+                count += _wanted(metadata, partition).missing_count > 0 or not all(
                     replica.replica_id in voters and self._host.is_connected(NodeId(replica.node_id))
                     for replica in partition.replicas
                 )
@@ -202,6 +210,32 @@ class Reconciler:
         for replica_id in sorted(retiring.difference(members)):
             await self._execute(group, RemoveReplica(METADATA_GROUP_ID, replica_id))
 
+    async def _replace_missing(self, group: Group[Metadata]) -> None:
+        """Give partitions that a removed node left short another replica, a few at a time."""
+        machine, limits = group.machine, self._host.limits
+        nodes = machine.nodes()
+        partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
+        plan = plan_replacements(
+            (_wanted(machine, partition) for partition in partitions if partition is not None),
+            nodes,
+            {node.node_id: machine.replica_count_of_node(node.node_id) for node in nodes},
+            {node.node_id: node.partitions_max or limits.partitions_max for node in nodes},
+            lambda node_id: self._host.is_connected(NodeId(node_id)),
+            self._leader_of,
+            limits.rebuilding_max,
+        )
+        if not plan.without_node_count:
+            self._without_node_pace.forget()
+        elif self._without_node_pace.is_due():
+            log.warning("replicas_without_broker", replicas=plan.without_node_count)
+        if plan.commands:
+            await group.propose([Proposal(EntryKind.COMMAND, encode_command(one)) for one in plan.commands])[1]
+            log.info("replicas_replaced", replicas=len(plan.commands))
+
+    def _leader_of(self, group_id: int) -> NodeId:
+        is_led = self._host.is_led(GroupId(group_id))
+        return self._host.leader_hint(GroupId(group_id))[0] if is_led else NO_NODE
+
     @staticmethod
     async def _execute(group: Group[Metadata], command: MetadataCommand) -> None:
         await group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])[1]
@@ -221,7 +255,7 @@ class Reconciler:
             may_add = had_learners or catching_up < self._host.limits.catching_up_max
             if self._advance(group, partition_target(partition), may_add=may_add) and not had_learners:
                 catching_up += 1
-            left += self._left(group, partition)
+            left += self._left(group, _wanted(metadata, partition))
         self._on_the_way = {
             group_id: way
             for group_id, way in self._on_the_way.items()
@@ -230,13 +264,20 @@ class Reconciler:
         return left
 
     @staticmethod
-    def _left(group: Group[LogPartition], partition: PartitionView) -> list[ReplicaKey]:
-        """What is applied is committed: a configuration without the replica will never need it again."""
-        if not partition.retiring or group.core.membership.is_joint:
+    def _left(group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+        """What is applied is committed: a configuration without the replica will never need it again.
+
+        A lost one stays listed until all wanted replicas vote, though: so metadata shows which partitions are being rebuilt.
+        """
+        partition, membership = wanted.view, group.core.membership
+        if not partition.retiring or membership.is_joint:
             return []
-        members = group.core.membership.member_ids
-        gone = (replica.replica_id for replica in partition.retiring if replica.replica_id not in members)
-        return [ReplicaKey(group.group_id, ReplicaId(replica_id)) for replica_id in gone]
+        is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
+        return [
+            ReplicaKey(group.group_id, ReplicaId(replica.replica_id))
+            for replica in partition.retiring
+            if replica.replica_id not in membership.member_ids and (is_whole or not replica.is_lost)
+        ]
 
     # ------------------------------------------------------------------------------------------------ any group
 
@@ -336,6 +377,11 @@ class Reconciler:
             )
         )
         log.info("replicas_reported", damaged=len(damaged), left=len(left))
+
+
+def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
+    topic = metadata.topic(partition.topic_id)
+    return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
 
 
 def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:

@@ -1,25 +1,28 @@
-"""``raftmq cluster``: what the cluster looks like."""
+"""``raftmq cluster``: what the cluster looks like, and which brokers belong to it."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.exit_codes import ExitCode, reported_question
-from raftmq.cli.options import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.exit_codes import ExitCode, reported, reported_question
+from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, YesOption
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import ClusterDescription
+    from raftmq.client.admin import BrokerRemoval, ClusterDescription
 
-app = typer.Typer(help="Look at the cluster.", no_args_is_help=True)
+app = typer.Typer(help="Look at the cluster, and remove brokers from it.", no_args_is_help=True)
+
+_NAMED_MAX = 10
+"""Partitions named for people; JSON has more."""
 
 
 @app.callback()
 def group() -> None:
-    """Look at the cluster."""
+    """Look at the cluster, and remove brokers from it."""
 
 
 @app.command("status")
@@ -43,6 +46,64 @@ def status(
         print_cluster(cluster)
     if cluster.partitions_without_leader or led_by_unconnected(cluster) or not cluster.metadata_leader_node_id:
         raise SystemExit(ExitCode.UNAVAILABLE)
+
+
+@app.command("remove")
+@reported
+def remove(
+    node_id: Annotated[
+        int, typer.Argument(metavar="NODE_ID", min=1, max=COUNT_MAX, help="The broker's number.", show_default=False)
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="It died: give up what it held, and make it again on the others.")
+    ] = False,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Remove a broker for good: its data directory is refused for ever. One that died with replicas needs --force."""
+    from raftmq.client.admin import Admin
+
+    given_up = " and give up the data on it" if force else ""
+    if not yes and not typer.confirm(f"Remove broker {node_id} for ever{given_up}?", err=True):
+        raise SystemExit(ExitCode.INTERRUPTED)
+
+    async def ask() -> BrokerRemoval:
+        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
+            return await admin.remove_broker(node_id, force=force)
+
+    removal = asyncio.run(ask())
+    if output is Output.JSON:
+        print_json(
+            {
+                "node_id": removal.node_id,
+                "replica_count": removal.replica_count,
+                "without_majority_count": removal.without_majority_count,
+                "without_majority": [
+                    {"topic": topic, "partition": partition} for topic, partition in removal.without_majority
+                ],
+            }
+        )
+    else:
+        print_removal(removal)
+
+
+def print_removal(removal: BrokerRemoval) -> None:
+    """What was removed, and what is to be expected now."""
+    print(f"broker {removal.node_id} removed")
+    rebuilt = removal.replica_count - removal.without_majority_count
+    if rebuilt:
+        print(
+            f"{rebuilt} partitions get another replica where a broker can take it: see raftmq_under_replicated_partitions"
+        )
+    if removal.without_majority_count:
+        names = ", ".join(f"{topic}/{partition}" for topic, partition in removal.without_majority[:_NAMED_MAX])
+        more = removal.without_majority_count - min(len(removal.without_majority), _NAMED_MAX)
+        print(
+            f"{removal.without_majority_count} partitions have no majority of replicas within reach and stay unavailable until "
+            f"their other brokers are back: {names}{f' and {more} more' if more else ''}"
+        )
 
 
 def print_cluster(cluster: ClusterDescription) -> None:

@@ -27,6 +27,7 @@ BootstrapOption = Annotated[
         help="Client addresses of some brokers of the cluster.",
     ),
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),

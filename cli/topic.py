@@ -17,6 +17,7 @@ from raftmq.cli.options import (
     BootstrapOption,
     TimeoutOption,
     TopicArgument,
+    YesOption,
 )
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 from raftmq.errors import TopicAlreadyExistsError
@@ -32,7 +33,6 @@ app = typer.Typer(help="Create, list, describe, change and delete topics.", no_a
 NewNameArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Its name: letters, digits, '.', '_' and '-'.", show_default=False)
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given several times."),

@@ -18,6 +18,7 @@ from raftmq.client.transport import (
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC,
     LIST_TOPICS,
+    REMOVE_NODE,
     GrpcTransport,
     Transport,
 )
@@ -86,6 +87,20 @@ class ClusterDescription:
     topic_count: int
     partition_count: int
     partitions_without_leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRemoval:
+    """What the removal of a broker left to do."""
+
+    node_id: int
+    replica_count: int
+    """Partition replicas it held; the other brokers make them again, a few at a time."""
+    without_majority_count: int
+    """Partitions among them without a majority of replicas within reach: unavailable until enough of their other brokers are back,
+    and lost if they had no other."""
+    without_majority: tuple[TopicPartition, ...]
+    """The first hundred of them."""
 
 
 class Admin:
@@ -273,6 +288,27 @@ class Admin:
             topic_count=response.topic_count,
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
+        )
+
+    async def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
+        """Remove a broker for good: its data directory is refused for ever.
+
+        Without `force` it must hold no replica and have no vote on metadata. With it, a broker that died is removed with all that it
+        held: partitions get other replicas on the brokers that are left, in the background (the metric
+        ``raftmq_under_replicated_partitions`` shows how far that is). Raises `UnknownNodeError`, or `NodeInUseError` when the broker
+        still runs or is needed; then nothing changed.
+        """
+        self._check_usable()
+        request = pb.RemoveNodeRequest(
+            node_id=_positive(node_id, "node_id"), force=force, timeout_ms=max(1, int(self._timeout_seconds * 900))
+        )
+        response = await self._resolver.call_any(REMOVE_NODE, request, self._timeout_seconds)
+        self._resolver.note_revision(response.metadata_revision)
+        return BrokerRemoval(
+            node_id=node_id,
+            replica_count=response.replica_count,
+            without_majority_count=response.without_majority_count,
+            without_majority=tuple(TopicPartition(name.topic, name.partition) for name in response.without_majority),
         )
 
     async def _made(self, name: str, revision: int, made: pb.Topic) -> TopicDescription:

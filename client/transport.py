@@ -60,6 +60,7 @@ DESCRIBE_TOPIC = UnaryMethod("Admin", "DescribeTopic", pb.DescribeTopicRequest, 
 ALTER_TOPIC = UnaryMethod("Admin", "AlterTopic", pb.AlterTopicRequest, pb.AlterTopicResponse)
 ADD_PARTITIONS = UnaryMethod("Admin", "AddPartitions", pb.AddPartitionsRequest, pb.AddPartitionsResponse)
 DESCRIBE_CLUSTER = UnaryMethod("Admin", "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
+REMOVE_NODE = UnaryMethod("Admin", "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
 
 _APPEND_STREAM_PATH = "/raftmq.v1.Queue/AppendStream"
 _WATCH_PATH = "/raftmq.v1.Topology/Watch"

@@ -62,6 +62,28 @@ def place(
     return tuple(PartitionPlan(tuple(plan)) for plan in plans)
 
 
+def place_another(
+    candidates: Iterable[NodeView],
+    holders: Iterable[NodeView],
+    existing_counts: Mapping[int, int],
+    replicas_max: Mapping[int, int],
+) -> NodeView | None:
+    """The candidate for one more replica of a partition that `holders` have replicas of; None when none has room.
+
+    By the same order as new partitions; the numbers are as in `place`.
+    """
+    hosts, racks = Counter[str](), Counter[str]()
+    for holder in holders:
+        hosts[holder.host] += 1
+        racks[holder.rack] += 1
+
+    def count(node: NodeView) -> int:
+        return existing_counts.get(node.node_id, 0)
+
+    able = [node for node in candidates if count(node) < replicas_max.get(node.node_id, count(node) + 1)]
+    return min(able, key=lambda node: (hosts[node.host], racks[node.rack], count(node), node.node_id), default=None)
+
+
 def host_count(nodes: Iterable[NodeView]) -> int:
     """Number of different hosts of active nodes: what a default replication factor is checked against."""
     return len({node.host for node in nodes if node.state == "active"})

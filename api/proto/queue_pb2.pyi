@@ -54,6 +54,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_NODE: _ClassVar[ErrorCode]
     NODE_ID_TAKEN: _ClassVar[ErrorCode]
     NODE_REMOVED: _ClassVar[ErrorCode]
+    NODE_IN_USE: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -105,6 +106,7 @@ CONFLICT: ErrorCode
 UNKNOWN_NODE: ErrorCode
 NODE_ID_TAKEN: ErrorCode
 NODE_REMOVED: ErrorCode
+NODE_IN_USE: ErrorCode
 INTERNAL: ErrorCode
 NOT_APPLIED: Outcome
 UNKNOWN_OUTCOME: Outcome
@@ -970,6 +972,36 @@ class ClusterNode(_message.Message):
     replica_count: int
     leader_count: int
     def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ...) -> None: ...
+
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ("node_id", "force", "timeout_ms")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    force: bool
+    timeout_ms: int
+    def __init__(self, node_id: _Optional[int] = ..., force: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class RemoveNodeResponse(_message.Message):
+    __slots__ = ("metadata_revision", "replica_count", "without_majority_count", "without_majority")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_MAJORITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_MAJORITY_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    replica_count: int
+    without_majority_count: int
+    without_majority: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., without_majority_count: _Optional[int] = ..., without_majority: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class PartitionName(_message.Message):
+    __slots__ = ("topic", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
     __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max")

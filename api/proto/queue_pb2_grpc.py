@@ -921,6 +921,11 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.FromString,
                 _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/raftmq.v1.Admin/RemoveNode',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
         self.RegisterNode = channel.unary_unary(
                 '/raftmq.v1.Admin/RegisterNode',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.SerializeToString,
@@ -985,6 +990,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveNode(self, request, context):
+        """A node leaves for good: its data directory is refused for ever, and its replicas are made again on other nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterNode(self, request, context):
         """Broker to seed: a node joins, or announces its addresses. Answered by any formed node (it asks the metadata leader).
         """
@@ -1043,6 +1055,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeCluster,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.SerializeToString,
             ),
             'RegisterNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterNode,
@@ -1251,6 +1268,33 @@ class Admin(object):
             '/raftmq.v1.Admin/DescribeCluster',
             raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/RemoveNode',
+            raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

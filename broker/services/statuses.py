@@ -62,6 +62,7 @@ STATUS_OF_CODE: Final[Mapping[pb.ErrorCode, grpc.StatusCode]] = {
     pb.UNKNOWN_NODE: _Code.NOT_FOUND,
     pb.NODE_ID_TAKEN: _Code.ALREADY_EXISTS,
     pb.NODE_REMOVED: _Code.FAILED_PRECONDITION,
+    pb.NODE_IN_USE: _Code.FAILED_PRECONDITION,
     pb.INTERNAL: _Code.INTERNAL,
 }
 

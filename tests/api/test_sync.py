@@ -116,6 +116,9 @@ def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeClus
             admin.create_topic("t")
         assert [topic.name for topic in admin.list_topics()] == ["t"]
         assert admin.describe_cluster().topic_count == 1
+        assert admin.remove_broker(2, force=True).replica_count == 7
+        with pytest.raises(errors.NodeInUseError):
+            admin.remove_broker(2)
         admin.delete_topic("t")
     with (
         sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,

@@ -30,6 +30,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.partition_leaders import PartitionLeaders
@@ -108,6 +109,7 @@ class Harness:
         self.queue = QueueService(self, self.partitions, self.producer_ids)
         self.admin = AdminService(self, locator, leader)
         self.nodes = NodesService(self, leader)
+        self.removal = NodeRemovalService(self, leader)
         self.damage_noted: list[ReplicaKey] = []
         self.connected: set[int] = set()
         self.topology = TopologyService(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 from raftmq.broker.limits import Limits
 from raftmq.broker.reconciler import Reconciler
 from raftmq.broker.request_error import RequestError
@@ -21,6 +22,7 @@ class Desired:
     """The metadata of one partition; replica ids equal node ids."""
 
     def __init__(self, *replicas: int) -> None:
+        self.replication_factor = len(replicas)
         self.partition_view = PartitionView(1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), (), revision=1)
 
     def change(self, *replicas: int, lost: tuple[int, ...] = ()) -> None:
@@ -33,6 +35,9 @@ class Desired:
 
     def partition(self, group_id):
         return self.partition_view if group_id == GROUP else None
+
+    def topic(self, topic_id):
+        return SimpleNamespace(replication_factor=self.replication_factor)
 
     def replica_node(self, group_id, replica_id):
         return replica_id if any(r.replica_id == replica_id for r in self.partition_view.replicas) else None
@@ -113,6 +118,49 @@ async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is
         newcomer = cluster.group(GROUP, 4)
         while newcomer.machine.next_offset < 50:
             await next_progress([newcomer])
+
+
+async def test_a_lost_replica_stays_listed_until_its_successor_votes():
+    """Or nobody could tell from metadata how many partitions are being rebuilt. Its place in the quorum is free at once."""
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP, among=(1, 2, 3))
+        await leader.propose([data(1)])[1]
+        gone = next(n for n in (1, 2, 3) if n != leader.replica_id)
+        staying = tuple(n for n in (1, 2, 3) if n != gone)
+        cluster.isolate(gone)
+        desired = Desired(1, 2, 3)
+        desired.change(*staying, lost=(gone,))
+        hosts = [Host(cluster, n, desired) for n in (*staying, 4)]
+        await rounds(hosts, lambda: voters(cluster, leader.replica_id) == staying)
+        reconciler = Reconciler(hosts[staying.index(leader.replica_id)], 3)
+        for _ in range(3):
+            await reconciler.round()
+        assert not any(host.reports for host in hosts), "two of the three replicas that the topic wants"
+        assert reconciler.under_replicated() == 1
+
+        cluster.add_empty(GROUP, 4)
+        view = desired.partition_view
+        replicas = (*view.replicas, ReplicaView(4, 4))
+        desired.partition_view = msgspec.structs.replace(view, replicas=replicas, revision=view.revision + 1)
+        await rounds(hosts, lambda: any(host.reports for host in hosts))
+        assert voters(cluster, leader.replica_id) == tuple(sorted((*staying, 4)))
+        (report,) = [report for host in hosts for report in host.reports]
+        assert [(r.group_id, r.replica_id) for r in report.left] == [(GROUP, gone)]
+        assert reconciler.under_replicated() == 0
+
+
+async def test_a_replica_that_was_moved_is_reported_as_soon_as_it_is_out():
+    """Its node waits for that to delete its files; other replicas that are missing do not concern it."""
+    async with EngineCluster(3) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        staying = tuple(n for n in (1, 2, 3) if n in (leader.replica_id, 1 + leader.replica_id % 3))
+        desired = Desired(1, 2, 3)
+        desired.change(*staying)
+        host = Host(cluster, leader.replica_id, desired)
+        await rounds([host], lambda: bool(host.reports))
+        assert voters(cluster, leader.replica_id) == staying
 
 
 async def test_an_exchange_is_finished_by_the_next_leader():

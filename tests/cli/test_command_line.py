@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import consume, input_lines, input_records, output, times, topic
+from raftmq.cli import cluster, consume, input_lines, input_records, output, times, topic
 from raftmq.cli.main import app
-from raftmq.types import Record
+from raftmq.client.admin import BrokerRemoval
+from raftmq.types import Record, TopicPartition
 from typer.testing import CliRunner
 
 
@@ -78,6 +79,9 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("produce", "t", "--key-field", "id"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
         ("produce", "t", "--compression", "brotli"),
+        ("cluster", "remove"),
+        ("cluster", "remove", "0", "--yes"),
+        ("cluster", "remove", "third", "--yes"),
         ("topic", "delete-records", "t"),
         ("topic", "delete-records", "t", "--all", "--before", "3"),
         ("topic", "list", "--bootstrap-servers", "nonsense"),
@@ -284,6 +288,31 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
     assert done.exit_code == 2
     assert "192.0.2.1:0" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_a_broker_is_asked_about_before_anybody_is(nobody: str) -> None:
+    for arguments, question in (
+        (["3"], "Remove broker 3 for ever?"),
+        (["3", "--force"], "Remove broker 3 for ever and give up the data on it?"),
+    ):
+        remove = ["cluster", "remove", *arguments, "-b", nobody, "--timeout", "0.5"]
+        declined = CliRunner().invoke(app, remove, input="n\n", prog_name="raftmq")
+        assert declined.exit_code == 130
+        assert question in declined.stderr
+        agreed = CliRunner().invoke(app, [*remove, "--yes"], prog_name="raftmq")
+        assert agreed.exit_code == 3
+        assert question not in agreed.stderr
+
+
+def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.print_removal(BrokerRemoval(3, 0, 0, ()))
+    assert capsys.readouterr().out == "broker 3 removed\n"
+    lost = tuple(TopicPartition("t", n) for n in range(12))
+    cluster.print_removal(BrokerRemoval(3, 20, 12, lost))
+    said = capsys.readouterr().out
+    assert "8 partitions get another replica" in said
+    assert "12 partitions have no majority" in said
+    assert "t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7, t/8, t/9 and 2 more" in said
 
 
 def test_topic_settings_are_pairs() -> None:

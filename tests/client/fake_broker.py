@@ -491,6 +491,18 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
         )
 
+    async def RemoveNode(self, request, context):
+        if request.node_id not in self.cluster.nodes:
+            await abort(context, detail(pb.UNKNOWN_NODE))
+        if not request.force:
+            await abort(context, detail(pb.NODE_IN_USE))
+        return pb.RemoveNodeResponse(
+            metadata_revision=self.cluster.revision,
+            replica_count=7,
+            without_majority_count=2,
+            without_majority=[pb.PartitionName(topic="t", partition=n) for n in (3, 5)],
+        )
+
     async def _known(self, name: str, context):
         topic = self.cluster.topics.get(name)
         if topic is None:

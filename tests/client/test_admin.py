@@ -107,6 +107,21 @@ async def test_the_cluster_is_described(cluster: FakeCluster):
     assert [node.node_id for node in found.nodes] == [1, 2]
 
 
+async def test_a_broker_is_removed_or_the_refusal_comes_at_once(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        found = await admin.remove_broker(2, force=True)
+        assert (found.node_id, found.replica_count, found.without_majority_count) == (2, 7, 2)
+        assert found.without_majority == (TopicPartition("t", 3), TopicPartition("t", 5))
+        with pytest.raises(errors.NodeInUseError) as refused:
+            await admin.remove_broker(2)
+        assert not refused.value.retriable
+        assert refused.value.outcome is errors.Outcome.NOT_APPLIED
+        with pytest.raises(errors.UnknownNodeError):
+            await admin.remove_broker(9, force=True)
+        with pytest.raises(errors.InvalidArgumentError):
+            await admin.remove_broker(0)
+
+
 async def test_a_closed_admin_refuses(cluster: FakeCluster):
     admin = Admin(bootstrap_servers=cluster.bootstrap_servers)
     with pytest.raises(errors.ClosedClientError):

@@ -62,6 +62,7 @@ def admin_requests() -> dict[str, list[Message]]:
                 version="1", feature_level_max=1, cluster_id="cluster-of-tests",
             )
         ],
+        "remove_node": [pb.RemoveNodeRequest(node_id=2, force=True, timeout_ms=10), pb.RemoveNodeRequest(node_id=1)],
         "report_damage": [
             pb.ReportDamageRequest(
                 node_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]

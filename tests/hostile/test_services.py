@@ -51,7 +51,10 @@ async def test_a_hostile_request_is_answered_or_refused_by_name():
         topic = await node.topic(partitions=2)
         by_name = {
             **{name: getattr(node.queue, name) for name in queue_requests(topic.topic_id)},
-            **{name: getattr(node.admin, name, None) or getattr(node.nodes, name) for name in admin_requests()},
+            **{
+                name: getattr(node.admin, name, None) or getattr(node.nodes, name, None) or getattr(node.removal, name)
+                for name in admin_requests()
+            },
         }
         methods = [
             Method(type(requests[0]).FromString, by_name[name], [request.SerializeToString() for request in requests])

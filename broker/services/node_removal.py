@@ -1,0 +1,112 @@
+"""Takes a node out of the cluster for good, on an operator's word.
+
+Everything that can be refused is refused before proposing, with a sentence that says what to do. What the node held is
+made again elsewhere by the controller (`replacement_plan`), not here. Invariant: a node within reach is never given up.
+"""
+
+from __future__ import annotations
+
+import structlog
+from raftmq.broker.membership_plan import has_healthy_majority
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import Done, RemoveNode
+from raftmq.fsm.metadata_views import NodeView, PartitionView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import NodeId
+
+log = structlog.get_logger(__name__)
+
+_NAMED_MAX = 100
+"""Partitions named in an answer: enough to see which topics are meant."""
+
+
+class NodeRemovalService:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
+        self._host = host
+        self._leader = leader
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._host.metadata.machine
+
+    async def remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
+        """Remove a node. With `force` also one that died with replicas: they count as lost, whatever is left of them.
+
+        Partitions without a healthy majority do not keep a dead node from being removed: they are as unavailable without it
+        as with it. The answer names them, because now only their other nodes can bring them back.
+
+        Raises:
+            RequestError: UNKNOWN_NODE or NODE_IN_USE (nothing changed), or what `MetadataLeader` raises.
+        """
+        return await self._leader.run(
+            "/raftmq.v1.Admin/RemoveNode", request, pb.RemoveNodeResponse, call, self._remove_node
+        )
+
+    async def _remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
+        deadline = call.deadline
+        if request.timeout_ms:
+            deadline = min(deadline, self._host.loop.time() + request.timeout_ms / 1000)
+        node = self._removable(request.node_id, is_forced=request.force)
+        partitions = self._metadata.partitions_of_node(node.node_id)
+        without_majority = [partition for partition in partitions if not self._has_majority_without(node, partition)]
+        done = await self._leader.execute(RemoveNode(node.node_id, request.force), Done, deadline)
+        log.warning("broker_removed", peer_id=node.node_id, replicas=len(partitions))
+        return pb.RemoveNodeResponse(
+            metadata_revision=done.revision,
+            replica_count=len(partitions),
+            without_majority_count=len(without_majority),
+            without_majority=[self._name(partition) for partition in without_majority[:_NAMED_MAX]],
+        )
+
+    def _removable(self, node_id: int, *, is_forced: bool) -> NodeView:
+        metadata = self._metadata
+        node = metadata.node(node_id)
+        if node is None:
+            raise RequestError(pb.UNKNOWN_NODE, f"the cluster has no broker {node_id}")
+        if node.state == "removed":
+            raise RequestError(pb.UNKNOWN_NODE, f"broker {node_id} was removed before")
+        is_voter = node.metadata_replica_id in metadata.metadata_voters
+        if is_voter and len(metadata.metadata_voters) == 1:
+            raise RequestError(
+                pb.NODE_IN_USE,
+                f"broker {node_id} is the only one that votes on metadata: add brokers until others vote, then remove it",
+            )
+        if is_forced:
+            self._check_gone(node)
+            return node
+        replica_count = metadata.replica_count_of_node(node_id)
+        if replica_count or is_voter:
+            parts = [f"holds {replica_count} partition replicas"] if replica_count else []
+            parts += ["votes on metadata"] if is_voter else []
+            raise RequestError(
+                pb.NODE_IN_USE,
+                f"broker {node_id} still {' and '.join(parts)}: if it is gone for good, remove it with --force (force=True), "
+                "and the others make its replicas again",
+            )
+        return node
+
+    def _check_gone(self, node: NodeView) -> None:
+        """Forced removal gives data up, so a node that runs must be stopped first: a typing error must not cost a replica."""
+        if self._host.is_connected(NodeId(node.node_id)):
+            raise RequestError(
+                pb.NODE_IN_USE,
+                f"broker {node.node_id} is running at {node.client_address}: stop it first, if that is the one you mean, "
+                "then remove it",
+            )
+
+    def _has_majority_without(self, node: NodeView, partition: PartitionView) -> bool:
+        return has_healthy_majority(
+            partition,
+            lambda replica: replica.node_id == node.node_id,
+            lambda replica: self._host.is_connected(NodeId(replica.node_id)),
+        )
+
+    def _name(self, partition: PartitionView) -> pb.PartitionName:
+        topic = self._metadata.topic(partition.topic_id)
+        return pb.PartitionName(topic=topic.name if topic is not None else "?", partition=partition.partition)

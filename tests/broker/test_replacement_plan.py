@@ -1,0 +1,131 @@
+"""Which partitions get another replica, where, and how many at a time: pure functions, and a model that follows the plans."""
+
+import pytest
+from raftmq.broker.replacement_plan import WantedPartition, plan_replacements
+from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
+
+
+def node(node_id, host="", rack="", state="active"):
+    return NodeView(node_id, f"u{node_id}", "", "", "", host or f"h{node_id}", rack, "1", 1, node_id, state)
+
+
+def wanted(group_id, node_ids, *, lost=(), leaving=(), factor=3):
+    """Replica ids say group and node; those lost were on the nodes named."""
+    replicas = tuple(ReplicaView(group_id * 100 + node_id, node_id) for node_id in node_ids)
+    retiring = tuple(ReplicaView(group_id * 100 + 50 + node_id, node_id, is_lost=True) for node_id in lost)
+    retiring += tuple(ReplicaView(group_id * 100 + 50 + node_id, node_id) for node_id in leaving)
+    view = PartitionView(1, group_id, group_id, replicas, replicas, retiring, revision=40 + group_id)
+    return WantedPartition(view, factor)
+
+
+def plan(partitions, nodes, *, counts=None, takes=None, down=(), leaders=None, most=10):
+    led_by = {p.view.group_id: p.view.replicas[0].node_id for p in partitions if p.view.replicas} | (leaders or {})
+    return plan_replacements(
+        partitions, nodes, counts or {}, takes or {}, lambda n: n not in down, lambda group: led_by.get(group, 0), most
+    )
+
+
+def chosen(found):
+    return {command.group_id: command.node_ids for command in found.commands}
+
+
+FIVE = [node(n) for n in range(1, 6)]
+
+
+def test_whole_partitions_are_left_alone():
+    found = plan([wanted(1, (1, 2, 3)), wanted(2, (1,), factor=1)], FIVE)
+    assert found.commands == ()
+    assert found.without_node_count == 0
+
+
+def test_a_short_partition_keeps_its_replicas_and_order_and_gets_the_emptiest_node():
+    found = plan([wanted(1, (3, 2), lost=(1,))], FIVE[1:], counts={4: 7, 5: 6})
+    assert chosen(found) == {1: (3, 2, 5)}
+    assert found.commands[0].expected_revision == 41, "a partition that changed meanwhile refuses it"
+
+
+def test_hosts_count_before_racks_before_replicas():
+    nodes = [
+        node(1, "a", "r1"), node(2, "b", "r2"), node(3, "a", "r3"), node(4, "c", "r1"), node(5, "d", "r3"),
+        node(6, "e", "r3"),
+    ]  # fmt: skip
+    assert chosen(plan([wanted(1, (1, 2))], nodes, counts={4: 0, 5: 9, 6: 8}))[1] == (1, 2, 6)
+    assert chosen(plan([wanted(1, (1, 2))], nodes[:4], counts={4: 9}))[1] == (1, 2, 4), (
+        "a shared rack, not a shared host"
+    )
+    assert chosen(plan([wanted(1, (1, 2))], nodes[:3]))[1] == (1, 2, 3), "rather a shared host than no replica"
+
+
+def test_what_is_planned_counts_for_the_next_choice():
+    found = plan([wanted(group, (1, 2)) for group in range(1, 7)], FIVE)
+    assert [ids[2] for ids in chosen(found).values()] == [3, 4, 5, 3, 4, 5]
+
+
+def test_nodes_that_are_full_or_away_or_leaving_take_nothing_and_it_is_said():
+    partitions = [wanted(1, (1, 2)), wanted(2, (1, 2, 3))]
+    for situation in (
+        {"nodes": FIVE[:2]},
+        {"nodes": FIVE[:3], "down": (3,)},
+        {"nodes": [*FIVE[:2], node(3, state="draining")]},
+        {"nodes": FIVE[:3], "counts": {3: 4}, "takes": {3: 4}},
+    ):
+        found = plan(partitions, situation.pop("nodes"), **situation)
+        assert found.commands == ()
+        assert found.without_node_count == 1
+
+
+def test_a_node_whose_old_replica_still_votes_takes_no_other_of_the_group_and_a_lost_one_may():
+    assert chosen(plan([wanted(1, (1, 2), leaving=(3,))], FIVE[:4])) == {1: (1, 2, 4)}
+    assert chosen(plan([wanted(1, (1, 2), lost=(3,))], FIVE[:3])) == {1: (1, 2, 3)}, "the machine came back empty"
+
+
+@pytest.mark.parametrize("leader", [0, 3, 5])
+def test_without_a_leader_within_reach_nothing_is_planned(leader):
+    """Nobody; one that was removed; one that is not a replica. There is nothing to copy from."""
+    found = plan([wanted(1, (1, 2), lost=(3,))], FIVE, leaders={1: leader})
+    assert found.commands == ()
+    assert plan([wanted(1, (1, 2), lost=(3,))], FIVE, down=(1,)).commands == ()
+
+
+def test_a_partition_whose_every_replica_is_lost_does_not_come_back_empty():
+    found = plan([wanted(1, (), lost=(3,), factor=1)], FIVE, leaders={1: 3})
+    assert found.commands == ()
+
+
+def test_so_many_are_rebuilt_at_once_and_those_with_the_fewest_replicas_first():
+    partitions = [wanted(1, (1, 2)), wanted(2, (1,)), wanted(3, (1, 2)), wanted(4, (1, 2, 3), lost=(5,))]
+    assert list(chosen(plan(partitions, FIVE, most=3))) == [2, 1], "the fourth is on its way, so there is room for two"
+    assert plan(partitions, FIVE, most=1).commands == ()
+    assert plan(partitions, FIVE, most=1).without_node_count == 0, "they wait for room, not for a node"
+
+
+def test_one_that_waits_for_a_node_that_is_down_does_not_hold_up_the_others():
+    stuck = wanted(4, (1, 2, 3), lost=(5,))
+    assert list(chosen(plan([wanted(1, (1, 2)), stuck], FIVE, down=(3,), most=1))) == [1]
+
+
+def test_as_many_as_there_are_nodes_for_are_added():
+    found = plan([wanted(1, (1, 2), lost=(8, 9), factor=5)], FIVE[:3])
+    assert chosen(found) == {1: (1, 2, 3)}
+    assert found.without_node_count == 1
+
+
+def test_following_the_plans_makes_everything_whole_a_few_at_a_time():
+    """Node 6 of 6 held a replica of each of 30 partitions; each round one partition that is on its way gets there."""
+    partitions = {g: wanted(g, (1 + g % 5, 1 + (g + 1) % 5), lost=(6,)) for g in range(30)}
+    rounds = 0
+    while any(p.missing_count or p.view.retiring for p in partitions.values()):
+        rounds += 1
+        assert rounds < 100
+        counts = {n: sum(n in nodes_of(p) for p in partitions.values()) for n in range(1, 6)}
+        for command in plan(list(partitions.values()), FIVE, counts=counts, most=4).commands:
+            partitions[command.group_id] = wanted(command.group_id, command.node_ids, lost=(6,))
+        on_the_way = [g for g, p in partitions.items() if not p.missing_count and p.view.retiring]
+        assert 0 < len(on_the_way) <= 4
+        partitions[on_the_way[0]] = wanted(on_the_way[0], nodes_of(partitions[on_the_way[0]]))
+    assert all(len(set(nodes_of(p))) == 3 for p in partitions.values())
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def nodes_of(partition):
+    return tuple(replica.node_id for replica in partition.view.replicas)

@@ -1,0 +1,205 @@
+"""A broker is gone for good: `raftmq cluster remove --force`, and the others make whole what it held.
+
+That the new replicas are whole is shown the hard way: another broker is killed afterwards, so that nothing works without them.
+"""
+
+import asyncio
+import json
+import shutil
+import urllib.error
+import urllib.request
+
+import pytest
+from raftmq import Admin, Producer, errors
+from raftmq.broker.limits import Limits
+from raftmq.client.admin import ClusterDescription
+from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import answer, assert_one_sentence, raftmq
+from tests.e2e.test_repair import eventually, gauge
+from tests.e2e.workload import Workload
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "removal"
+PARTITIONS = 30
+"""So many that each of up to five brokers holds more than are rebuilt at a time."""
+REBUILDING_MAX = Limits().rebuilding_max
+UNDER_REPLICATED = "raftmq_under_replicated_partitions"
+
+
+def gauges(cluster: LocalCluster, name: str) -> float:
+    return sum(gauge(cluster, node_id, name) for node_id in cluster.node_ids if cluster.is_running(node_id))
+
+
+def is_whole(cluster: LocalCluster) -> bool:
+    """Every partition is led, and all replicas that its topic wants vote and are connected."""
+    return gauges(cluster, UNDER_REPLICATED) == 0 and gauges(cluster, "raftmq_groups_led") == PARTITIONS + 1
+
+
+async def replica_nodes(cluster: LocalCluster) -> list[set[int]]:
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        return [set(partition.replica_nodes) for partition in (await admin.describe_topic(TOPIC)).partitions]
+
+
+def replaced_at_once(cluster: LocalCluster) -> list[int]:
+    """How many partitions each plan gave another replica, as the brokers logged it."""
+    lines = [line for node_id in cluster.node_ids for line in cluster.logs(node_id).splitlines()]
+    return [json.loads(line)["replicas"] for line in lines if '"replicas_replaced"' in line]
+
+
+async def described(cluster: LocalCluster) -> ClusterDescription:
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        return await admin.describe_cluster()
+
+
+async def wait_seen_down(cluster: LocalCluster, node_id: int) -> None:
+    """The metadata leader has noticed that the broker's connection is gone."""
+    async with asyncio.timeout(30):
+        while True:
+            cluster_now = await described(cluster)
+            leader = cluster_now.metadata_leader_node_id
+            seen = {node.node_id: node.is_connected for node in cluster_now.nodes}
+            if leader not in (0, node_id) and cluster_now.answering_node_id == leader and not seen.get(node_id, False):
+                return
+            await asyncio.sleep(0.1)
+
+
+async def wait_metadata_voters(cluster: LocalCluster, count: int) -> None:
+    async with asyncio.timeout(30):
+        while sum(node.is_metadata_voter for node in (await described(cluster)).nodes) != count:  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.1)
+
+
+def remove(cluster: LocalCluster, *arguments: str) -> object:
+    return answer(cluster, "cluster", "remove", *arguments, "--yes")
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
+    """1 bootstrapped the cluster; 3 is any other."""
+    async with LocalCluster(brokers=4) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        held = sum(victim in nodes for nodes in await replica_nodes(cluster))
+        assert REBUILDING_MAX < held < PARTITIONS
+        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
+            await workload.wait_progress()
+            running = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes")
+            assert_one_sentence(running, 4, f"broker {victim} is running", "stop it first")
+            cluster.kill(victim)
+            await wait_seen_down(cluster, victim)
+            unforced = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--yes")
+            assert_one_sentence(unforced, 4, f"holds {held} partition replicas", "--force")
+
+            said = await asyncio.to_thread(remove, cluster, str(victim), "--force")
+            assert said == {
+                "node_id": victim, "replica_count": held, "without_majority_count": 0, "without_majority": []
+            }  # fmt: skip
+            await eventually(lambda: is_whole(cluster))
+            nodes = await replica_nodes(cluster)
+            assert all(len(one) == 3 and victim not in one for one in nodes)
+            now = await described(cluster)
+            assert victim not in [node.node_id for node in now.nodes]
+            await wait_metadata_voters(cluster, 3)
+            plans = replaced_at_once(cluster)
+            assert sum(plans) == held
+            assert max(plans) <= REBUILDING_MAX, "throttled"
+
+            again = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes")
+            assert_one_sentence(again, 4, f"broker {victim} was removed before")
+            await check_refused(cluster, victim)
+
+            cluster.kill(next(node_id for node_id in cluster.node_ids if node_id != victim))
+            await workload.wait_progress()
+            await workload.check()
+
+
+async def check_refused(cluster: LocalCluster, victim: int) -> None:
+    """Started again on its data it says that it was removed, on /readyz and in its log, and the others go on."""
+    await asyncio.to_thread(cluster.restart, victim, wait=False)
+    await eventually(lambda: "node_removed" in cluster.logs(victim))
+
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        await asyncio.to_thread(urllib.request.urlopen, f"http://{cluster.http_address(victim)}/readyz", timeout=5)
+    with refusal.value as said:
+        assert said.code == 503
+        assert "removed" in said.read().decode()
+    assert f"this uuid was node {victim} and is removed" in cluster.logs(victim)
+    cluster.kill(victim)
+
+
+async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_missing() -> None:
+    """Two of three: nothing can take the third replica, until a broker is added or the removed one starts empty."""
+    victim = 3
+    async with LocalCluster(brokers=3) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
+            await workload.wait_progress()
+            cluster.kill(victim)
+            await wait_seen_down(cluster, victim)
+            await asyncio.to_thread(remove, cluster, str(victim), "--force")
+            await eventually(lambda: "replicas_without_broker" in cluster.logs(1) + cluster.logs(2))
+            await workload.wait_progress()
+            await eventually(lambda: gauges(cluster, UNDER_REPLICATED) == PARTITIONS)
+            assert all(nodes == {1, 2} for nodes in await replica_nodes(cluster))
+
+            await asyncio.to_thread(empty_and_join, cluster, victim)
+            await eventually(lambda: is_whole(cluster))
+            assert all(len(nodes) == 3 for nodes in await replica_nodes(cluster))
+            said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
+            assert said <= 2, "by each that leads metadata meanwhile, once a minute"
+            cluster.kill(2)
+            await workload.wait_progress()
+            await workload.check()
+
+
+def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
+    """The machine of a removed broker comes back with an empty disk: another broker to the cluster."""
+    shutil.rmtree(cluster.data_dir(node_id))
+    cluster.restart(node_id)
+
+
+async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> None:
+    victim = 4
+    async with LocalCluster(brokers=5) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
+            await workload.wait_progress()
+            cluster.kill(victim)
+            await wait_seen_down(cluster, victim)
+            await asyncio.to_thread(remove, cluster, str(victim), "--force")
+            for _ in range(2):
+                leader = (await described(cluster)).metadata_leader_node_id
+                cluster.kill(leader)
+                await asyncio.to_thread(cluster.restart, leader)
+            await eventually(lambda: is_whole(cluster))
+            assert all(len(nodes) == 3 and victim not in nodes for nodes in await replica_nodes(cluster))
+            assert max(replaced_at_once(cluster)) <= REBUILDING_MAX
+            await workload.check()
+
+
+async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() -> None:
+    async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topic("single", partitions=3, replication_factor=1)
+        homes = {p.replica_nodes[0]: p.partition for p in (await admin.describe_topic("single")).partitions}
+        assert len(homes) == 3
+        victim = 3
+        cluster.kill(victim)
+        await wait_seen_down(cluster, victim)
+        done = await asyncio.to_thread(
+            raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes", "-o", "json"
+        )
+        assert json.loads(done.stdout)["without_majority"] == [{"topic": "single", "partition": homes[victim]}]
+        with pytest.raises(errors.UnknownNodeError):
+            await admin.remove_broker(victim, force=True)
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for node_id in (1, 2):
+                await producer.send_and_wait("single", b"x", partition=homes[node_id])
+        async with asyncio.timeout(60):
+            while (await admin.describe_cluster()).partitions_without_leader != 1:  # noqa: ASYNC110 -- another process
+                await asyncio.sleep(0.1)
+        left = {p.partition: p.replica_nodes for p in (await admin.describe_topic("single")).partitions}
+        assert left == {homes[1]: (1,), homes[2]: (2,), homes[victim]: ()}, "it does not come back empty"
