@@ -6,7 +6,7 @@ BIN := .venv/bin
 # compiled modules go there too: nothing but .venv is left beside the sources
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
-.PHONY: help setup demo test check fix sim sim-core chaos bench docs
+.PHONY: help setup demo test test-long check fix sim sim-core chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -17,8 +17,11 @@ setup: ## make .venv with every extra and the demo's data set
 demo: setup ## three brokers, 336,776 real flights, one kill -9, everything verified
 	@$(BIN)/python -m examples.demo_flights
 
-test: setup ## every test (ARGS="-k name -x" goes to pytest)
+test: setup ## every test but the long ones (ARGS="-k name -x" goes to pytest)
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-long: setup ## the long ones: how other systems failed, on real processes
+	@$(BIN)/python -m pytest -m long $(ARGS)
 
 check: setup ## format, lint, types, import rules, generated files; changes nothing
 	$(BIN)/ruff format --check .
