@@ -20,7 +20,7 @@ demo: setup ## three brokers, 336,776 real flights, one kill -9, everything veri
 test: setup ## every test but the long ones (ARGS="-k name -x" goes to pytest)
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-long: setup ## the long ones: how other systems failed, on real processes
+test-long: setup ## the long ones: how other systems failed, and more faults on real processes
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 check: setup ## format, lint, types, import rules, generated files; changes nothing

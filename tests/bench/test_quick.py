@@ -15,6 +15,7 @@ from bench.workloads import WORKLOADS
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_every_workload_reports_finite_figures_and_the_table_shows_them(tmp_path: Path) -> None:

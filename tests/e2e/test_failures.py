@@ -112,6 +112,7 @@ def flip_the_oldest_record(path: Path) -> None:
             at = content.find(row, at + 1)
 
 
+@pytest.mark.long
 async def test_a_leader_of_everything_frozen_for_thirty_seconds_comes_back_as_a_follower(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -212,6 +213,7 @@ def is_refused_by_stranger(cluster: LocalCluster, node_id: int) -> bool:
     return "this node belongs to cluster" in cluster.logs(node_id)
 
 
+@pytest.mark.long
 async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
     """Its data directory comes to stand where a broker of this cluster was: same node id, same addresses."""
     async with LocalCluster(brokers=3) as stranger:

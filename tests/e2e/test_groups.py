@@ -65,6 +65,7 @@ async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
         member.kill()
 
 
+@pytest.mark.long
 async def test_members_come_and_go_and_unmoved_partitions_keep_their_owners(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
