@@ -240,7 +240,7 @@ async def test_a_full_outbox_drops_instead_of_waiting():
     async with transport(1, limits=limits) as (one, events, _), transport(2) as (_, two, address):
         one.set_peers({2: address})
         await events.events.get()
-        while one._links[2, Channel.APPEND].open_transport is None:  # only the control channel says that it is up
+        while one._links[2, Channel.APPEND].open_transport is None:  # noqa: ASYNC110 -- only the control channel says it
             await asyncio.sleep(0)
         sent = 0
         while one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000]):
