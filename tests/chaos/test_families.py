@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 5
 SECONDS = 4.0
-DAILY = ("kill", "links", "power")
+DAILY = ("kill", "links")
 """What the daily run has time for; the others are long."""
 
 
