@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench import partitions, workloads
 from bench.kafka_cluster import kafka_systems
-from bench.machine import facts, load_average, probe_disk
+from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
 from bench.raftmq_cluster import raftmq_systems
 from bench.report import RAFTMQ, Report, rows_of, table
@@ -84,6 +84,10 @@ class Run:
         for failure in report.failures:
             print(f"FAILED: {failure.workload}, {failure.system}: {failure.error}")
         print(f"disk alone: {self._disk}")
+        if speeds := sorted(sample.processor_ms for sample in self._samples):
+            print(
+                f"processor alone: {speeds[len(speeds) // 2]:.0f} ms ({speeds[0]:.0f} – {speeds[-1]:.0f}) for a million rounds of a loop"
+            )
         print(f"written: {self._output}")
         return 1 if report.failures else 0
 
@@ -103,13 +107,14 @@ class Run:
     def _measure_partitions(self, name: str) -> None:
         """A fresh cluster; one round, which measures each broker and several kills."""
         scale = partitions.QUICK if self._is_quick else partitions.FULL
-        load, started = load_average(), time.perf_counter()
+        load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
         try:
             figures = partitions.measure(PARTITIONS[name], scale, self._tell)
         except UnavailableError as error:
             self._notes.append(str(error))
             return
-        self._samples.append(Sample(name, RAFTMQ, 1, load, time.perf_counter() - started, figures))
+        seconds = time.perf_counter() - started
+        self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
     def _write(self) -> Report:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.machine import load_average
+from bench.machine import load_average, probe_processor
 from bench.systems import System
 from bench.workloads import PARTITIONS, QUICK, Scale, Workload
 
@@ -31,6 +31,8 @@ class Sample:
     """From 1."""
     load_average: float
     """Of the machine, right before."""
+    processor_ms: float
+    """`probe_processor`, right before: what the machine was worth in this round."""
     seconds: float
     """The whole round, preparation included."""
     figures: dict[str, list[float]]
@@ -76,7 +78,7 @@ def run_interleaved(
             if system.name in failures:
                 continue
             gc.collect()
-            load = load_average()
+            load, processor_ms = load_average(), probe_processor()
             started = time.perf_counter()
             try:
                 figures = asyncio.run(run_round(system, workload, QUICK if number == WARM_UP else scale))
@@ -87,7 +89,10 @@ def run_interleaved(
             if number == WARM_UP:
                 continue
             values = {name: [value] for name, value in figures.items()}
-            samples.append(Sample(workload.name, system.name, number, load, time.perf_counter() - started, values))
+            seconds = time.perf_counter() - started
+            samples.append(Sample(workload.name, system.name, number, load, processor_ms, seconds, values))
             said = ", ".join(f"{name} {value:,.2f}" for name, value in figures.items())
-            tell(f"{workload.name}, round {number} of {rounds}, {system.name}: {said}")
+            tell(
+                f"{workload.name}, round {number} of {rounds}, {system.name}: {said} (processor {processor_ms:.0f} ms)"
+            )
     return samples, list(failures.values())

@@ -415,21 +415,26 @@ class Engine:
     def _tick_metadata(self) -> None:
         group = self.groups.get(METADATA_GROUP_ID)
         if group is not None:
-            self.guarded(group, self._tick, group)
+            self.guarded(group, self._tick, group, self._reads_expire_before())
             self._heartbeats.flush()
             self._transport.flush()
 
     def _tick_data(self) -> None:
+        expire_before = self._reads_expire_before()
         for group in list(self.groups.values()):
             if group.group_id != METADATA_GROUP_ID:
-                self.guarded(group, self._tick, group)
+                self.guarded(group, self._tick, group, expire_before)
         self._heartbeats.flush()
         self._transport.flush()
 
-    def _tick(self, group: Group[StateMachine]) -> None:
+    def _reads_expire_before(self) -> float:
+        return self.loop.time() - self.timing.read_index_seconds
+
+    def _tick(self, group: Group[StateMachine], expire_before: float) -> None:
         core = group.core
         core.tick()
-        group.expire_reads(self.loop.time() - self.timing.read_index_seconds)
+        if group.has_reads:
+            group.expire_reads(expire_before)
         if core.campaign_due:
             self.campaigns.ask(group)
         if group.append_in_flight:

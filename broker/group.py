@@ -305,6 +305,11 @@ class Group(Generic[MachineT]):
             _fail(future, self.not_leader())
         self._reads.clear()
 
+    @property
+    def has_reads(self) -> bool:
+        """Whether somebody waits for a read's confirmation, or for what it confirmed."""
+        return bool(self._reads or self._confirmed)
+
     def expire_reads(self, asked_before: float) -> None:
         """Fail reads asked before that loop time: a lost message is never answered, and a replica that was cut off after
         a confirmation may never get the entries it waits for.

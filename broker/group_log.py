@@ -7,11 +7,11 @@ fetched is served once the log may have changed under it (its suffix replaced, i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
-from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.raft.entry import Entry, EntryHeader, fitting
 from raftmq.raft.log_view import LogView
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore, ReplicaKey
@@ -55,7 +55,7 @@ class GroupLog(LogView):
             return found
         fetched = self._fetched
         if fetched and fetched[0].index <= first <= fetched[-1].index:
-            return _cut(fetched[first - fetched[0].index : last - fetched[0].index + 1], bytes_max)
+            return fitting(fetched[first - fetched[0].index : last - fetched[0].index + 1], bytes_max)
         if self._fetching is None:
             self._fetching = self._loop.create_task(self._fetch(first, last))
             self._fetching.add_done_callback(_say_what_failed)
@@ -82,15 +82,7 @@ class GroupLog(LogView):
         entry = self.recent.get(index)
         if entry is None:
             return self._store.header(self._key, index)
-        return EntryHeader(
-            entry.index,
-            entry.term,
-            entry.kind,
-            entry.base_offset,
-            entry.record_count,
-            entry.append_time_ms,
-            len(entry.payload),
-        )
+        return entry.header()
 
     # ------------------------------------------------------------------------------------------------ changes
 
@@ -118,15 +110,3 @@ def _say_what_failed(fetch: asyncio.Task[None]) -> None:
     """Of a fetch: nobody waits for it. What is not foreseen (the readers were shut down) costs the peer a moment only."""
     if not fetch.cancelled() and (error := fetch.exception()) is not None:
         log.warning("catch_up_read_failed", reason=repr(error))
-
-
-def _cut(entries: Sequence[Entry], bytes_max: int) -> tuple[Entry, ...]:
-    """The first of them that fit, at least one."""
-    out: list[Entry] = []
-    size = 0
-    for entry in entries:
-        size += len(entry.payload)
-        if out and size > bytes_max:
-            break
-        out.append(entry)
-    return tuple(out)

@@ -28,7 +28,7 @@ from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
-from raftmq.raft.membership import MembershipOp
+from raftmq.raft.membership import Membership, MembershipOp
 from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
@@ -132,6 +132,9 @@ class Reconciler:
         self._damage_report = _Repeats()
         self._leader_report = _Repeats()
         self._without_node_pace = LogPace()
+        # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
+        self._whole_at_revision = -1
+        self._settled: dict[GroupId, tuple[int, Membership]] = {}
 
     async def run(self) -> None:
         """Look for ever."""
@@ -213,7 +216,9 @@ class Reconciler:
     async def _replace_missing(self, group: Group[Metadata]) -> None:
         """Give partitions that a removed node left short another replica, a few at a time."""
         machine, limits = group.machine, self._host.limits
-        nodes = machine.nodes()
+        if machine.revision == self._whole_at_revision:
+            return
+        revision, nodes = machine.revision, machine.nodes()
         partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
         plan = plan_replacements(
             (_wanted(machine, partition) for partition in partitions if partition is not None),
@@ -224,6 +229,8 @@ class Reconciler:
             self._leader_of,
             limits.rebuilding_max,
         )
+        if plan.is_whole:
+            self._whole_at_revision = revision
         if not plan.without_node_count:
             self._without_node_pace.forget()
         elif self._without_node_pace.is_due():
@@ -245,21 +252,30 @@ class Reconciler:
     def _tend_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
         """Advance every led partition that is not as wanted; returns retiring replicas that have left their groups."""
         left: list[ReplicaKey] = []
-        led = [group for group in self._host.partition_groups() if group.is_leader]
-        catching_up = sum(1 for group in led if group.core.membership.learners)
-        for group in led:
+        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
+        catching_up = sum(1 for group in led.values() if group.core.membership.learners)
+        settled: dict[GroupId, tuple[int, Membership]] = {}
+        for group in led.values():
+            state = (metadata.revision, group.core.membership)
+            if self._settled.get(group.group_id) == state:
+                settled[group.group_id] = state
+                continue
             partition = metadata.partition(group.group_id)
             if partition is None:
                 continue
             had_learners = bool(group.core.membership.learners)
             may_add = had_learners or catching_up < self._host.limits.catching_up_max
-            if self._advance(group, partition_target(partition), may_add=may_add) and not had_learners:
+            target = partition_target(partition)
+            if self._advance(group, target, may_add=may_add) and not had_learners:
                 catching_up += 1
             left += self._left(group, _wanted(metadata, partition))
+            if not partition.retiring and is_reached(group.core.membership, target):
+                settled[group.group_id] = state
+        self._settled = settled
         self._on_the_way = {
             group_id: way
             for group_id, way in self._on_the_way.items()
-            if group_id == METADATA_GROUP_ID or any(group.group_id == group_id for group in led)
+            if group_id == METADATA_GROUP_ID or group_id in led
         }
         return left
 
@@ -327,6 +343,8 @@ class Reconciler:
 
         Without a healthy majority nothing happens by itself: what is damaged may hold the only copy of something.
         """
+        if not self._reported_damage:
+            return []
         horizon = self._host.loop.time() - 2 * REPORT_SECONDS
         self._reported_damage = {
             key: at

@@ -37,6 +37,8 @@ class ReplacementPlan:
     commands: tuple[SetReplicas, ...] = ()
     without_node_count: int = 0
     """Partitions short of a replica that no node within reach can take."""
+    is_whole: bool = False
+    """No partition is short of anything: there is nothing to plan before metadata changes."""
 
 
 def plan_replacements(
@@ -64,6 +66,8 @@ def plan_replacements(
         rebuilding_max: the limit.
     """
     wanted = [partition for partition in partitions if partition.missing_count or _has_lost(partition.view)]
+    if not wanted:
+        return ReplacementPlan(is_whole=True)
     led = [partition for partition in wanted if _is_led(partition.view, leader_of, is_connected)]
     room = rebuilding_max - sum(1 for partition in led if _is_being_rebuilt(partition, is_connected))
     candidates = [node for node in nodes if node.state == "active" and is_connected(node.node_id)]

@@ -388,9 +388,11 @@ class RaftCore(Election):
         return min(self.log.commit, self.log.durable_index)
 
     def _has_apply(self) -> bool:
+        log = self.log
         return (
-            self.log.applying < self._last_to_apply()
-            and self.log.snapshot is None
+            log.applying < log.commit
+            and log.applying < self._last_to_apply()
+            and log.snapshot is None
             and not self._apply_is_fetching
             and self._applying_bytes < self.settings.apply_bytes_max
         )

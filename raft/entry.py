@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -49,6 +50,30 @@ class Entry:
     def next_offset(self) -> Offset:
         """The offset after this entry's records (exclusive end)."""
         return Offset(self.base_offset + self.record_count)
+
+    def header(self) -> EntryHeader:
+        """All but the payload."""
+        return EntryHeader(
+            self.index,
+            self.term,
+            self.kind,
+            self.base_offset,
+            self.record_count,
+            self.append_time_ms,
+            len(self.payload),
+        )
+
+
+def fitting(entries: Iterable[Entry], bytes_max: int) -> tuple[Entry, ...]:
+    """The first entries whose payloads fit into `bytes_max` together, at least one."""
+    out: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += len(entry.payload)
+        if out and size > bytes_max:
+            break
+        out.append(entry)
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from itertools import islice
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, fitting
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
@@ -226,21 +226,13 @@ class MemoryLogStore:
         """See `LogStore.entries`."""
         image = self._image(key)
         _check_range(key, image.meta, first, last)
-        found: list[Entry] = []
-        size = 0
-        for index in range(first, last + 1):
-            entry = image.log[LogIndex(index)]
-            size += len(entry.payload)
-            if found and size > bytes_max:
-                break
-            found.append(entry)
-        return tuple(found)
+        return fitting((image.log[LogIndex(index)] for index in range(first, last + 1)), bytes_max)
 
     def header(self, key: ReplicaKey, index: LogIndex) -> EntryHeader:
         """See `LogStore.header`."""
         image = self._image(key)
         _check_range(key, image.meta, index, index)
-        return _header_of(image.log[index])
+        return image.log[index].header()
 
     def find_offset(self, key: ReplicaKey, offset: Offset) -> LogIndex | None:
         """See `LogStore.find_offset`; by looking at every entry, which keeps this an independent check of bisection."""
@@ -253,7 +245,7 @@ class MemoryLogStore:
         """See `LogStore.find_time`."""
         for entry in self._live_data(key):
             if entry.append_time_ms >= append_time_ms:
-                return _header_of(entry)
+                return entry.header()
         return None
 
     def _live_data(self, key: ReplicaKey) -> Iterable[Entry]:
@@ -274,15 +266,3 @@ class MemoryLogStore:
 def _check_range(key: ReplicaKey, meta: ReplicaMeta, first: LogIndex, last: LogIndex) -> None:
     if not meta.position.index < first <= last <= meta.last_index:
         raise LogRangeError(key, f"{first}..{last} asked for, the log has {meta.position.index + 1}..{meta.last_index}")
-
-
-def _header_of(entry: Entry) -> EntryHeader:
-    return EntryHeader(
-        entry.index,
-        entry.term,
-        entry.kind,
-        entry.base_offset,
-        entry.record_count,
-        entry.append_time_ms,
-        len(entry.payload),
-    )

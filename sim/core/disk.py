@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import GENESIS, Entry, EntryHeader, LogPosition
+from raftmq.raft.entry import GENESIS, Entry, EntryHeader, LogPosition, fitting
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
 from raftmq.raft.ready import AppendWork
@@ -187,25 +187,10 @@ class SimDisk:
         is_inside = start >= 0 and last <= self.log.last_index
         detail = f"{first}..{last} of a durable log {self.log.position.index + 1}..{self.log.last_index}"
         demand(is_inside, "ReadsDurable", detail)
-        taken: list[Entry] = []
-        size = 0
-        for entry in self.log.entries[start : last - self.log.position.index]:
-            size += len(entry.payload)
-            if taken and size > bytes_max:
-                break
-            taken.append(entry)
-        return tuple(taken)
+        return fitting(self.log.entries[start : last - self.log.position.index], bytes_max)
 
     def header(self, index: int) -> EntryHeader:
         """The header of a durable entry."""
         entry = self.log.entry(index)
         assert entry is not None, f"header of {index}, not in the durable log"
-        return EntryHeader(
-            entry.index,
-            entry.term,
-            entry.kind,
-            entry.base_offset,
-            entry.record_count,
-            entry.append_time_ms,
-            len(entry.payload),
-        )
+        return entry.header()

@@ -14,7 +14,7 @@ FIGURES = {
 
 
 def sample(workload: str, system: str, **values: float) -> Sample:
-    return Sample(workload, system, 1, 0.0, 1.0, {name: [value] for name, value in values.items()})
+    return Sample(workload, system, 1, 0.0, 50.0, 1.0, {name: [value] for name, value in values.items()})
 
 
 def test_the_median_and_the_spread_are_of_all_rounds() -> None:

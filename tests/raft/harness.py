@@ -75,16 +75,7 @@ class MemoryLog:
 
     def header(self, index: LogIndex) -> EntryHeader:
         self.header_reads.append(index)
-        entry = self.rows[index]
-        return EntryHeader(
-            entry.index,
-            entry.term,
-            entry.kind,
-            entry.base_offset,
-            entry.record_count,
-            entry.append_time_ms,
-            len(entry.payload),
-        )
+        return self.rows[index].header()
 
     def write(self, work: AppendWork) -> None:
         """One transaction: snapshot, truncation, entries, hard state."""
