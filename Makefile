@@ -3,8 +3,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# compiled modules go there too: nothing but .venv is left beside the sources
+# Compiled modules go there too: nothing but .venv is left beside the sources. Where the environment forbids them (images for containers do)
+# each process that a test starts would compile everything again: 3.3 s instead of 0.9 s for a broker.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-long check fix sim sim-core chaos bench docs
 
