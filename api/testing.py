@@ -299,6 +299,9 @@ class LocalCluster:
     def close(self) -> None:
         """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
         for broker in self._brokers.values():
+            if broker.is_running:
+                broker.send_signal(signal.SIGKILL)  # all at once: an end takes a moment
+        for broker in self._brokers.values():
             broker.kill()
         guard, self._guard = self._guard, None
         if guard is not None and guard.stdin is not None:
