@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 FILE_NAME = "cluster.json"
 PORTS_PER_BROKER = 10
 """Distance of the ports of neighbours, of which the first three are used: 9400, 9410, 9420."""
+ANY = "127.0.0.1:0"
 
 
 class Addresses(NamedTuple):
@@ -47,18 +49,39 @@ def numbered(node_id: int, first_port: int) -> Addresses:
     return Addresses(*(f"127.0.0.1:{number}" for number in range(port, port + 3)))
 
 
-def without_taken(addresses: Addresses) -> Addresses:
-    """The same, with any free port in the place of one that somebody else listens to."""
-    return Addresses(*(address if address and is_free(address) else "" for address in addresses))
+class HeldPorts:
+    """Ports of loopback that are a broker's, whether it runs or not: the kernel gives them to nobody who asks for any free one.
 
+    To each a socket is bound that does not listen. Linux lets a broker that asks by number listen there all the same, since both
+    sides allow reuse. Other systems do not: there the ports are found, and free again at once.
+    """
 
-def is_free(address: str) -> bool:
-    """Whether a broker could listen there now."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def hold(self, addresses: Addresses) -> Addresses:
+        """The same, with any free port in the place of one that is missing, or that somebody else has."""
+        return Addresses(*map(self._hold, addresses))
+
+    def _hold(self, address: str) -> str:
+        host, _, port = (address or ANY).rpartition(":")
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            held.bind((host, int(port)))
         except (OSError, OverflowError):
-            return False
-    return True
+            held.close()
+            if not address:
+                raise
+            return self._hold("")
+        address = f"{host}:{held.getsockname()[1]}"
+        if sys.platform == "linux":
+            self._sockets.append(held)
+        else:
+            held.close()
+        return address
+
+    def close(self) -> None:
+        """Anybody may have them. Safe to call again."""
+        while self._sockets:
+            self._sockets.pop().close()

@@ -26,7 +26,7 @@ from typing import IO, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from raftmq.cluster_addresses import Addresses, load_addresses, numbered, save_addresses, without_taken
+from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 from raftmq.proto import queue_pb2
 
 LOG_TAIL_LINES = 40
@@ -84,9 +84,9 @@ class _BrokerProcess:
             *self._command,
             *("broker", "start", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)),
             *("--host", f"local-{self.node_id}"),  # its own host label: replicas of a partition spread over hosts
-            *("--listen", self.client_address or "127.0.0.1:0"),
-            *("--peer-listen", self.peer_address or "127.0.0.1:0"),
-            *("--http-listen", self.http_address or "127.0.0.1:0"),
+            *("--listen", self.client_address),
+            *("--peer-listen", self.peer_address),
+            *("--http-listen", self.http_address),
             *formation,
         ]
         self._ready = threading.Event()
@@ -220,6 +220,7 @@ class LocalCluster:
         self._command = tuple(command)
         self._brokers: dict[int, _BrokerProcess] = {}
         self._guard: subprocess.Popen[bytes] | None = None
+        self._ports = HeldPorts()
 
     # ---------------------------------------------------------------------------------------------------- life cycle
 
@@ -255,24 +256,23 @@ class LocalCluster:
         if len(known) > self._count:
             raise LocalClusterError(f"the cluster in {directory} has {len(known)} brokers, not {self._count}")
         for node_id, broker in self._brokers.items():
-            broker.addresses = without_taken(known.get(node_id, numbered(node_id, self._first_port)))
+            broker.addresses = self._ports.hold(known.get(node_id, numbered(node_id, self._first_port)))
         self._check_can_meet(known)
-        # Brokers that belong to the cluster serve once a majority of them runs: they start together, and without a flag.
-        first = self._brokers[1]
-        self._start_brokers([self._brokers[n] for n in known] or [first], *(() if known else ("--bootstrap",)))
-        newcomers = [broker for broker in self._brokers.values() if broker.node_id not in known and broker is not first]
-        self._start_brokers(newcomers, "--join", first.client_address)
+        # All start together: one that belongs to the cluster serves once a majority of them runs, one that joins it asks until
+        # the first one serves.
+        join = ("--join", self._seen_address(1, self._brokers[1].client_address))
+        for node_id, broker in self._brokers.items():
+            self._launch(broker, *(() if node_id in known else join if known or node_id > 1 else ("--bootstrap",)))
+        for node_id, broker in self._brokers.items():
+            broker.wait_ready(self._timeout_seconds)
+            known[node_id] = broker.addresses
+            if not self._is_temporary:
+                save_addresses(directory, known)
         self.wait_formed()
 
-    def _start_brokers(self, brokers: Sequence[_BrokerProcess], *formation: str) -> None:
-        """Start these brokers together, wait until they serve, and remember where."""
-        for broker in brokers:
-            self._launch(broker, *formation)
-        for broker in brokers:
-            broker.wait_ready(self._timeout_seconds)
-        if brokers and not self._is_temporary and self._directory is not None:
-            serving = {n: broker.addresses for n, broker in self._brokers.items() if broker.is_running}
-            save_addresses(self._directory, serving)
+    def _seen_address(self, node_id: int, address: str) -> str:
+        """Where others find what this broker listens to at `address`; not the same where brokers are started in other places."""
+        return address
 
     def _check_can_meet(self, known: Mapping[int, Addresses]) -> None:
         """Brokers find each other where they were: one that moved tells a majority that did not, or nobody learns of it."""
@@ -299,6 +299,9 @@ class LocalCluster:
     def close(self) -> None:
         """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
         for broker in self._brokers.values():
+            if broker.is_running:
+                broker.send_signal(signal.SIGKILL)  # all at once: an end takes a moment
+        for broker in self._brokers.values():
             broker.kill()
         guard, self._guard = self._guard, None
         if guard is not None and guard.stdin is not None:
@@ -310,6 +313,7 @@ class LocalCluster:
             except BrokenPipeError:
                 pass
             guard.wait()
+        self._ports.close()
         if self._is_temporary and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)  # again, in case the guard was killed
 

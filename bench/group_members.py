@@ -145,11 +145,8 @@ class ProtocolMember:
         self.epoch = 0
         self.is_rebalancing = True
         self.heartbeats = 0
-        self.retries = 0
         self.lost = 0
         """How often it was told that it is no member."""
-        self.assigned_at = 0.0
-        """When its assignment last changed (`time.perf_counter`)."""
         self.changes: list[tuple[int, int]] = []
         """(taken, given up) of each new assignment."""
         self.slowest_seconds = 0.0
@@ -218,7 +215,6 @@ class ProtocolMember:
                 for number, epoch in zip(topic.partitions, topic.owner_epochs, strict=True)
             }
             if assigned != self.assigned:
-                self.assigned_at = time.perf_counter()
                 self.changes.append((len(assigned.keys() - self.assigned), len(self.assigned.keys() - assigned)))
             self.assigned = assigned
         self.epoch = answer.member_epoch
@@ -226,7 +222,6 @@ class ProtocolMember:
         return float(answer.next_heartbeat_ms) / 1000 * (0.9 + 0.1 * random.random())
 
     def _failed(self, error: grpc.aio.AioRpcError) -> None:
-        self.retries += 1
         self.brokers.coordinator = ""
         code = code_of(error)
         if code == pb.UNKNOWN_MEMBER:

@@ -157,7 +157,7 @@ def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
         systems = _systems(kafka, addresses)
         servers.wait_listening(ports[:3], START_SECONDS)
-        asyncio.run(_wait_serving(systems[0].connect, servers))
+        asyncio.run(servers.wait_serving(systems[0].connect, START_SECONDS))
         yield systems
 
 
@@ -182,22 +182,6 @@ def _systems(kafka: Installation, addresses: str) -> list[System]:
             connect_java = partial(JavaClient, kafka, addresses, admin)
             found.append(System(f"Kafka {variant}, Java", kafka.version, connect_java, works))
     return found
-
-
-async def _wait_serving(connect: Callable[[], Client], servers: Servers) -> None:
-    """Until three brokers take a topic of three replicas."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        servers.check_running()
-        try:
-            async with connect() as client:
-                await client.create_topic("ready", 1)
-                await client.delete_topic("ready")
-                return
-        except Exception:  # each client library has its own errors for a cluster that is not there yet
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(0.5)
 
 
 # ------------------------------------------------------------------------------------------------------------- clients

@@ -78,25 +78,9 @@ def nats_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
                 configuration.write_text(server_configuration(node, pairs, servers.directory / label, sync))
                 servers.start(label, [program, "-c", str(configuration)])
             connect = partial(NatsClient, [f"nats://127.0.0.1:{port}" for port in ports[:3]])
-            asyncio.run(_wait_serving(connect, servers))
+            asyncio.run(servers.wait_serving(connect, START_SECONDS))
             systems.append(System(f"NATS {variant}, nats-py", versions, connect, frozenset(WORKLOADS), 0.05))
         yield systems
-
-
-async def _wait_serving(connect: "partial[NatsClient]", servers: Servers) -> None:
-    """Until a stream of three replicas can be made."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        servers.check_running()
-        try:
-            async with connect() as client:
-                await client.create_topic("ready", 1)
-                await client.delete_topic("ready")
-                return
-        except Exception:  # the library has many errors for a cluster that is not there yet
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(0.2)
 
 
 class NatsClient(Client):

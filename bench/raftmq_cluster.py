@@ -73,4 +73,4 @@ class RaftmqClient(Client):
 def raftmq_systems() -> Iterator[list[System]]:
     with LocalCluster(brokers=3) as cluster:
         servers = cluster.bootstrap_servers
-        yield [System("RaftMQ", version("raftmq"), lambda: RaftmqClient(servers), frozenset(WORKLOADS), is_peer=False)]
+        yield [System("RaftMQ", version("raftmq"), lambda: RaftmqClient(servers), frozenset(WORKLOADS))]

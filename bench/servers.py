@@ -4,6 +4,7 @@ Must not know the peer. Invariant: when the context ends, however it ends (SIGKI
 that), no process runs and the directory is gone.
 """
 
+import asyncio
 import os
 import shutil
 import socket
@@ -11,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import raftmq.testing
+
+from bench.workloads import Client
 
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 20
@@ -102,6 +105,21 @@ class Servers:
                 if time.monotonic() > deadline:
                     raise ServerError(f"nobody listens on port {port} after {timeout_seconds:.0f} s")
                 time.sleep(POLL_SECONDS)
+
+    async def wait_serving(self, connect: Callable[[], Client], timeout_seconds: float) -> None:
+        """Until a client can make a topic, as the system does: of three replicas."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self.check_running()
+            try:
+                async with connect() as client:
+                    await client.create_topic("ready", 1)
+                    await client.delete_topic("ready")
+                    return
+            except Exception:  # each client library has its own errors for a cluster that is not there yet
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(POLL_SECONDS)
 
     def check_running(self) -> None:
         for label, process in self._processes.items():

@@ -26,4 +26,3 @@ class System:
     """What this client library is measured with."""
     share: float = 1.0
     """The part of the bulk workloads' records that a round has: less where the full count would take minutes."""
-    is_peer: bool = True

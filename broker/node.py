@@ -297,11 +297,6 @@ class Node:
         """See `ServiceHost`."""
         return self._metadata.require_filled()
 
-    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
-        """See `ServiceHost`."""
-        partition = self.partitions.get(group_id)
-        return partition.group if partition is not None else None
-
     def partition_groups(self) -> list[Group[LogPartition]]:
         """See `ServiceHost`."""
         return [partition.group for partition in self.partitions.values()]

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from raftmq.client.admin import Admin, TopicDescription
 from raftmq.types import TopicPartition
 
 from sim.history.recorder import Recorder
+from sim.history.recording_client import RecordingClient
 
 
-class RecordingAdmin:
-    """Wraps an admin client; started and closed as it is, or by ``async with``.
-
-    Args:
-        admin: not shared with anybody else.
-        recorder: where to write.
-        process: this client's name; one started again has a new one.
-    """
+class RecordingAdmin(RecordingClient):
+    """See the module and `RecordingClient`."""
 
     def __init__(self, admin: Admin, recorder: Recorder, process: str) -> None:
+        super().__init__(admin, recorder, process)
         self.admin = admin
-        self.process = process
-        self._recorder = recorder
-
-    async def start(self) -> None:
-        """As `Admin.start`."""
-        await self.admin.start()
-
-    async def close(self) -> None:
-        """As `Admin.close`."""
-        await self.admin.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def create_topic(
         self,

@@ -6,7 +6,6 @@ Must not change what the consumer does, nor hand anything on that is not written
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from raftmq.client.consumer import Consumer
@@ -14,45 +13,30 @@ from raftmq.types import Record, TopicPartition
 
 from sim.history.events import Partition, Records, Start
 from sim.history.recorder import Recorder
+from sim.history.recording_client import RecordingClient
 
 READ_ALL_POLL_MS = 500
 """How long one poll of `read_all` waits for a first record."""
 
 
-class RecordingConsumer:
-    """Wraps a consumer; started and closed as it is, or by ``async with``. One task at a time.
+class RecordingConsumer(RecordingClient):
+    """See the module and `RecordingClient`. One task at a time.
 
     Args:
-        consumer: not shared with anybody else; it must have no deserializers.
-        recorder: where to write.
-        process: this client's name; a consumer started again has a new one.
+        consumer: it must have no deserializers.
         start: its ``auto_offset_reset``; None (also for ``"none"``): where a partition begins is not judged.
     """
 
     def __init__(self, consumer: Consumer, recorder: Recorder, process: str, *, start: Start | None = None) -> None:
+        super().__init__(consumer, recorder, process)
         self.consumer = consumer
-        self.process = process
-        self._recorder = recorder
         self._start: Start | None = start
 
     async def start(self) -> None:
         """As `Consumer.start`."""
-        await self.consumer.start()
+        await super().start()
         if assigned := self.consumer.assignment():
             self._note_assignment(assigned)
-
-    async def close(self) -> None:
-        """As `Consumer.close`."""
-        await self.consumer.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # ------------------------------------------------------------------------------------------------------- positions
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from raftmq.client.producer import Producer
 from raftmq.client.producer_batch import AppendedSpan, BulkDelivery, Delivery
 from raftmq.types import RecordMetadata
 
 from sim.history.recorder import Followers, OpenOperation, Recorder
+from sim.history.recording_client import RecordingClient
 
 
 class RecordedDelivery:
@@ -36,35 +35,23 @@ class RecordedDelivery:
         return self._follower.done() and self._delivery.done()
 
 
-class RecordingProducer:
-    """Wraps a producer; started and closed as it is, or by ``async with``.
+class RecordingProducer(RecordingClient):
+    """See the module and `RecordingClient`.
 
     Sends of one producer must not run at the same time if their order is to be judged: give each task its own producer.
 
     Args:
-        producer: not shared with anybody else.
-        recorder: where to write.
-        process: this client's name; a producer started again has a new one.
         is_idempotent: as the producer was made. Without it neither repeats nor order are judged.
     """
 
     def __init__(self, producer: Producer, recorder: Recorder, process: str, *, is_idempotent: bool = True) -> None:
+        super().__init__(producer, recorder, process)
         self.producer = producer
-        self.process = process
-        self._recorder = recorder
         self._identity = process if is_idempotent else None
         self._followers = Followers()
 
-    async def start(self) -> None:
-        """As `Producer.start`."""
-        await self.producer.start()
-
-    async def close(self) -> None:
-        """As `Producer.close`; then every outcome is in the history."""
-        try:
-            await self.producer.close()
-        finally:
-            await self._followers.settled()
+    async def _ended(self) -> None:
+        await self.settled()
 
     async def settled(self) -> None:
         """Wait until every send so far has an outcome in the history (at most the producer's delivery timeout)."""
@@ -73,18 +60,6 @@ class RecordingProducer:
     async def abandon(self) -> None:
         """Stop writing: what is under way stays unknown. The producer itself is the caller's to end."""
         await self._followers.abandon()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.producer.__aexit__(kind, error, traceback)
-        finally:
-            await self._followers.settled()
 
     async def send(
         self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None

@@ -32,7 +32,6 @@ class Send(msgspec.Struct, gc=False):
     process: str
     producer: str | None
     invoked_at: int
-    invoked_time: int
     status: Status = "open"
     ended_at: int | None = None
     partition: int | None = None
@@ -277,7 +276,7 @@ class History:
             sends = self.sends[topic] = {}
         if value in sends:
             raise _Misfit(f"value {value!r} was sent to {topic} before")
-        send = sends[value] = Send(topic, value, event.process, event.producer, at, event.time)
+        send = sends[value] = Send(topic, value, event.process, event.producer, at)
         return send
 
     def _begin_topic_operation(self, at: int, event: Event) -> TopicOperation:

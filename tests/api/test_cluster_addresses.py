@@ -1,9 +1,12 @@
 """Where the brokers of a local cluster listen, and that it is remembered."""
 
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from raftmq.cluster_addresses import Addresses, is_free, load_addresses, numbered, save_addresses, without_taken
+import pytest
+from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 
 
 def test_a_broker_has_three_ports_and_the_next_begins_ten_higher() -> None:
@@ -20,15 +23,44 @@ def test_addresses_are_remembered(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
 
 
-def test_a_port_that_is_taken_gives_way_to_any_free_one() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+@pytest.fixture
+def ports() -> Iterator[HeldPorts]:
+    held = HeldPorts()
+    yield held
+    held.close()
+
+
+def test_a_port_that_is_taken_gives_way_to_any_free_one(ports: HeldPorts) -> None:
+    with socket.socket() as taken, socket.socket() as closed:
+        for one in (taken, closed):
+            one.bind(("127.0.0.1", 0))
         taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert not is_free(address)
-        assert without_taken(Addresses(address, "127.0.0.1:0", "")) == ("", "127.0.0.1:0", "")
-    assert is_free(address)
+        wanted = Addresses(*(f"127.0.0.1:{one.getsockname()[1]}" for one in (taken, closed)))
+        closed.close()
+        held = ports.hold(wanted)
+        assert held.client != wanted.client
+        assert held.peer == wanted.peer
+        assert 0 not in map(port_of, held)
+        assert len(set(held)) == 3
 
 
-def test_a_port_that_cannot_exist_is_not_free() -> None:
-    assert not is_free("127.0.0.1:70000")
+def test_a_port_that_cannot_exist_is_not_free(ports: HeldPorts) -> None:
+    assert 0 < port_of(ports.hold(Addresses("127.0.0.1:70000")).client) < 65536
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ports can be kept on Linux only")
+def test_a_held_port_is_the_brokers_alone(ports: HeldPorts) -> None:
+    """A broker may take it by number, and again after its end; whoever takes it without asking for reuse is refused."""
+    port = port_of(ports.hold(Addresses()).client)
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)) as broker:
+            assert broker.getsockname()[1] == port
+        with socket.socket() as somebody, pytest.raises(OSError, match="in use"):
+            somebody.bind(("127.0.0.1", port))
+    ports.close()
+    with socket.socket() as somebody:
+        somebody.bind(("127.0.0.1", port))

@@ -111,6 +111,10 @@ class ChaosCluster(LocalCluster):
         path.write_text(json.dumps(places))
         return [sys.executable, "-I", "-S", str(LAUNCHER), str(path), sys.executable, "-m", "raftmq"]
 
+    def _seen_address(self, node_id: int, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        return f"{self.links.place(node_id).seen_host or host}:{port}"
+
     def close(self) -> None:
         """Kill every broker and give back everything; `with` does this. Safe to call again."""
         super().close()

@@ -16,6 +16,8 @@ class Place:
 
     bind_host: str = ""
     """Takes the place of the loopback address in its listen options; empty: nothing does."""
+    seen_host: str = ""
+    """Where the others find it; empty: on loopback."""
     enter: tuple[str, ...] = ()
     """Command in front of the broker's."""
     arguments: tuple[str, ...] = ()

@@ -109,6 +109,7 @@ class Namespaces:
         """See `Links`."""
         return Place(
             bind_host=self._address[node_id],
+            seen_host=self._address[node_id],
             enter=self._enter(self._leashes[node_id]),
             arguments=("--set", "allow_insecure_remote=true"),
         )

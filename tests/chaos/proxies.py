@@ -122,7 +122,8 @@ class Proxies:
 
     def place(self, node_id: int) -> Place:
         """See `Links`."""
-        return Place(bind_host=f"127.0.1.{node_id}", arguments=("--advertise", f"127.0.2.{node_id}"))
+        seen_host = f"127.0.2.{node_id}"
+        return Place(bind_host=f"127.0.1.{node_id}", seen_host=seen_host, arguments=("--advertise", seen_host))
 
     def _do(self, action: Callable[[], object]) -> None:
         """Run it in the proxies' thread and wait until it is done."""

@@ -49,10 +49,6 @@ class Volume:
             self.close()
             raise
 
-    @property
-    def is_mounted(self) -> bool:
-        return os.path.ismount(self.path)
-
     def mount(self) -> None:
         """Mount it, replaying the journal."""
         run_tool(["mount", "-o", "loop,noatime", str(self.image), str(self.path)])

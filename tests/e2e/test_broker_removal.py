@@ -15,8 +15,8 @@ from raftmq.broker.limits import Limits
 from raftmq.client.admin import ClusterDescription
 from raftmq.testing import LocalCluster
 
+from tests.e2e.helpers import cluster_with_topic, eventually, gauge
 from tests.e2e.raftmq_command import answer, assert_one_sentence, raftmq
-from tests.e2e.test_repair import eventually, gauge
 from tests.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
@@ -78,9 +78,7 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
 @pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
 async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
     """1 bootstrapped the cluster; 3 is any other."""
-    async with LocalCluster(brokers=4) as cluster:
-        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+    async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:
         held = sum(victim in nodes for nodes in await replica_nodes(cluster))
         assert REBUILDING_MAX < held < PARTITIONS
         async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
@@ -133,27 +131,27 @@ async def check_refused(cluster: LocalCluster, victim: int) -> None:
 async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_missing() -> None:
     """Two of three: nothing can take the third replica, until a broker is added or the removed one starts empty."""
     victim = 3
-    async with LocalCluster(brokers=3) as cluster:
-        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
-            await workload.wait_progress()
-            cluster.kill(victim)
-            await wait_seen_down(cluster, victim)
-            await asyncio.to_thread(remove, cluster, str(victim), "--force")
-            await eventually(lambda: "replicas_without_broker" in cluster.logs(1) + cluster.logs(2))
-            await workload.wait_progress()
-            await eventually(lambda: gauges(cluster, UNDER_REPLICATED) == PARTITIONS)
-            assert all(nodes == {1, 2} for nodes in await replica_nodes(cluster))
+    async with (
+        cluster_with_topic(TOPIC, PARTITIONS, brokers=3) as cluster,
+        Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload,
+    ):
+        await workload.wait_progress()
+        cluster.kill(victim)
+        await wait_seen_down(cluster, victim)
+        await asyncio.to_thread(remove, cluster, str(victim), "--force")
+        await eventually(lambda: "replicas_without_broker" in cluster.logs(1) + cluster.logs(2))
+        await workload.wait_progress()
+        await eventually(lambda: gauges(cluster, UNDER_REPLICATED) == PARTITIONS)
+        assert all(nodes == {1, 2} for nodes in await replica_nodes(cluster))
 
-            await asyncio.to_thread(empty_and_join, cluster, victim)
-            await eventually(lambda: is_whole(cluster))
-            assert all(len(nodes) == 3 for nodes in await replica_nodes(cluster))
-            said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
-            assert said <= 2, "by each that leads metadata meanwhile, once a minute"
-            cluster.kill(2)
-            await workload.wait_progress()
-            await workload.check()
+        await asyncio.to_thread(empty_and_join, cluster, victim)
+        await eventually(lambda: is_whole(cluster))
+        assert all(len(nodes) == 3 for nodes in await replica_nodes(cluster))
+        said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
+        assert said <= 2, "by each that leads metadata meanwhile, once a minute"
+        cluster.kill(2)
+        await workload.wait_progress()
+        await workload.check()
 
 
 def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
@@ -165,22 +163,22 @@ def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
 @pytest.mark.long
 async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> None:
     victim = 4
-    async with LocalCluster(brokers=5) as cluster:
-        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
-            await workload.wait_progress()
-            cluster.kill(victim)
-            await wait_seen_down(cluster, victim)
-            await asyncio.to_thread(remove, cluster, str(victim), "--force")
-            for _ in range(2):
-                leader = (await described(cluster)).metadata_leader_node_id
-                cluster.kill(leader)
-                await asyncio.to_thread(cluster.restart, leader)
-            await eventually(lambda: is_whole(cluster))
-            assert all(len(nodes) == 3 and victim not in nodes for nodes in await replica_nodes(cluster))
-            assert max(replaced_at_once(cluster)) <= REBUILDING_MAX
-            await workload.check()
+    async with (
+        cluster_with_topic(TOPIC, PARTITIONS, brokers=5) as cluster,
+        Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload,
+    ):
+        await workload.wait_progress()
+        cluster.kill(victim)
+        await wait_seen_down(cluster, victim)
+        await asyncio.to_thread(remove, cluster, str(victim), "--force")
+        for _ in range(2):
+            leader = (await described(cluster)).metadata_leader_node_id
+            cluster.kill(leader)
+            await asyncio.to_thread(cluster.restart, leader)
+        await eventually(lambda: is_whole(cluster))
+        assert all(len(nodes) == 3 and victim not in nodes for nodes in await replica_nodes(cluster))
+        assert max(replaced_at_once(cluster)) <= REBUILDING_MAX
+        await workload.check()
 
 
 async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() -> None:

@@ -5,10 +5,6 @@ always the whole history.
 import asyncio
 import resource
 import shutil
-import urllib.error
-import urllib.request
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,44 +14,22 @@ from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import RaftMQError, UnknownTopicError
 from raftmq.testing import LocalCluster
 
+from tests.e2e.helpers import (
+    PARTITIONS,
+    POLL_SECONDS,
+    TOPIC,
+    WAIT_SECONDS,
+    busiest_leader,
+    data_files,
+    eventually,
+    is_ready,
+    restart_all,
+)
 from tests.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 
-TOPIC = "failures"
-PARTITIONS = 3
 FREEZE_SECONDS = 30.0
-WAIT_SECONDS = 60.0
-POLL_SECONDS = 0.1
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(brokers=3) as running:
-        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        yield running
-
-
-@pytest.fixture
-async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
-    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
-        await running.wait_progress()
-        yield running
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process
-            await asyncio.sleep(POLL_SECONDS)
-
-
-def busiest_leader(cluster: LocalCluster) -> int:
-    return Counter(cluster.wait_leaders(TOPIC).values()).most_common(1)[0][0]
-
-
-def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
-    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
 
 
 async def test_a_commit_that_fails_ends_the_process_and_nothing_is_lost(
@@ -82,10 +56,7 @@ async def test_damage_found_while_reading_is_never_handed_out(cluster: LocalClus
     await workload.finish()
     for node_id in cluster.node_ids:  # nothing of the beginning is left in anybody's memory
         await asyncio.to_thread(cluster.stop, node_id)
-    for node_id in cluster.node_ids:
-        cluster.restart(node_id, wait=False)
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await restart_all(cluster)
     victim = busiest_leader(cluster)
     led = [partition for partition, node_id in cluster.wait_leaders(TOPIC).items() if node_id == victim]
     assert led
@@ -127,14 +98,6 @@ async def test_a_leader_of_everything_frozen_for_thirty_seconds_comes_back_as_a_
     await workload.wait_progress()
     await eventually(lambda: is_ready(cluster, victim))
     await workload.check()
-
-
-def is_ready(cluster: LocalCluster, node_id: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, TimeoutError):
-        return False
 
 
 async def test_a_topic_deleted_and_created_again_under_load_while_a_broker_is_down(cluster: LocalCluster) -> None:

@@ -4,38 +4,16 @@ offsets stay dense, order per key holds, and what was read once reads the same a
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
-from raftmq import Admin
 from raftmq.testing import LocalCluster
 
+from tests.e2e.helpers import TOPIC, busiest_leader, restart_all
 from tests.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 
-TOPIC = "faults"
-PARTITIONS = 3
 FREEZE_SECONDS = 10.0
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(brokers=3) as running:
-        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        yield running
-
-
-@pytest.fixture
-async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
-    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
-        await running.wait_progress()
-        yield running
-
-
-def busiest_leader(cluster: LocalCluster) -> int:
-    return Counter(cluster.wait_leaders(TOPIC).values()).most_common(1)[0][0]
 
 
 def leader_of_nothing_or_least(cluster: LocalCluster) -> int:
@@ -68,10 +46,7 @@ async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
 ) -> None:
     for node_id in cluster.node_ids:
         cluster.kill(node_id)
-    for node_id in cluster.node_ids:
-        cluster.restart(node_id, wait=False)
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await restart_all(cluster)
     await workload.wait_progress()
     await workload.check()
 
@@ -126,8 +101,5 @@ async def test_acknowledged_records_survive_when_the_cluster_starts_again_later(
     await workload.finish()
     for node_id in cluster.node_ids:
         await asyncio.to_thread(cluster.stop, node_id)
-    for node_id in cluster.node_ids:
-        cluster.restart(node_id, wait=False)
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await restart_all(cluster)
     await workload.check()

@@ -10,6 +10,7 @@ from raftmq.testing import LocalCluster
 
 from bench.group_members import Brokers, Leaders, ProtocolMember, wait_settled
 from bench.groups import check_division
+from tests.e2e.helpers import cluster_with_topic
 
 pytestmark = [pytest.mark.e2e]
 
@@ -21,9 +22,7 @@ SESSION_MS = 6000
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(brokers=3) as running:
-        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+    async with cluster_with_topic(TOPIC, PARTITIONS) as running:
         yield running
 
 

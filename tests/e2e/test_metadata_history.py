@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
@@ -21,12 +20,6 @@ TOPICS = ("one", "two")
 ADMINS = 3
 OPERATIONS = 40
 """Of each administrator."""
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(brokers=3) as running:
-        yield running
 
 
 async def administer(admin: RecordingAdmin, random: Random, operations: int) -> None:

@@ -5,46 +5,16 @@ That a rebuilt replica is whole is shown the hard way: another broker is killed 
 
 import asyncio
 import shutil
-import urllib.request
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import lmdb
 import pytest
-from raftmq import Admin
 from raftmq.testing import LocalCluster
 
+from tests.e2e.helpers import PARTITIONS, TOPIC, data_files, eventually, gauge
 from tests.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
-
-TOPIC = "repair"
-PARTITIONS = 3
-REPAIR_SECONDS = 60.0
-POLL_SECONDS = 0.1
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(brokers=3) as running:
-        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        yield running
-
-
-@pytest.fixture
-async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
-    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
-        await running.wait_progress()
-        yield running
-
-
-def gauge(cluster: LocalCluster, node_id: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=5) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[1])
-    raise AssertionError(f"broker {node_id} has no {name}")
 
 
 def is_whole(cluster: LocalCluster) -> bool:
@@ -55,12 +25,6 @@ def is_whole(cluster: LocalCluster) -> bool:
         without += gauge(cluster, node_id, "raftmq_quarantined_replicas")
         led += gauge(cluster, node_id, "raftmq_groups_led")
     return without == 0 and led == PARTITIONS + 1
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(REPAIR_SECONDS):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process
-            await asyncio.sleep(POLL_SECONDS)
 
 
 async def wait_replaced(cluster: LocalCluster, node_id: int, old: set[str]) -> None:
@@ -75,10 +39,6 @@ async def wait_replaced(cluster: LocalCluster, node_id: int, old: set[str]) -> N
 
 def replica_files(cluster: LocalCluster, node_id: int) -> set[str]:
     return {path.name for path in (cluster.data_dir(node_id) / "groups").glob("*.mdb")}
-
-
-def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
-    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
 
 
 def metadata_file(cluster: LocalCluster, node_id: int) -> Path:

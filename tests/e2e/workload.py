@@ -15,6 +15,10 @@ from sim.history.recording_consumer import RecordingConsumer
 from sim.history.recording_producer import RecordingProducer
 
 IN_FLIGHT_MAX = 300
+BURST = 20
+"""Records sent at once, so that batches have several."""
+PAUSE_SECONDS = 0.02
+"""Between bursts: a thousand records a second leave the machine to the brokers, and to the tests beside."""
 KEYS = 16
 ANSWER_SECONDS = 150.0
 READ_SECONDS = 60.0
@@ -79,6 +83,8 @@ class Workload:
             number = self.sent
             self.sent += 1
             await self._producer.send(self._topic, b"%d " % number + b"." * 100, key=b"key-%d" % (number % KEYS))
+            if number % BURST == 0:
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _consume(self) -> None:
         while True:

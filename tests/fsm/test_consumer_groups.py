@@ -8,32 +8,19 @@ from raftmq.fsm.heartbeat_judge import Heartbeat, Subscription, judge_heartbeat
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.entry import EntryKind
 
-from tests.fsm.histories import HOUR_MS, LogBuilder, register
+from tests.fsm.harness import MetadataLog
+from tests.fsm.histories import HOUR_MS
 
 Target = dict[str, list[int]]
 
 
-class Cluster:
-    """A metadata state machine with topic `flights` (id 1) of six partitions and `other` (id 2) of two."""
+class Cluster(MetadataLog):
+    """One node with topic `flights` (id 1) of six partitions and `other` (id 2) of two."""
 
     def __init__(self) -> None:
-        self.log = LogBuilder()
-        self.state = Metadata()
-        self.run(mc.InitializeCluster("c1", 1, "u1"))
-        self.run(register("u1"))
+        super().__init__(nodes=1)
         for name, count in (("flights", 6), ("other", 2)):
             self.run(mc.CreateTopic(name, "log", 1, {}, (mc.PartitionPlan((1,)),) * count))
-
-    def run(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
-        return self.state.apply(self.log.metadata(command))
-
-    def code(self, command: mc.MetadataCommand) -> int | None:
-        before = tuple(self.state.rows())
-        result = self.run(command)
-        if not isinstance(result, mc.Rejected):
-            return None
-        assert tuple(self.state.rows()) == before, "a rejected command changes nothing"
-        return result.code
 
     @property
     def index(self) -> int:

@@ -14,31 +14,15 @@ from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 
 from tests.fsm import histories
-from tests.fsm.histories import HOUR_MS, LogBuilder, register
+from tests.fsm.harness import MetadataLog
+from tests.fsm.histories import HOUR_MS, register
 
 
-class Cluster:
-    """A metadata state machine with its log."""
+class Cluster(MetadataLog):
+    """A cluster of three nodes."""
 
     def __init__(self, nodes: int = 3) -> None:
-        self.log = LogBuilder()
-        self.state = Metadata()
-        if nodes:
-            self.run(mc.InitializeCluster("c1", 1, "u1"))
-        for number in range(1, nodes + 1):
-            self.run(register(f"u{number}"))
-
-    def run(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
-        return self.state.apply(self.log.metadata(command))
-
-    def code(self, command: mc.MetadataCommand) -> int | None:
-        before = tuple(self.state.rows())
-        result = self.run(command)
-        if not isinstance(result, mc.Rejected):
-            return None
-        assert tuple(self.state.rows()) == before, "a rejected command changes nothing"
-        assert result.message
-        return result.code
+        super().__init__(nodes)
 
     def create(self, name: str = "t", *plans: tuple[int, ...]) -> int:
         result = self.run(mc.CreateTopic(name, "log", 3, {}, tuple(map(mc.PartitionPlan, plans or ((1, 2, 3),)))))

@@ -37,10 +37,6 @@ def peak_bytes(pid: int) -> int:
     raise ValueError("no VmHWM")
 
 
-def open_descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
 @contextlib.contextmanager
 def many_descriptors() -> Iterator[None]:
     """This process may open as many files as the machine lets it."""

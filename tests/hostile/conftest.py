@@ -116,6 +116,11 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
     return besieged
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """They share a victim, whose memory is measured."""
+    item.add_marker(pytest.mark.xdist_group("hostile"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What adds up what the others did comes after them, in random order too."""

@@ -388,10 +388,6 @@ def entry(
     return Entry(LogIndex(index), Term(term), kind, Offset(base_offset), count, time_ms, payload)
 
 
-def retarget(message: Message, target: int) -> Message:
-    return replace(message, target=ReplicaId(target))
-
-
 def fill(disk: MemoryLog, terms: Sequence[int]) -> None:
     """Give a disk a log with these terms, one empty entry each, after its position."""
     for step, term in enumerate(terms, 1):

@@ -11,6 +11,7 @@ from sim.node.run import Verdict
 KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_mutant_is_found(name: str) -> None:
     assert hunt(MUTANTS[name], KNOWN_SEEDS.get(name, 0)).verdict is not Verdict.OK

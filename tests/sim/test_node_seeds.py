@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from sim.node.batch import run_batch, run_isolated
 from sim.node.options import SECONDS_MIN
 from sim.node.run import OPERATIONS_MIN, Verdict
@@ -28,6 +30,7 @@ def test_a_seed_has_one_trace_whatever_the_process_hashes_by() -> None:
     assert first.stdout == second.stdout
 
 
+@pytest.mark.slow
 def test_a_batch_of_seeds_finds_nothing() -> None:
     outcomes = list(run_batch(0, SEEDS, jobs=2))
 

@@ -1,0 +1,24 @@
+"""Three brokers for a test, and clients at work on them."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq.testing import LocalCluster
+
+from tests.e2e.helpers import PARTITIONS, TOPIC, cluster_with_topic
+from tests.e2e.workload import Workload
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    """Three brokers with the topic `TOPIC`."""
+    async with cluster_with_topic() as running:
+        yield running
+
+
+@pytest.fixture
+async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
+    """A producer and a consumer that have begun."""
+    async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
+        await running.wait_progress()
+        yield running
