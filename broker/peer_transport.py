@@ -376,7 +376,11 @@ class _Link:
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     self._say_refused(refusal)
-            except (OSError, TimeoutError) as error:
+            except (
+                OSError,
+                TimeoutError,
+                ValueError,
+            ) as error:  # ValueError: an address that is none, or not in DNS's letters
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
             else:
                 opened_at = self.loop.time()

@@ -151,6 +151,23 @@ async def test_a_name_whose_first_address_refuses_is_reached_at_the_second(monke
         assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
 
 
+async def test_an_address_that_is_no_name_is_tried_again_like_one_that_does_not_answer(monkeypatch):
+    """Python's resolver says so with a UnicodeError; the link's task died of it, and never connected again."""
+    loop = asyncio.get_running_loop()
+    resolve, answers = loop.getaddrinfo, []
+
+    async def fails_first(host, port, **arguments):
+        answers.append(host)
+        if len(answers) <= len(Channel):
+            raise UnicodeError("label empty or too long")
+        return await resolve("127.0.0.1", port, **arguments)
+
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        monkeypatch.setattr(loop, "getaddrinfo", fails_first)
+        one.set_peers({2: address.replace("127.0.0.1", "no..name")})
+        assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
+
+
 async def test_a_node_of_another_cluster_is_not_connected():
     async with transport(1, "mine") as (one, events, _), transport(2, "other") as (_, two, address):
         one.set_peers({2: address})
