@@ -10,7 +10,9 @@ import pytest
 import structlog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import NOT_FORMED_REASON, Channel, Hello, PeerTransport, _verdict
+from raftmq.broker.peer_link import NOT_FORMED_REASON
+from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.peer_transport import PeerTransport
 
 TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)
 
@@ -133,7 +135,7 @@ def _failure(number: int) -> OSError:
 )
 def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, verdict):
     """A machine without IPv6 has no way to ::1; a host of which one address does not answer may be cut off, not gone."""
-    error = _verdict([_failure(number) for number in numbers])
+    error = verdict([_failure(number) for number in numbers])
     assert isinstance(error, ConnectionRefusedError) == (verdict == errno.ECONNREFUSED)
     if verdict != errno.ECONNREFUSED:
         assert error.errno == verdict
