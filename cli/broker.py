@@ -153,7 +153,7 @@ def start(
     }
     # A flag that was not given must not hide what --set says of its key.
     given = {key: value for key, value in flags.items() if value is not None}
-    loaded = load(config, key_values(settings, "--set") | given)
+    loaded = load(config, {**key_values(settings, "--set"), **given})
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
     directory = loaded.config.data_dir
