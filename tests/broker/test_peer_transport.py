@@ -10,7 +10,7 @@ import pytest
 import structlog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_link import NOT_FORMED_REASON
+from raftmq.broker.peer_link import NOT_FORMED_REASON, verdict
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.broker.peer_transport import PeerTransport
 
