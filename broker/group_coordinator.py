@@ -243,6 +243,12 @@ class GroupCoordinator:
         self._matched_version = {
             name: version for name, version in self._matched_version.items() if machine.consumer_group(name) is not None
         }
+        # of a group that nobody is in any more, too: its failure would have every tick look through all groups for ever
+        self._plan_failures = {
+            name: failure
+            for name, failure in self._plan_failures.items()
+            if (failed := machine.consumer_group(name)) is not None and failed.members
+        }
         found: list[str] = []
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)

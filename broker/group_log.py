@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 CATCH_UP_BYTES = 4 * 1024 * 1024
 """Fetched at once for a peer that is behind the recent entries: eight appends' worth."""
+RETRY_SECONDS = 0.1
+"""The pause before a file that could not be read just now (no memory, no descriptors) is read again."""
 
 Fetch = Callable[[Callable[..., tuple[Entry, ...]], ReplicaKey, LogIndex, LogIndex, int], Awaitable[tuple[Entry, ...]]]
 """Runs a blocking read on the reader threads."""
@@ -70,8 +72,10 @@ class GroupLog(LogView):
                 self._fetched = found
         except DamagedReplicaError as error:
             damage = error
-        except (LogRangeError, ReplicaClosedError, StorageUnavailableError):
-            pass  # truncated, closed or short of something meanwhile: the core asks again if it still wants them
+        except (LogRangeError, ReplicaClosedError):
+            pass  # truncated or closed meanwhile: the core asks again if it still wants them
+        except StorageUnavailableError:
+            await asyncio.sleep(RETRY_SECONDS)  # the core asks again at once, and this would go round as fast as it can
         finally:
             self._fetching = None
             if self.on_fetched is not None:

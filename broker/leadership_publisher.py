@@ -16,7 +16,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Timing
 from raftmq.broker.peer_codec import FrameType, encode_leadership
-from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.broker.peer_protocol import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role, RoleChange
 from raftmq.types import NO_NODE, GroupId, NodeId, Term
@@ -29,11 +29,6 @@ _GONE_ELECTIONS = 2
 
 class LeadershipPublisher:
     """One node's part in the leadership table that all nodes keep."""
-
-    peers: Sequence[NodeId] = ()
-    """Every other node of the cluster; kept by the node."""
-    may_lead: Callable[[GroupId, NodeId], bool] = staticmethod(lambda group_id, node_id: True)
-    """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
 
     def __init__(
         self,
@@ -52,6 +47,10 @@ class LeadershipPublisher:
         """Groups that this node led last, as far as it knows, and leads no more: told again to whoever missed it."""
         self.node_id = NO_NODE
         """This node; 0 before the engine's start."""
+        self.peers: Sequence[NodeId] = ()
+        """Every other node of the cluster; kept by the node."""
+        self.may_lead: Callable[[GroupId, NodeId], bool] = lambda group_id, node_id: True
+        """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
         self._table = table
         self._groups = groups
         self._transport = transport

@@ -13,8 +13,12 @@ from raftmq.types import LogIndex, Offset, Term
 
 _COMPACT_AFTER = 256
 """Evicted slots at the front of a list before they are cut off: amortizes the move of what is left."""
+_OVERHEAD_BYTES = 200
+"""Of an entry beside its payload: the object, its numbers, its places in the lists here."""
 _EVICTED = Entry(LogIndex(0), Term(0), EntryKind.EMPTY, Offset(0), 0, 0, b"")
 """Takes an evicted entry's slot: its payload must be free at once, not when the slots are cut off."""
+_SWEPT_ABOVE_MIN = 4096
+"""Entries in the order of their age before those that are gone are looked for among them."""
 
 
 class RecentEntriesBudget:
@@ -24,6 +28,8 @@ class RecentEntriesBudget:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._order: deque[tuple[RecentEntries, LogIndex]] = deque()
+        """Oldest first. Also such as are gone otherwise (trimmed, replaced, their group closed), until the next sweep."""
+        self._swept_above = _SWEPT_ABOVE_MIN
 
     def added(self, owner: RecentEntries, index: LogIndex, size: int) -> None:
         """Count an entry and evict the oldest ones over the budget."""
@@ -32,6 +38,13 @@ class RecentEntriesBudget:
         while self.bytes_used > self.bytes_max and len(self._order) > 1:
             oldest, oldest_index = self._order.popleft()
             oldest.evict_through(oldest_index)
+        if len(self._order) > self._swept_above:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget entries that are gone: where trims keep the budget from being reached, nothing else takes them out."""
+        self._order = deque(pair for pair in self._order if pair[0].get(pair[1]) is not None)
+        self._swept_above = max(_SWEPT_ABOVE_MIN, 2 * len(self._order))
 
 
 class RecentEntries:
@@ -60,19 +73,19 @@ class RecentEntries:
                 self.clear()
         for entry in entries:
             held.append(entry)
-            self._budget.added(self, entry.index, len(entry.payload) + 200)
+            self._budget.added(self, entry.index, len(entry.payload) + _OVERHEAD_BYTES)
 
     def truncate_from(self, index: LogIndex) -> None:
         """Drop entries from `index` on."""
         held = self._entries
         while len(held) > self._start and held[-1].index >= index:
-            self._budget.bytes_used -= len(held.pop().payload) + 200
+            self._budget.bytes_used -= len(held.pop().payload) + _OVERHEAD_BYTES
 
     def evict_through(self, index: LogIndex) -> None:
         """Drop entries up to `index`."""
         held, start = self._entries, self._start
         while start < len(held) and held[start].index <= index:
-            self._budget.bytes_used -= len(held[start].payload) + 200
+            self._budget.bytes_used -= len(held[start].payload) + _OVERHEAD_BYTES
             held[start] = _EVICTED
             start += 1
         if start > _COMPACT_AFTER or start == len(held):
@@ -83,7 +96,7 @@ class RecentEntries:
     def clear(self) -> None:
         """Drop everything."""
         for position in range(self._start, len(self._entries)):
-            self._budget.bytes_used -= len(self._entries[position].payload) + 200
+            self._budget.bytes_used -= len(self._entries[position].payload) + _OVERHEAD_BYTES
         self._entries.clear()
         self._start = 0
 

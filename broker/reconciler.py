@@ -306,7 +306,7 @@ class Reconciler:
         change = plan_change(core.membership, target, self._caught_up(group))
         if change is None:
             return False
-        is_adding = (MembershipOp.ADD_LEARNER, change.steps[0][1]) == change.steps[0]
+        is_adding = change.steps[0][0] is MembershipOp.ADD_LEARNER
         if is_adding and not may_add:
             return False
         try:
@@ -375,12 +375,20 @@ class Reconciler:
         if not self._damage_report.is_due(pairs, self._host.loop.time()):
             return
         log.warning("replica_damage_reported", replicas=len(pairs))
-        for address, keys in by_leader.items():
-            reports = [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]]
-            await self._host.report_damage(
-                address,
-                pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports),
+        await asyncio.gather(
+            *(
+                self._tell_leader(address, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
+                for address, keys in by_leader.items()
             )
+        )
+
+    async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
+        """A leader that cannot be told must not keep the others from hearing: the last one known may be long dead."""
+        request = pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
+        try:
+            await self._host.report_damage(address, request)
+        except RequestError as error:
+            log.debug("reconciliation_postponed", reason=str(error))
 
     async def _tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
         content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]

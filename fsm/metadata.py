@@ -61,7 +61,7 @@ from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_prod
 from raftmq.fsm.metadata_replicas import remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import add_partitions, alter_topic_config, create_topic, delete_topic
-from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.tables import all_rows
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.types import LogIndex
@@ -114,10 +114,6 @@ class Metadata:
         """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
         self._tables.restore(tuple(rows))
         self.applied_index = state_index
-
-    def take_changes(self) -> MetadataChanges:
-        """What changed since the last call, for whoever follows the views incrementally. One taker only."""
-        return self._tables.take_changes()
 
     # ------------------------------------------------------------------------------------------------------------- cluster
 

@@ -20,7 +20,7 @@ from raftmq.fsm.metadata_commands import (
     SetMetadataMembership,
 )
 from raftmq.fsm.metadata_replicas import retire_lost_replicas
-from raftmq.fsm.metadata_tables import BOOTSTRAP_METADATA_REPLICA_ID, MetadataTables, RetiredUuid
+from raftmq.fsm.metadata_tables import BOOTSTRAP_METADATA_REPLICA_ID, METADATA_GROUP, MetadataTables, RetiredUuid
 from raftmq.fsm.metadata_views import NodeView, ReplicaView
 from raftmq.fsm.tables import is_key_text
 
@@ -86,7 +86,7 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
 
 def replace_metadata_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
     """A node's metadata replica is damaged: it is retired as lost and the node gets a new one. Again: `Done`."""
-    node_id = tables.replica_node(0, command.replica_id)
+    node_id = tables.replica_node(METADATA_GROUP, command.replica_id)
     node = tables.node(node_id) if node_id is not None else None
     if node is None:
         return Done(tables.cluster.revision)
@@ -104,7 +104,7 @@ def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembersh
         return Rejected(codes.INVALID_ARGUMENT, "metadata voters must be at least one, each named once")
     if cluster.metadata_membership_revision > command.expected_revision:
         return Rejected(codes.CONFLICT, f"metadata membership changed at {cluster.metadata_membership_revision}")
-    unknown = [voter for voter in voters if tables.replica_node(0, voter) is None]
+    unknown = [voter for voter in voters if tables.replica_node(METADATA_GROUP, voter) is None]
     if unknown:
         return Rejected(codes.UNKNOWN_NODE, f"no node has metadata replica {unknown[0]}")
     if voters != cluster.metadata_voters:

@@ -1,6 +1,6 @@
-"""The metadata group's rows, the indexes derived from them, and the record of what changed.
+"""The metadata group's rows, and the indexes derived from them.
 
-Every write goes through a `put_…` or `delete_…` here, which keeps indexes, changes and the revision right; what a command
+Every write goes through a `put_…` or `delete_…` here, which keeps indexes and the revision right; what a command
 means is decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas`, `metadata_groups` and `producer_names`.
 
 Invariants: an index equals what a full scan of the rows would give; a replica id appears in at most one place; node ids,
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 from raftmq.fsm.consumer_groups import ConsumerGroups
-from raftmq.fsm.metadata_views import MetadataChanges, NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
 
@@ -54,35 +54,6 @@ class RetiredUuid(msgspec.Struct, frozen=True):
     revision: int
 
 
-class _Changes:
-    """Sets under construction for one `MetadataChanges`."""
-
-    __slots__ = ("created", "deleted_topics", "is_full", "membership", "modified", "nodes", "removed", "topics")
-
-    def __init__(self, *, is_full: bool) -> None:
-        self.is_full = is_full
-        self.nodes = False
-        self.membership = False
-        self.topics: set[int] = set()
-        self.deleted_topics: set[int] = set()
-        self.created: set[int] = set()
-        self.modified: set[int] = set()
-        self.removed: set[int] = set()
-
-    def freeze(self, revision: int) -> MetadataChanges:
-        return MetadataChanges(
-            is_full=self.is_full,
-            nodes_changed=self.nodes,
-            metadata_membership_changed=self.membership,
-            topic_ids=tuple(sorted(self.topics - self.deleted_topics)),
-            deleted_topic_ids=tuple(sorted(self.deleted_topics)),
-            created_group_ids=tuple(sorted(self.created - self.removed)),
-            changed_group_ids=tuple(sorted(self.modified - self.created - self.removed)),
-            removed_group_ids=tuple(sorted(self.removed)),
-            revision=revision,
-        )
-
-
 class MetadataTables:
     """All rows of the metadata group."""
 
@@ -103,7 +74,6 @@ class MetadataTables:
         """(group id, replica id) → node id, of replicas that are not lost; group 0 included."""
         self._groups_by_node: dict[int, set[int]] = {}
         """Node id → groups with a desired or retiring replica (not lost) on it."""
-        self._changes = _Changes(is_full=False)
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -166,7 +136,6 @@ class MetadataTables:
 
     def mark_membership_changed(self) -> None:
         """Note that metadata replicas or desired voters changed."""
-        self._changes.membership = True
         if self.cluster.metadata_membership_revision != self.index:
             self.update_cluster(metadata_membership_revision=self.index)
 
@@ -178,7 +147,6 @@ class MetadataTables:
             self._drop_node_indexes(old)
         self._nodes.put(node.node_id, node)
         self._add_node_indexes(node)
-        self._changes.nodes = True
 
     def retire_uuid(self, uuid: str, retired: RetiredUuid) -> None:
         """Refuse a uuid for ever."""
@@ -190,7 +158,6 @@ class MetadataTables:
         self._touch()
         self._topics.put(topic.topic_id, topic)
         self._topic_by_name[topic.name] = topic
-        self._changes.topics.add(topic.topic_id)
 
     def delete_topic(self, topic: TopicView) -> None:
         """Remove a topic with all its partitions."""
@@ -199,30 +166,19 @@ class MetadataTables:
             partition = self._partitions.by_key[group_id]
             self._drop_partition_indexes(partition)
             self._partitions.delete(group_id)
-            self._changes.removed.add(group_id)
         self._topics.delete(topic.topic_id)
         del self._topic_by_name[topic.name]
-        self._changes.deleted_topics.add(topic.topic_id)
 
     def put_partition(self, partition: PartitionView) -> None:
         """Insert or replace a partition's row."""
         self._touch()
         old = self._partitions.get(partition.group_id)
-        if old is None:
-            self._changes.created.add(partition.group_id)
-        else:
+        if old is not None:
             self._drop_partition_indexes(old)
-            self._changes.modified.add(partition.group_id)
         self._partitions.put(partition.group_id, partition)
         self._add_partition_indexes(partition)
-        self._changes.topics.add(partition.topic_id)
 
-    # ----------------------------------------------------------------------------------------------------- rows and changes
-
-    def take_changes(self) -> MetadataChanges:
-        """What changed since the last call."""
-        changes, self._changes = self._changes, _Changes(is_full=False)
-        return changes.freeze(self.cluster.revision)
+    # --------------------------------------------------------------------------------------------------------------- rows
 
     def take_dirty_rows(self) -> tuple[DirtyRow, ...]:
         """Changed rows in key order."""
@@ -250,7 +206,6 @@ class MetadataTables:
             self._add_node_indexes(node)
         for partition in self._partitions.by_key.values():
             self._add_partition_indexes(partition)
-        self._changes = _Changes(is_full=True)
 
     # ------------------------------------------------------------------------------------------------------------ indexes
 

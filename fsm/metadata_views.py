@@ -64,38 +64,3 @@ class TopicView(msgspec.Struct, frozen=True):
     group_ids: tuple[int, ...]
     """Group of partition i at position i."""
     revision: int
-
-
-class MetadataChanges(msgspec.Struct, frozen=True):
-    """What changed since the last `Metadata.take_changes()`.
-
-    Ids ascend; something created and gone in between is listed as gone only.
-    """
-
-    is_full: bool
-    """The state was restored from rows: everything may differ, and the other fields list only what came after."""
-    nodes_changed: bool
-    metadata_membership_changed: bool
-    """Metadata replicas, desired voters or retiring metadata replicas."""
-    topic_ids: tuple[int, ...]
-    """New topics, and those whose row or any partition's replicas changed."""
-    deleted_topic_ids: tuple[int, ...]
-    created_group_ids: tuple[int, ...]
-    changed_group_ids: tuple[int, ...]
-    removed_group_ids: tuple[int, ...]
-    revision: int
-    """Metadata revision these changes lead to."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changed at all."""
-        return not (
-            self.is_full
-            or self.nodes_changed
-            or self.metadata_membership_changed
-            or self.topic_ids
-            or self.deleted_topic_ids
-            or self.created_group_ids
-            or self.changed_group_ids
-            or self.removed_group_ids
-        )

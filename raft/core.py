@@ -25,7 +25,6 @@ from raftmq.raft.messages import (
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
-    SnapshotMeta,
     VoteRequest,
     VoteResponse,
 )
@@ -34,7 +33,7 @@ from raftmq.raft.ready import Appended, AppendToken, AppendWork, Ready, Refused,
 from raftmq.raft.state import RestoredState
 from raftmq.types import NO_REPLICA, LogIndex, ReplicaId, Term
 
-__all__ = ["RaftCore", "RestoredState", "SnapshotSource"]
+__all__ = ["RaftCore", "RestoredState"]
 
 
 class RaftCore(Election):
@@ -49,7 +48,7 @@ class RaftCore(Election):
       it;
     - `beat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm): call `take_beats()`.
 
-    It sets `snapshot_meta`.
+    It sets `snapshot_meta`, and puts the rows behind an `InstallSnapshot` itself.
     """
 
     __slots__ = ()
@@ -376,7 +375,6 @@ class RaftCore(Election):
             vote=self.vote,
             last_index=LogIndex(log.last_index if has_tail else 0),
             last_term=Term(log.last_term if has_tail else 0),
-            snapshot_index=snapshot.meta.position.index if snapshot else LogIndex(0),
             sequence=self._sequence,
         )
         responses = tuple(self._responses)
@@ -425,15 +423,3 @@ class RaftCore(Election):
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
         """Leader only: match per member, itself included."""
         return {member: LogIndex(progress.match_index) for member, progress in self.progress.items()}
-
-
-class SnapshotSource:
-    """How the core learns what snapshot it may send.
-
-    The shell sets `RaftCore.snapshot_meta` (a callable returning `SnapshotMeta | None`, None = not now) and puts the
-    rows behind the resulting `InstallSnapshot` itself.
-    """
-
-    def __call__(self) -> SnapshotMeta | None:
-        """Not now."""
-        return None

@@ -1,8 +1,7 @@
 """What must hold inside one replica after every call: cheap comparisons of integers, on in production.
 
 Must not change anything. A violation raises `InvariantError`, which stops that replica: nothing after it may be sent.
-Source: Ongaro's thesis, figure 3.2, and what follows from it for one log; L numbers group them
-(term and vote, pointers, progress, membership).
+Source: Ongaro's thesis, figure 3.2, and what follows from it for one log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_core(core: CoreState) -> None:
-    """L1-L4, L6, L12: term, vote, commit, the log's pointers and the role. Called after every input."""
+    """Term, vote, commit, the log's pointers and the role. Called after every input."""
     log = core.log
     if core.term != core._seen_term:
         invariant(core.term > core._seen_term, "term_monotone", term=core.term, seen_term=core._seen_term)
@@ -57,7 +56,7 @@ def check_core(core: CoreState) -> None:
 
 
 def check_progress(progress: Progress, last_index: int) -> None:
-    """L8-L10 for one member, after its acknowledgement or a request to it."""
+    """One member, after its acknowledgement or a request to it."""
     if not progress.match_index < progress.next_index:
         invariant(condition=False, name="match_below_next", match=progress.match_index, next=progress.next_index)
     if progress.match_index > last_index:
@@ -74,7 +73,7 @@ def check_progress(progress: Progress, last_index: int) -> None:
 
 
 def check_membership(membership: Membership) -> None:
-    """L11: the sets of a configuration fit together. Called when it changes."""
+    """The sets of a configuration fit together. Called when it changes."""
     defect = find_defect(membership)
     if defect:
         invariant(condition=False, name="membership", defect=defect, membership=membership)

@@ -43,8 +43,6 @@ class AppendToken:
     last_index: LogIndex
     """Last index of the log when the append was handed out (not only of this append's entries); 0: nothing to mark."""
     last_term: Term
-    snapshot_index: LogIndex
-    """`position.index` of the snapshot in this append; 0: none. Valid in any term."""
     sequence: int
     """Counts appends of this core; completions arrive in this order."""
 

@@ -23,11 +23,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from raftmq.storage.file_exam import FileReport
+from raftmq.storage.registry import ABNORMAL_EXITS_MAX, ReplicaState
 
 REGISTRY_FILE = "node.mdb"
 LOCK_FILES = ("lock", "node.mdb-owner")
 """Held by a running broker; the first has its process id."""
-SUSPECT_EXITS = 2
 
 _REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
 _METADATA_GROUP = 0
@@ -225,7 +225,7 @@ def _registry_findings(path: Path, report: FileReport) -> Iterator[Finding]:
     if report.problems:
         return
     node: dict[str, Any] = report.node or {}  # JSON, checked by its checksum
-    live = [row for row in report.replicas if row[2] != "retired"]
+    live = [row for row in report.replicas if row[2] != ReplicaState.RETIRED.value]
     if not node.get("uuid") and live:
         yield Finding(Severity.DAMAGE, path.name, "has replicas and no identity of the node", LOST_NODE_ADVICE)
     elif not node.get("cluster_id"):
@@ -265,18 +265,18 @@ def _disagreements(registry: FileReport, files: set[Key]) -> Iterator[Finding]:
         key = (group_id, replica_id)
         known.add(key)
         name = _file_name(key)
-        if state == "quarantined":
+        if state == ReplicaState.QUARANTINED.value:
             yield Finding(Severity.WARNING, name, f"is quarantined: {reason}", REBUILD_ADVICE)
-        elif state == "created" and key not in files:
+        elif state == ReplicaState.CREATED.value and key not in files:
             yield Finding(Severity.DAMAGE, name, "is missing: the registry knows the replica", REBUILD_ADVICE)
-        elif state == "retired" and key in files:
+        elif state == ReplicaState.RETIRED.value and key in files:
             yield Finding(
                 Severity.WARNING,
                 name,
                 "belongs to a replica that is retired; nothing uses it",
                 "move it out, or delete it",
             )
-        if abnormal_exits >= SUSPECT_EXITS:
+        if abnormal_exits >= ABNORMAL_EXITS_MAX:
             yield Finding(
                 Severity.NOTE, name, f"was open when the broker ended {abnormal_exits} times without closing it"
             )

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from raftmq.errors import invariant
@@ -47,6 +48,8 @@ MIB = 1024**2
 _NEW = ".new"
 _SLICE_ROWS = 4096
 """State rows per transaction while a new file is built: far below LMDB's limit of dirty pages."""
+_SPARSE_FRACTION = 0.5
+"""Of free pages; above it a file is worth rewriting."""
 
 
 class LmdbLogStore:
@@ -154,6 +157,7 @@ class LmdbLogStore:
         path = self.path(key)
         if not path.exists():
             return
+        make_directory(self._trash)  # whoever needed the space may have taken it away with what was in it
         os.utime(path)  # its age in the trash counts from now
         targets = (self._trash / f"{path.name}.{number}" for number in itertools.count())
         replace_file(path, next(target for target in targets if not target.exists()))
@@ -162,12 +166,15 @@ class LmdbLogStore:
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
         """Delete what was retired at least `grace_seconds` before now (seconds since the epoch); how many files."""
         limit = (time.time() if now_seconds is None else now_seconds) - grace_seconds
-        expired = [path for path in self._trash.iterdir() if path.stat().st_mtime <= limit]
-        for path in expired:
-            path.unlink()
-        if expired:
-            sync_directory(self._trash)
-        return len(expired)
+        count = 0
+        with suppress(FileNotFoundError):  # a person may empty it, too, or take it away
+            for path in sorted(self._trash.iterdir()):
+                if path.stat().st_mtime <= limit:
+                    path.unlink()
+                    count += 1
+            if count:
+                sync_directory(self._trash)
+        return count
 
     def _replica(self, key: ReplicaKey) -> LmdbReplica:
         replica = self._replicas.get(key)
@@ -227,7 +234,7 @@ class LmdbLogStore:
         """
         replica = self._replica(key)
         file_bytes = self.file_bytes(key)
-        if file_bytes <= self._compact_bytes_min or (free_fraction := replica.free_fraction()) <= 0.5:
+        if file_bytes <= self._compact_bytes_min or (free_fraction := replica.free_fraction()) <= _SPARSE_FRACTION:
             return False
         live_bytes = int(file_bytes * (1 - free_fraction))
         if live_bytes > self._compact_live_bytes_max:

@@ -289,13 +289,6 @@ class Registry:
         with self._changing:
             self._write(None, {key: replace(self._replicas[key], open_in_boot=self.boot) for key in keys})
 
-    def mark_closed(self, key: ReplicaKey) -> None:
-        """The file was closed in order."""
-        with self._changing:
-            row = self._replicas[key]
-            if row.open_in_boot:
-                self._write(None, {key: replace(row, open_in_boot=0, abnormal_exits=0)})
-
     def needs_verification(self, key: ReplicaKey) -> bool:
         """Whether the file was open at two abnormal exits in a row: it may be what ended them."""
         row = self._replicas.get(key)

@@ -6,11 +6,16 @@ import dataclasses
 import pytest
 from raftmq.broker.founding import born
 from raftmq.broker.group import _ConfirmedRead
+from raftmq.broker.group_log import RETRY_SECONDS, GroupLog
+from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendRequest, ReadIndexResponse
-from raftmq.types import METADATA_GROUP_ID, LogIndex
+from raftmq.storage.errors import StorageUnavailableError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.memory_log_store import MemoryLogStore
+from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, ReplicaId
 
 from tests.broker.engine_cluster import TIMING, EngineCluster, next_progress
 
@@ -40,6 +45,26 @@ async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
             await asyncio.wait_for(read, 5)
     assert given_up.value.code == pb.NOT_READY
     assert given_up.value.detail.retriable
+
+
+async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as_can_be(monkeypatch):
+    """Without descriptors or memory the fetch failed, the core asked again, and so on without a pause."""
+    key, pauses = ReplicaKey(GroupId(GROUP), ReplicaId(1)), []
+
+    async def refused(*arguments):
+        raise StorageUnavailableError(key, "no reader slots")
+
+    async def pause(seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    loop = asyncio.get_running_loop()
+    log = GroupLog(key, MemoryLogStore(), loop, refused, RecentEntriesBudget(1))
+    told = loop.create_future()
+    log.on_fetched = told.set_result
+    assert log.entries(LogIndex(6), LogIndex(7), 100) is None
+    assert await told is None
+    assert pauses == [RETRY_SECONDS]
 
 
 async def test_the_engine_gives_up_old_reads_by_itself():

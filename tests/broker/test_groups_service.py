@@ -414,6 +414,25 @@ async def test_a_group_whose_assignor_fails_does_not_hold_up_the_others(
     assert len(bad.held) == 2, "it is tried again"
 
 
+async def test_a_group_that_is_left_after_its_assignor_failed_is_not_looked_for_again(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure stayed on the list, and had every tick look through all groups until another node coordinated."""
+
+    async def failing(request: PlanRequest) -> Plan:
+        raise PlanError("no")
+
+    monkeypatch.setattr(node.coordinator._runner, "run", failing)
+    member = Member(node, "m1")
+    await member.beat()
+    await tick(node)
+    assert node.coordinator._must_look, "it is tried again"
+    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
+    for _ in range(2):
+        await tick(node)
+    assert not node.coordinator._must_look
+
+
 async def test_empty_groups_are_forgotten_after_the_retention(node: Harness) -> None:
     member = Member(node, "m1")
     await settle(node, member)

@@ -92,3 +92,16 @@ def test_what_is_evicted_is_not_held_any_more():
 
     assert recent.first_index > 1
     assert sys.getrefcount(first) == held_elsewhere
+
+
+def test_what_trims_take_away_is_forgotten_where_the_budget_is_never_reached():
+    """A log that retention keeps short left a trace of each entry it ever had, for as long as the process lived."""
+    budget = RecentEntriesBudget(10**9)
+    idle, busy = RecentEntries(budget), RecentEntries(budget)
+    idle.append(run(1, 3))
+    for index in range(1, 20_001):
+        busy.append((entry(index),))
+        busy.evict_through(index - 10)
+    assert len(budget._order) < 10_000
+    assert [e.index for e in idle.slice(1, 3, 10**9)] == [1, 2, 3]
+    assert budget.bytes_used == 13 * 300

@@ -212,6 +212,29 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
         assert len(host.reports) == 1, "nobody confirms that anything is left without it"
 
 
+async def test_a_leader_that_cannot_be_told_of_damage_does_not_keep_the_others_from_hearing():
+    """The last leader known of a group without a majority is dead; it came first, so nobody was told of anything."""
+
+    class Node(Host):
+        async def report_damage(self, address, request):
+            self.told.append((address, request))
+            if address == "dead":
+                raise RequestError(pb.NO_LEADER, "cannot be reached")
+
+        def leader_hint(self, group_id):
+            return (2, "dead", 1) if group_id == 1 else (3, "alive", 1)
+
+    async with EngineCluster() as cluster:
+        desired = SimpleNamespace(
+            partition=lambda group_id: None,
+            replica_node=lambda group_id, replica_id: replica_id,
+        )
+        node = Node(cluster, 1, desired)
+        node.damaged = {ReplicaKey(1, 1): "a checksum", ReplicaKey(2, 1): "a checksum"}
+        await Reconciler(node, 3).round()
+        assert sorted(address for address, _ in node.told) == ["alive", "dead"]
+
+
 def key_of(replica_id):
     return ReplicaKey(GROUP, replica_id)
 

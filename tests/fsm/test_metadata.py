@@ -89,13 +89,11 @@ def test_the_same_uuid_keeps_node_id_and_replica_and_updates_addresses(cluster: 
 
 def test_announcing_nothing_new_changes_nothing(cluster: Cluster) -> None:
     cluster.state.take_dirty_rows()
-    cluster.state.take_changes()
     revision = cluster.state.revision
     result = cluster.run(register("u2"))
     assert isinstance(result, mc.NodeRegistered)
     assert result.revision == cluster.state.revision == revision
     assert cluster.state.take_dirty_rows() == ()
-    assert cluster.state.take_changes().is_empty
 
 
 def test_free_node_ids_skip_taken_ones(cluster: Cluster) -> None:
@@ -460,37 +458,7 @@ def test_the_number_of_names_is_bounded(cluster: Cluster, monkeypatch: pytest.Mo
     named(cluster, "a")
 
 
-# --------------------------------------------------------------------------------------------------- changes and views
-
-
-def test_changes_tell_what_changed(cluster: Cluster) -> None:
-    changes = cluster.state.take_changes()
-    assert changes.nodes_changed
-    assert changes.metadata_membership_changed
-    assert not changes.is_full
-    first = cluster.create("a", (1,), (2,))
-    second = cluster.create("b", (3,))
-    cluster.run(mc.DeleteTopic(second))
-    changes = cluster.state.take_changes()
-    assert not changes.nodes_changed
-    assert (changes.topic_ids, changes.deleted_topic_ids) == ((first,), (second,))
-    assert (changes.created_group_ids, changes.changed_group_ids, changes.removed_group_ids) == ((1, 2), (), (3,))
-    cluster.run(mc.SetReplicas(2, (3,), cluster.state.revision))
-    changes = cluster.state.take_changes()
-    assert (changes.topic_ids, changes.created_group_ids, changes.changed_group_ids) == ((first,), (), (2,))
-    assert changes.revision == cluster.state.revision
-    cluster.run(register("u3", rack="r"))
-    changes = cluster.state.take_changes()
-    assert changes.nodes_changed
-    assert not changes.metadata_membership_changed
-    assert cluster.state.take_changes().is_empty
-
-
-def test_a_restored_state_says_that_everything_may_have_changed(cluster: Cluster) -> None:
-    restored = Metadata()
-    restored.restore(cluster.state.rows(), cluster.state.applied_index)
-    assert restored.take_changes().is_full
-    assert restored.take_changes().is_empty
+# -------------------------------------------------------------------------------------------------------------- views
 
 
 def test_views_are_not_changed_by_later_commands(cluster: Cluster) -> None:
@@ -550,39 +518,6 @@ def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: b
     assert machine.partition_count == len(partitions)
     assert machine.topic_count == len(machine.topics())
     assert machine.revision <= machine.applied_index
-
-
-@settings(max_examples=80, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_changes_are_enough_to_follow_the_views(seed: int) -> None:
-    """What a node that only looks at what `take_changes` names believes equals the views."""
-    rng = random.Random(seed)
-    machine = Metadata()
-    topics: dict[int, object] = {}
-    partitions: dict[int, object] = {}
-    nodes: object = ()
-    membership: object = ((), (), ())
-    for entry in histories.metadata_history(rng, 60):
-        machine.apply(entry)
-        if rng.random() < 0.5:
-            continue
-        changes = machine.take_changes()
-        topics.update({topic_id: machine.topic(topic_id) for topic_id in changes.topic_ids})
-        for topic_id in changes.deleted_topic_ids:
-            topics.pop(topic_id, None)
-        for group_id in changes.created_group_ids + changes.changed_group_ids:
-            assert (group_id in partitions) == (group_id in changes.changed_group_ids)
-            partitions[group_id] = machine.partition(group_id)
-        for group_id in changes.removed_group_ids:
-            partitions.pop(group_id, None)
-        if changes.nodes_changed:
-            nodes = machine.nodes()
-        if changes.metadata_membership_changed:
-            membership = (machine.metadata_replicas, machine.metadata_voters, machine.metadata_retiring)
-        assert nodes == machine.nodes()
-        assert membership == (machine.metadata_replicas, machine.metadata_voters, machine.metadata_retiring)
-        assert topics == {topic.topic_id: topic for topic in machine.topics()}
-        assert partitions == {g: machine.partition(g) for topic in machine.topics() for g in topic.group_ids}
 
 
 def test_a_large_topic_is_applied_in_one_short_piece() -> None:

@@ -238,6 +238,14 @@ def test_the_trash_keeps_files_for_the_grace_period(tmp_path: Path, store: LmdbL
     assert store.stored_replicas() == [OTHER]
 
 
+def test_the_trash_may_be_taken_away(tmp_path: Path, store: LmdbLogStore) -> None:
+    """Whoever needed the space deleted the folder, and the next round of housekeeping ended the broker."""
+    (tmp_path / "trash").rmdir()
+    assert store.empty_trash(0) == 0
+    store.retire(KEY)
+    assert [path.name for path in (tmp_path / "trash").iterdir()] == ["7-3.mdb.0"]
+
+
 def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None:
     with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
         store.create(KEY, born(), [(b"k", b"v")])
