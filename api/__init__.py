@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
+    from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
     from raftmq.types import Record as Record
@@ -45,6 +46,7 @@ _HOMES = {
     "Producer": "raftmq.client.producer",
     "ProducerMetrics": "raftmq.client.metrics",
     "RaftMQError": "raftmq.errors",
+    "RebalanceListener": "raftmq.client.rebalance_listener",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
@@ -63,6 +65,7 @@ __all__ = [
     "Producer",
     "ProducerMetrics",
     "RaftMQError",
+    "RebalanceListener",
     "Record",
     "RecordMetadata",
     "TopicPartition",
