@@ -85,10 +85,10 @@ async def commit_offsets(
     offsets: Mapping[TopicPartition, int],
     owned: Mapping[TopicPartition, OwnedPartition],
     timeout_seconds: float,
-) -> dict[TopicPartition, None | RaftMQError]:
+) -> dict[TopicPartition, RaftMQError | None]:
     """Commit the offsets to read next; `FencedError` for a partition that has another owner by now."""
 
-    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[None | RaftMQError]:
+    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[RaftMQError | None]:
         request = pb.AckRequest(
             metadata_revision=resolver.metadata_revision,
             group=identity.group,
