@@ -17,6 +17,7 @@ os.environ.setdefault(
 
 if TYPE_CHECKING:
     from raftmq import errors as errors
+    from raftmq import serializers as serializers
     from raftmq import sync as sync
     from raftmq.client.admin import Admin as Admin
     from raftmq.client.consumer import Consumer as Consumer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
+    from raftmq.client.producer_batch import FailedRecords as FailedRecords
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
     from raftmq.types import Record as Record
@@ -40,6 +42,7 @@ _HOMES = {
     "Consumer": "raftmq.client.consumer",
     "ConsumerMetrics": "raftmq.client.metrics",
     "Delivery": "raftmq.client.producer_batch",
+    "FailedRecords": "raftmq.client.producer_batch",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
     "Outcome": "raftmq.errors",
     "Producer": "raftmq.client.producer",
@@ -49,7 +52,7 @@ _HOMES = {
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
 }
-_MODULES = ("errors", "sync", "testing", "types")
+_MODULES = ("errors", "serializers", "sync", "testing", "types")
 
 __all__ = [
     "Admin",
@@ -58,6 +61,7 @@ __all__ = [
     "Consumer",
     "ConsumerMetrics",
     "Delivery",
+    "FailedRecords",
     "OffsetAndTimestamp",
     "Outcome",
     "Producer",
@@ -67,6 +71,7 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
     "errors",
+    "serializers",
     "sync",
 ]
 
