@@ -182,7 +182,8 @@ class Protobuf(Serializer[M]):
     def __init__(self, message_class: type[M]) -> None:
         from google.protobuf.message import DecodeError, Message  # here: who uses no protobuf does not load it
 
-        if not (isinstance(message_class, type) and issubclass(message_class, Message)):
+        candidate: object = message_class
+        if not (isinstance(candidate, type) and issubclass(candidate, Message)):
             raise TypeError(f"Protobuf takes a generated message class, not {message_class!r}")
         self._class = message_class
         self._decode_error = DecodeError

@@ -384,7 +384,7 @@ class Producer:
             if columns.refusal is not None:
                 columns.refusal.add_note(f"raised by record {delivery.count} of send_many; those before it are taken")
                 raise columns.refusal
-            average = max(1, columns.size // columns.count)
+            average = max(1, columns.size // len(columns.values))
             piece_records = max(1, min(settings.BULK_CHUNK_RECORDS_MAX, settings.BULK_CHUNK_BYTES // average))
             if has_filled:
                 await asyncio.sleep(0)  # let the senders have it while we prepare the next

@@ -24,7 +24,7 @@ from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 
 
-def check_name(name: str) -> None:
+def check_name(name: object) -> None:
     """Raise `InvalidArgumentError` for what the brokers would refuse as a producer's name."""
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= settings.NAME_BYTES_MAX:
         raise InvalidArgumentError(f"producer_name has between 1 and {settings.NAME_BYTES_MAX} bytes, unlike {name!r}")

@@ -37,11 +37,6 @@ class Columns(NamedTuple):
     refusal: Exception | None
     """What is wrong with the record that follows; None when there is nothing."""
 
-    @property
-    def count(self) -> int:
-        """Records that can be taken."""
-        return len(self.values)
-
 
 def to_bytes(cell: object, serializer: Serializer | None, name: str) -> bytes | None:
     """A key or value as bytes. Raises `TypeError`."""
@@ -166,10 +161,10 @@ def _check_long_records(
         try:
             if not isinstance(record, tuple | list) or not 2 <= len(record) <= 4:
                 raise TypeError(_SHAPES)  # noqa: TRY301 - handled as what a serializer raises
-            key, value, more, time_ms = (*record, *(None,) * (4 - len(record)))
+            key, value, more, time_ms = tuple(record) + (None,) * (4 - len(record))
             key_bytes = to_bytes(key, key_serializer, "key")
             value_bytes = to_bytes(value, value_serializer, "value")
-            pairs = check_headers(cast("Iterable[tuple[str, bytes]]", more))[0] if more else _NO_HEADERS
+            pairs = check_headers(cast("Iterable[tuple[str, bytes]]", more))[0] if more is not None else _NO_HEADERS
             checked_ms = None if time_ms is None else check_timestamp(time_ms)
         except Exception as error:  # noqa: BLE001 - as in to_bytes_column
             refusal = error

@@ -149,7 +149,9 @@ def test_serializers_compose():
     assert zlib.decompress(twice.serialize("aB")) == b"Ab"
 
 
-@pytest.mark.parametrize("make", [lambda: Protobuf(dict), lambda: Protobuf(pb.Node()), lambda: String("no-such-encoding")])
+@pytest.mark.parametrize(
+    "make", [lambda: Protobuf(dict), lambda: Protobuf(pb.Node()), lambda: String("no-such-encoding")]
+)
 def test_what_cannot_work_is_refused_when_it_is_made(make: Callable[[], object]):
     with pytest.raises((TypeError, LookupError)):
         make()

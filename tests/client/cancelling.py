@@ -45,7 +45,7 @@ class CancelledAt(Generic[T]):
             error = None
             try:
                 yield waited
-            except BaseException as thrown:
+            except BaseException as thrown:  # noqa: BLE001 - handed on to the coroutine
                 error = thrown
 
     def _cancel(self, waited: asyncio.Future[object] | None) -> None:

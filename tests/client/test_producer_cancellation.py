@@ -213,13 +213,11 @@ async def test_a_cancelled_close_ends_everything_and_says_what_may_be_written(mo
         assert written == [*expected, b"0", b"1", b"2"][: len(written)]
         for number, delivery in enumerate(deliveries):
             assert delivery.done()
-            try:
-                delivery.result()
-            except errors.RaftMQError as error:
-                assert was_reached
-                assert error.outcome is errors.Outcome.UNKNOWN or b"%d" % number not in written
-            else:
-                assert b"%d" % number in written
+            failure = delivery._batch.error
+            assert failure is None or was_reached
+            is_written = b"%d" % number in written
+            assert is_written or failure is not None, "what was acknowledged is there"
+            assert not is_written or failure is None or failure.outcome is errors.Outcome.UNKNOWN
         await passes(40)  # the one that opens the gate
         return was_reached
 
@@ -232,7 +230,10 @@ async def test_a_cancelled_start_closes_the_producer(moment: Moment, name: str |
     async def attempt(point: int) -> bool:
         scene = Scene()
         producer = Producer(
-            bootstrap_servers=scene.transport.addresses, transport=scene.transport, producer_name=name, max_block_ms=5000
+            bootstrap_servers=scene.transport.addresses,
+            transport=scene.transport,
+            producer_name=name,
+            max_block_ms=5000,
         )
         was_reached = await cancelled_at(producer.start(), point, moment)
         if not was_reached:
@@ -259,7 +260,9 @@ async def test_a_cancelled_close_while_another_task_flushes_ends_both(moment: Mo
         was_reached = await cancelled_at(scene.producer.close(), point, moment)
         await asyncio.wait([flushing])
         error = flushing.exception()
-        assert error is None or (was_reached and isinstance(error, errors.ClosedClientError | errors.ClosedInFlightError))
+        assert error is None or (
+            was_reached and isinstance(error, errors.ClosedClientError | errors.ClosedInFlightError)
+        )
         await passes(40)
         return was_reached
 
@@ -274,7 +277,7 @@ TASKS = st.lists(st.lists(STEPS, min_size=1, max_size=6), min_size=1, max_size=3
 FAULTS = st.lists(st.sampled_from([None, None, None, "refuse", "drop", "swallow"]), max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(TASKS, FAULTS)
 def test_calls_of_several_tasks_cancelled_anywhere_write_what_was_taken(
     tasks: list[list[tuple[str, int, Moment, int]]], faults: list[str | None]

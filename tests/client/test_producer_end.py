@@ -208,8 +208,12 @@ async def test_before_the_start_and_after_the_end_calls_say_which_it_is(cluster:
 
 async def test_an_error_in_the_block_is_not_hidden_by_one_of_close(cluster: FakeCluster):
     cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
-    with pytest.raises(ZeroDivisionError) as raised:
+
+    async def work() -> None:
         async with producer_of(cluster) as producer:
             await producer.send("t", b"x")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await work()
     assert "closing the producer failed" in raised.value.__notes__[0]

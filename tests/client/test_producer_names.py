@@ -46,7 +46,11 @@ async def test_a_second_producer_of_the_name_fences_the_first(cluster: FakeClust
             assert raised.value.outcome is errors.Outcome.NOT_APPLIED
             assert "newer" in str(raised.value)
             await second.send_and_wait("t", b"newer", partition=1)
-    assert [values(cluster, number) for number in range(3)] == [[b"old", b"new"], [b"old", b"new", b"newer"], [b"old", b"new"]]
+    assert [values(cluster, number) for number in range(3)] == [
+        [b"old", b"new"],
+        [b"old", b"new", b"newer"],
+        [b"old", b"new"],
+    ]
 
 
 async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeCluster):
@@ -75,7 +79,9 @@ async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeClust
 
 
 async def test_records_under_way_elsewhere_when_it_is_fenced_may_be_written(cluster: FakeCluster):
-    cluster.append_hook = lambda node, topic, partition, batch: "drop" if partition == 1 and b"under way" in batch else None
+    cluster.append_hook = lambda node, topic, partition, batch: (
+        "drop" if partition == 1 and b"under way" in batch else None
+    )
     async with named(cluster) as first:
         await first.send_and_wait("t", b"a", partition=0)
         under_way = await first.send("t", b"under way", partition=1)
@@ -189,7 +195,9 @@ async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, 
     assert cluster.names["job"][1] == 1
 
 
-async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
     async with named(cluster) as first:
         cluster.names["job"] = (cluster.next_producer_id(), 0)

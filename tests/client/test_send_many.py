@@ -148,7 +148,7 @@ async def test_what_a_serializer_raises_names_its_record(cluster: FakeCluster):
         with pytest.raises(ZeroDivisionError) as raised:
             await producer.send_many("one", [({"b": 1, "a": n}, n) for n in range(20)], into=into)
         assert "record 13" in raised.value.__notes__[0]
-        with pytest.raises(TypeError, match="not serializable|unsupported"):
+        with pytest.raises(TypeError, match="unsupported"):
             await producer.send_many("one", [(1, 50), (object(), 51)], into=into)
         assert into.count == 14
     assert [(r.key, r.value) for r in stored(cluster)] == [
@@ -174,7 +174,10 @@ async def test_an_iterable_that_raises_leaves_what_was_taken(cluster: FakeCluste
 @pytest.mark.parametrize("timestamp", [1.5, "now", 1 << 63, -(1 << 63)])
 async def test_a_wrong_timestamp_is_refused_before_anything_is_taken(producer: Producer, timestamp: Any):
     """It would otherwise fail where the batch is encoded, in the background, and end the producer."""
-    for send in (producer.send("one", b"x", timestamp_ms=timestamp), producer.send_many("one", [], timestamp_ms=timestamp)):
+    for send in (
+        producer.send("one", b"x", timestamp_ms=timestamp),
+        producer.send_many("one", [], timestamp_ms=timestamp),
+    ):
         with pytest.raises((TypeError, errors.InvalidArgumentError), match="timestamp_ms"):
             await send
     assert producer.metrics().buffer_bytes == 0
@@ -220,7 +223,7 @@ async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster
     assert set(named) == missing
 
 
-async def test_what_is_written_is_forgotten_so_that_an_endless_call_stays_small(cluster: FakeCluster, producer: Producer):
+async def test_what_is_written_is_forgotten_so_that_an_endless_call_stays_small(cluster: FakeCluster):
     into = BulkDelivery()
     most = 0
 
@@ -230,10 +233,11 @@ async def test_what_is_written_is_forgotten_so_that_an_endless_call_stays_small(
             most = max(most, len(into._pieces))
             yield b"%d" % n, bytes(500)
 
-    await (await producer.send_many("t", records(), into=into))
+    async with producer_of(cluster, buffer_memory=1 << 20, max_batch_size=64 * 1024) as producer:
+        await (await producer.send_many("t", records(), into=into))
     assert into.count == 60_000
     assert into._failed == []
-    assert 0 < most < 150, "about what the buffer holds, of some 240 pieces"
+    assert 0 < most < 20, "about what the buffer holds, of some 240 pieces"
 
 
 async def test_a_written_delivery_has_no_failures(producer: Producer):
@@ -263,7 +267,8 @@ async def test_a_partitioner_of_the_program_is_asked_about_keys_only(cluster: Fa
 
 
 @pytest.mark.parametrize(
-    ("choice", "error"), [(-1, errors.UnknownPartitionError), (3, errors.UnknownPartitionError), ("0", TypeError), (None, TypeError)]
+    ("choice", "error"),
+    [(-1, errors.UnknownPartitionError), (3, errors.UnknownPartitionError), ("0", TypeError), (None, TypeError)],
 )
 async def test_a_partitioner_cannot_choose_what_is_not_there(cluster: FakeCluster, choice: Any, error: type[Exception]):
     """A list would take -1 for its last element."""
@@ -302,4 +307,3 @@ def test_columns_are_the_records(records: list[tuple[Any, ...]]):
         (key, value, tuple(more), at) for key, value, more, at in expected
     ]
     assert columns.size == sum(record_sizes(columns.keys, columns.values, columns.headers))
-

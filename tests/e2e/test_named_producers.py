@@ -106,7 +106,9 @@ async def test_a_second_producer_of_the_name_fences_the_first(
     found = await all_records(servers)
     values = [[record.value or b"" for record in records] for records in found]
     for records in values:
-        assert records[records.index(b"new") :] == [b"new", b"newer"], "nothing of the first after its successor's first record"
+        assert records[records.index(b"new") :] == [b"new", b"newer"], (
+            "nothing of the first after its successor's first record"
+        )
     old = [int(value.split(b"-")[1]) for records in values for value in records if value.startswith(b"old-")]
     assert len(set(old)) == len(old)
     assert set(told["acknowledged"]) <= set(old), "what was acknowledged to the first is there"
