@@ -17,6 +17,7 @@ os.environ.setdefault(
 
 if TYPE_CHECKING:
     from raftmq import errors as errors
+    from raftmq import serializers as serializers
     from raftmq import sync as sync
     from raftmq.client.admin import Admin as Admin
     from raftmq.client.consumer import Consumer as Consumer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
+    from raftmq.client.producer_batch import FailedRecords as FailedRecords
     from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
@@ -50,6 +52,7 @@ _HOMES = {
     "GroupListing": "raftmq.client.group_admin",
     "GroupMemberDescription": "raftmq.client.group_admin",
     "GroupOffset": "raftmq.client.group_admin",
+    "FailedRecords": "raftmq.client.producer_batch",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
     "OffsetChange": "raftmq.client.group_admin",
     "Outcome": "raftmq.errors",
@@ -61,7 +64,7 @@ _HOMES = {
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
 }
-_MODULES = ("errors", "sync", "testing", "types")
+_MODULES = ("errors", "serializers", "sync", "testing", "types")
 
 __all__ = [
     "Admin",
@@ -70,6 +73,7 @@ __all__ = [
     "Consumer",
     "ConsumerMetrics",
     "Delivery",
+    "FailedRecords",
     "GroupDescription",
     "GroupListing",
     "GroupMemberDescription",
@@ -85,6 +89,7 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
     "errors",
+    "serializers",
     "sync",
 ]
 

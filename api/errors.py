@@ -584,6 +584,12 @@ class CorruptBatchError(ProtocolError):
         return type(self), (self.topic, self.partition, self.offset, self.next_offset)
 
 
+class DeserializationError(ProtocolError):
+    """A key or value is not what the serializer reads: another program, or another version of it, wrote the record."""
+
+    advice = "seek behind the record, or put it aside (a dead-letter topic)"
+
+
 # ------------------------------------------------------------------------------------------------------------ storage
 
 

@@ -33,7 +33,7 @@ from raftmq.client.group_admin import GroupDescription, GroupListing, OffsetChan
 from raftmq.client.leader_calls import OffsetAndTimestamp
 from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
 from raftmq.client.producer import Producer as _AsyncProducer
-from raftmq.client.producer_batch import AppendedSpan
+from raftmq.client.producer_batch import AppendedSpan, FailedRecords
 from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
 from raftmq.client.producer_batch import Delivery as _AsyncDelivery
 from raftmq.client.rebalance_listener import RebalanceListener as _AsyncRebalanceListener
@@ -124,11 +124,15 @@ class _Client:
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run a plain method on the loop's thread, where all of a client's state lives."""
+        self._check()
+        return _on_loop(self._loop, function)
 
-        async def call() -> T:
-            return function()
 
-        return self._run(call)
+def _on_loop(loop: _Loop, function: Callable[[], T]) -> T:
+    async def call() -> T:
+        return function()
+
+    return loop.run(call())
 
 
 class Delivery:
@@ -154,15 +158,22 @@ class Delivery:
 
         return self._loop.run(wait(), timeout_seconds)
 
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Have `callback` called with this delivery once the outcome is known. As `raftmq.Delivery.add_done_callback`.
+
+        It runs on the SDK's background thread, which waits for it: it must be quick, and must not call the SDK.
+        """
+        _on_loop(self._loop, lambda: self._delivery.add_done_callback(lambda _: callback(self)))
+
 
 class BulkDelivery:
     """The acknowledgement of one `Producer.send_many`: as `raftmq.BulkDelivery`, with `result` instead of ``await``."""
 
     __slots__ = ("_delivery", "_loop")
 
-    def __init__(self, delivery: _AsyncBulkDelivery, loop: _Loop) -> None:
-        self._delivery = delivery
-        self._loop = loop
+    def __init__(self) -> None:
+        self._delivery = _AsyncBulkDelivery()
+        self._loop = _Loop.get()
 
     @property
     def count(self) -> int:
@@ -172,6 +183,14 @@ class BulkDelivery:
     def done(self) -> bool:
         """Whether every outcome is known."""
         return self._delivery.done()
+
+    def failures(self) -> list[FailedRecords]:
+        """The records that have failed so far. As `raftmq.BulkDelivery.failures`."""
+        return _on_loop(self._loop, self._delivery.failures)
+
+    def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
+        """Have `callback` called with this delivery when every outcome is known. As `Delivery.add_done_callback`."""
+        _on_loop(self._loop, lambda: self._delivery.add_done_callback(lambda _: callback(self)))
 
     def result(self, timeout_seconds: float | None = None) -> list[AppendedSpan]:
         """Wait for every outcome. Raises as `raftmq.BulkDelivery`, and `TimeoutError` (some are not known yet)."""
@@ -235,33 +254,45 @@ class Producer(_Client):
     def send_many(
         self,
         topic: str,
-        records: Iterable[tuple[object, object]],
+        records: Iterable[Sequence[object]],
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        into: BulkDelivery | None = None,
     ) -> BulkDelivery:
-        """Take many (key, value) pairs: the fast way. As `raftmq.Producer.send_many`.
+        """Take many records, as (key, value) pairs: the fast way. As `raftmq.Producer.send_many`.
 
         The iterable is read on the background thread: a slow generator delays other clients of the process, so give it
         records that are there.
         """
-        delivery = self._run(
-            lambda: self._client.send_many(topic, records, partition=partition, timestamp_ms=timestamp_ms)
+        delivery = BulkDelivery() if into is None else into
+        self._run(
+            lambda: self._client.send_many(
+                topic, records, partition=partition, timestamp_ms=timestamp_ms, into=delivery._delivery
+            )
         )
-        return BulkDelivery(delivery, self._loop)
+        return delivery
 
-    def flush(self) -> None:
-        """Wait for everything taken so far. As `raftmq.Producer.flush`."""
-        self._run(self._client.flush)
+    def flush(self, timeout_seconds: float | None = None) -> None:
+        """Wait for everything taken so far. As `raftmq.Producer.flush`, and `TimeoutError` (it is written on all the same)."""
+        self._run(lambda: _within(timeout_seconds, self._client.flush))
 
     def metrics(self) -> ProducerMetrics:
         """As `raftmq.Producer.metrics`."""
         return self._call(self._client.metrics)
 
-    def close(self) -> None:
-        """Flush, then close. As `raftmq.Producer.close`."""
+    def close(self, timeout_seconds: float | None = None) -> None:
+        """Flush, then close. As `raftmq.Producer.close`.
+
+        When the time is over it is closed at once, as the asynchronous one is when cancelled, and `TimeoutError` raised.
+        """
         _open_producers.discard(self)
-        self._run(self._client.close)
+        self._run(lambda: _within(timeout_seconds, self._client.close))
+
+
+async def _within(timeout_seconds: float | None, work: Callable[[], Coroutine[object, object, T]]) -> T:
+    async with asyncio.timeout(timeout_seconds):
+        return await work()
 
 
 EXIT_FLUSH_SECONDS = 10.0

@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 from zlib import crc32
 
 from raftmq.client import settings
@@ -20,9 +20,11 @@ from raftmq.client.batch_codec import Headers
 from raftmq.client.partition_queue import Identity, PartitionQueue
 from raftmq.client.partitioner import Partitioner, crc32_partition
 from raftmq.client.producer_batch import BulkDelivery, Delivery, ProducerBatch
-from raftmq.client.record_checks import prefix_that_fits, record_sizes, records_bytes
+from raftmq.client.record_checks import Columns, prefix_that_fits, record_sizes, records_bytes
 from raftmq.client.resolver import TopicInfo
 from raftmq.errors import UnknownPartitionError
+
+T = TypeVar("T")
 
 
 class TopicState:
@@ -46,6 +48,8 @@ class _Group(NamedTuple):
     queue: PartitionQueue
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
+    timestamps: Sequence[int | None] | None
     records_bytes: int
 
 
@@ -119,19 +123,21 @@ class Accumulator:
     def add_many(
         self,
         state: TopicState,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None],
-        piece_bytes: int,
+        records: Columns,
         partition: int | None,
         timestamp_ms: int | None,
         delivery: BulkDelivery,
     ) -> bool:
         """Put records into the queues they belong to; True when a batch was filled. An error is raised before any is taken."""
+        keys, numbers = records.keys, None
         if partition is not None or keys is None:
-            groups = [_Group(self._choose_queue(state, None, partition, piece_bytes), keys, values, piece_bytes)]
+            queue = self._choose_queue(state, None, partition, records.size)
+            groups = [_Group(queue, keys, records.values, records.headers, records.timestamps, records.size)]
         else:
-            groups = self._group_by_partition(state, keys, values)
+            numbers = self._partition_numbers(state, keys)
+            groups = _group_by_partition(state, numbers, keys, records)
         has_filled = False
+        delivery.begin(numbers)
         for group in groups:
             has_filled |= self._fill(group, timestamp_ms, delivery)
             if not group.queue.is_scheduled:
@@ -191,9 +197,8 @@ class Accumulator:
             self._on_active(queue)
         return batch
 
-    def _group_by_partition(
-        self, state: TopicState, keys: Sequence[bytes | None], values: Sequence[bytes | None]
-    ) -> list[_Group]:
+    def _partition_numbers(self, state: TopicState, keys: Sequence[bytes | None]) -> list[int]:
+        """The partition of each record."""
         count, sticky, partition_of = len(state.queues), state.sticky, self._partition_of
         if partition_of is crc32_partition:
             # Inline: half the time of calling the function for each. An empty key is no key, as in librdkafka.
@@ -207,25 +212,18 @@ class Accumulator:
             self._move_on(state)
         else:
             numbers = [partition_of(key, count) for key in cast("Sequence[bytes]", keys)]
-        grouped: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {n: ([], []) for n in set(numbers)}
-        for number, key, value in zip(numbers, keys, values, strict=True):
-            group_keys, group_values = grouped[number]
-            group_keys.append(key)
-            group_values.append(value)
-        return [
-            _Group(state.queues[number], group_keys, group_values, records_bytes(group_keys, group_values))
-            for number, (group_keys, group_values) in grouped.items()
-        ]
+        return numbers
 
     def _fill(self, group: _Group, timestamp_ms: int | None, delivery: BulkDelivery) -> bool:
         """Append records to the queue's batches, as many as fit into each; True when a batch was filled."""
-        queue, keys, values, total = group
+        queue, keys, values, headers, timestamps, total = group
         time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         batch = self._open_batch(queue, min(total, 1), time_ms)
         if batch.reserved_bytes + total <= queue.batch_bytes_max:
-            delivery.add(batch, batch.extend(values, keys, timestamp_ms, total), len(values))
+            position = batch.extend(values, keys, timestamp_ms, total, headers, timestamps)
+            delivery.add(batch, position, 0, len(values))
             return False
-        sizes = record_sizes(keys, values)
+        sizes = record_sizes(keys, values, headers)
         start = 0
         while start < len(values):
             batch = self._open_batch(queue, min(sizes[start], queue.batch_bytes_max), time_ms)
@@ -233,11 +231,38 @@ class Accumulator:
             taken, taken_bytes = prefix_that_fits(sizes, start, room, must_take_one=batch.count == 0)
             end = start + taken
             position = batch.extend(
-                values[start:end], None if keys is None else keys[start:end], timestamp_ms, taken_bytes
+                values[start:end],
+                None if keys is None else keys[start:end],
+                timestamp_ms,
+                taken_bytes,
+                None if headers is None else headers[start:end],
+                None if timestamps is None else timestamps[start:end],
             )
-            delivery.add(batch, position, taken)
+            delivery.add(batch, position, start, taken)
             start = end
             if start < len(values):
                 queue.close_open(self._codec)
                 self._on_ready(queue)
         return True
+
+
+def _group_by_partition(
+    state: TopicState, numbers: Sequence[int], keys: Sequence[bytes | None], records: Columns
+) -> list[_Group]:
+    values, headers, timestamps = records.values, records.headers, records.timestamps
+    grouped: dict[int, tuple[list[bytes | None], list[bytes | None]]] = {n: ([], []) for n in set(numbers)}
+    for number, key, value in zip(numbers, keys, values, strict=True):
+        group_keys, group_values = grouped[number]
+        group_keys.append(key)
+        group_values.append(value)
+    groups = []
+    for number, (group_keys, group_values) in grouped.items():
+        group_headers = None if headers is None else _cells_of(number, numbers, headers)
+        group_times = None if timestamps is None else _cells_of(number, numbers, timestamps)
+        size = records_bytes(group_keys, group_values, group_headers)
+        groups.append(_Group(state.queues[number], group_keys, group_values, group_headers, group_times, size))
+    return groups
+
+
+def _cells_of(number: int, numbers: Sequence[int], cells: Sequence[T]) -> list[T]:
+    return [cell for at, cell in zip(numbers, cells, strict=True) if at == number]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.byte_budget import ByteBudget
-from raftmq.client.error_details import error_from_detail, name_of
+from raftmq.client.error_details import error_from_detail, fresh_copy, name_of
 from raftmq.client.logs import log
 from raftmq.client.metrics import ProducerCounters
 from raftmq.client.node_sender import NodeSender, SentPartition
@@ -31,6 +31,7 @@ from raftmq.errors import (
     NotLeaderError,
     Outcome,
     OutOfOrderSequenceError,
+    ProducerFencedError,
     ProtocolError,
     RaftMQError,
     UnknownPartitionError,
@@ -52,21 +53,24 @@ class Dispatcher:
         request_timeout_seconds: float,
         delivery_timeout_seconds: float,
         source: random.Random,
+        has_name: bool = False,
     ) -> None:
         self.active: dict[PartitionQueue, None] = {}
         """Queues with anything outstanding."""
         self.senders: dict[str, NodeSender] = {}
         self.counters = ProducerCounters()
         self.failure: BaseException | None = None
-        """What ended it: a defect, or what ended the resolver. Nothing is sent any more then."""
+        """What ended it: a defect, what ended the resolver, or a `ProducerFencedError`. Nothing is sent any more then."""
         self._resolver = resolver
         self._budget = budget
         self._codec = codec
         self._request_timeout_seconds = request_timeout_seconds
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._source = source
+        self._has_name = has_name
         self._leaderless: dict[PartitionQueue, None] = {}
-        self._unobserved_error: ProducerBatch | None = None
+        self._unobserved: list[ProducerBatch] = []
+        """Failed batches that nobody had awaited when they failed; at most `UNOBSERVED_FAILURES_MAX`, the first among them."""
         self._ticker: asyncio.Task[None] | None = None
         self._tick_needed = asyncio.Event()
         self._is_closed = False
@@ -74,7 +78,7 @@ class Dispatcher:
     def start(self) -> None:
         """Begin; the resolver must be started."""
         self._resolver.subscribe(self._on_topology)
-        self._ticker = spawn(self._tick_forever(), "raftmq-producer-clock", self._on_crash)
+        self._ticker = spawn(self._tick_forever(), "raftmq-producer-clock", self.on_crash)
 
     async def drain(self) -> None:
         """Send everything there is without lingering and wait for every outcome, which expiry bounds; raise an unobserved failure."""
@@ -85,9 +89,22 @@ class Dispatcher:
             self.reschedule(queue)
         for batch in outstanding:
             await batch.wait_done()
-        failed, self._unobserved_error = self._unobserved_error, None
-        if failed is not None and not failed.is_observed:
-            failed.raise_error()
+        await asyncio.sleep(0)  # callbacks of what was done before we came are run before we return
+        self.raise_unobserved()
+
+    def raise_unobserved(self) -> None:
+        """Raise the first failure that nobody awaited, once; the others are counted in its note."""
+        failed = [batch for batch in self._unobserved if not batch.is_observed]
+        self._unobserved = []
+        if not failed:
+            return
+        try:
+            failed[0].raise_error()
+        except RaftMQError as error:
+            if len(failed) > 1:
+                count = sum(batch.count for batch in failed)
+                error.add_note(f"nor did others succeed: {count} records in {len(failed)} batches, or more")
+            raise
 
     async def close(self) -> None:
         """Give up what is outstanding and stop every task. Waits only for their end."""
@@ -102,6 +119,7 @@ class Dispatcher:
                 ClosedClientError("the producer was closed"),
                 ClosedInFlightError("the producer was closed; the batch may be written"),
             )
+            await asyncio.sleep(0)  # and their callbacks are run
 
     # -------------------------------------------------------------------------------------------------------- scheduling
 
@@ -127,7 +145,7 @@ class Dispatcher:
                 codec=self._codec,
                 request_timeout_seconds=self._request_timeout_seconds,
                 counters=self.counters,
-                on_crash=self._on_crash,
+                on_crash=self.on_crash,
             )
         sender.schedule(queue)
 
@@ -135,7 +153,7 @@ class Dispatcher:
         if self._is_closed or self.failure is not None:
             return
         if self._resolver.failure is not None:
-            self._on_crash(self._resolver.failure)
+            self.on_crash(self._resolver.failure)
             return
         leaderless, self._leaderless = self._leaderless, {}
         for queue in leaderless:
@@ -185,6 +203,14 @@ class Dispatcher:
                 self._on_refused(queue, rest, error or ProtocolError("the broker left a batch without an answer"))
             self._resume(queue)
 
+    def on_fenced(self, error: ProducerFencedError) -> None:
+        """A newer producer has our name: write nothing more, anywhere, and fail everything outstanding."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        log.warning("producer_fenced error_code=%s", name_of(error))
+        self._fail_all(error, _with_doubt(error))
+
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
         """A request will not be answered: repeat it under the same sequences. Called by the senders."""
         self.counters.requests.note_error(error)
@@ -216,8 +242,10 @@ class Dispatcher:
             self._pause(queue, error, is_first_free=has_better)
         elif error.retriable:
             self._pause(queue, error)
+        elif isinstance(error, ProducerFencedError) and self._has_name:
+            self.on_fenced(error)
         else:
-            self._give_up(queue, batch, error)
+            self._give_up(queue, batch, _with_doubt(error) if batch.may_be_applied else error)
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
@@ -264,8 +292,15 @@ class Dispatcher:
         queue.finish(batch)
         batch.finish(base_offset, error)
         self._budget.release(batch.reserved_bytes)
-        if error is not None and self._unobserved_error is None and not batch.is_observed:
-            self._unobserved_error = batch
+        if error is not None and not batch.is_observed:
+            self._note_unobserved(batch)
+
+    def _note_unobserved(self, batch: ProducerBatch) -> None:
+        """Remember a failure for `flush`; of very many the first and the last, as those in between may be awaited yet."""
+        if len(self._unobserved) >= settings.UNOBSERVED_FAILURES_MAX:
+            self._unobserved = [failed for failed in self._unobserved if not failed.is_observed]
+            del self._unobserved[settings.UNOBSERVED_FAILURES_MAX - 1 :]
+        self._unobserved.append(batch)
 
     # ------------------------------------------------------------------------------------------------------------- time
 
@@ -302,7 +337,7 @@ class Dispatcher:
 
     # --------------------------------------------------------------------------------------------------------------- end
 
-    def _on_crash(self, error: BaseException) -> None:
+    def on_crash(self, error: BaseException) -> None:
         """A background task ended by a defect, or the resolver for good: nobody must wait forever for what they would have done."""
         if self.failure is not None:
             return
@@ -320,6 +355,13 @@ class Dispatcher:
                 self._finish(queue, batch, -1, in_flight if batch.is_sent or batch.may_be_applied else waiting)
         self.active.clear()
         self._budget.fail_waiters(waiting)
+
+
+def _with_doubt(error: RaftMQError) -> RaftMQError:
+    """A definite refusal of a batch that an earlier attempt may have written all the same."""
+    doubtful = fresh_copy(error)
+    doubtful.outcome = Outcome.UNKNOWN
+    return doubtful
 
 
 def _because(queue: PartitionQueue) -> str:

@@ -5,12 +5,21 @@ Source: librdkafka ``rd_kafka_msg_partitioner_consistent`` (CRC-32 of zlib); Kaf
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import operator
+from typing import Literal, Protocol
 from zlib import crc32
 
-Partitioner = Callable[[bytes, int], int]
-"""Takes a key and the number of partitions, returns a partition from 0."""
+from raftmq.errors import UnknownPartitionError
+
+
+class Partitioner(Protocol):
+    """A function of a key and the number of partitions. Equal arguments give equal results, or a key's records lose their order."""
+
+    def __call__(self, key: bytes, partition_count: int, /) -> int:
+        """A partition, from 0 to ``partition_count - 1``."""
+        ...
+
+
 PartitionerName = Literal["crc32", "murmur2"]
 
 
@@ -46,3 +55,15 @@ def murmur2_partition(key: bytes, partition_count: int) -> int:
 
 PARTITIONERS: dict[str, Partitioner] = {"crc32": crc32_partition, "murmur2": murmur2_partition}
 """Partitioners by name."""
+
+
+def checked(partitioner: Partitioner) -> Partitioner:
+    """A caller's partitioner, whose answers are not trusted: -1 would silently mean the last partition."""
+
+    def partition_of(key: bytes, partition_count: int, /) -> int:
+        number = operator.index(partitioner(key, partition_count))
+        if not 0 <= number < partition_count:
+            raise UnknownPartitionError(f"the partitioner chose {number} of partitions 0 to {partition_count - 1}")
+        return number
+
+    return partition_of

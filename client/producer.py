@@ -11,36 +11,47 @@ from __future__ import annotations
 import asyncio
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from raftmq.client import settings
 from raftmq.client.accumulator import Accumulator, TopicState
+from raftmq.client.background import cancel_and_wait
 from raftmq.client.batch_codec import CODECS
 from raftmq.client.byte_budget import ByteBudget
 from raftmq.client.dispatcher import Dispatcher
+from raftmq.client.error_details import fresh_copy
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.logs import log
 from raftmq.client.metrics import ProducerMetrics
-from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName
+from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
 from raftmq.client.producer_batch import BulkDelivery, Delivery
-from raftmq.client.record_checks import Serializer, check_headers, check_pairs, to_bytes
+from raftmq.client.producer_name import ProducerName, check_name
+from raftmq.client.record_checks import (
+    Columns,
+    Serializer,
+    check_headers,
+    check_records,
+    check_timestamp,
+    to_bytes,
+    too_large,
+)
 from raftmq.client.resolver import Resolver
-from raftmq.client.transport import INIT_PRODUCER, GrpcTransport, Transport
+from raftmq.client.transport import GrpcTransport, Transport
 from raftmq.errors import (
     BufferFullError,
     ClosedClientError,
     InvalidArgumentError,
+    ProducerFencedError,
     RaftMQError,
-    RecordTooLargeError,
     UnsupportedCompressionError,
 )
-from raftmq.proto import queue_pb2 as pb
 from raftmq.types import RecordMetadata
 
 CompressionType = Literal["lz4", "zstd", "snappy"]
+State = Literal["new", "starting", "open", "closing", "closed"]
 CLOSED: Final = "the producer is closed; make a new one"
 NOT_STARTED: Final = "the producer is not started: use async with, or await start()"
 
@@ -62,6 +73,10 @@ class Producer:
     continue after; the producer then goes on under its next epoch, which also fences copies of the old batch still travelling.
     So a `DeliveryTimeoutError` means just its own records: they may be written, once, and later records are not affected.
 
+    Under a `producer_name` there is one producer at a time: a new one fences the one before. In each partition, from the new one's
+    first record on, nothing of the old one is written any more. The old one stops for good with the first refusal, or within an hour
+    when it writes nothing: its records that are under way, and every later call, raise `ProducerFencedError`.
+
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
         client_id: a name for logs.
@@ -72,15 +87,17 @@ class Producer:
             cost of a batch (request, log entry, fsync) is then below 100 ns a record, and five of them fill a request.
         compression_type: None, ``"lz4"``, ``"zstd"`` or ``"snappy"``.
         enable_idempotence: write each record once.
+        producer_name: fences the producer that was started under this name before. Needs `enable_idempotence`. The cluster forgets a
+            name 14 days after its last producer was closed.
         buffer_memory: bytes of records that are taken and not yet acknowledged; `send` waits when it is used up.
         max_block_ms: how long `start` may take, and how long `send` waits for buffer space, or for the topic to be found (for each).
         delivery_timeout_ms: from taking a record to giving up on it.
         request_timeout_ms: how long a broker may take for one request before it is repeated.
         partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
-            or a function of (key, number of partitions). Records without a key
-                (or, with crc32, an empty one) stay on one partition for 64 KiB or 250 ms, then move on.
-        key_serializer: turns a key into bytes; keys must be bytes without one.
-        value_serializer: the same for values.
+            or a function of (key, number of partitions), see `Partitioner`. Records without a key (or, with crc32, an empty one) are
+            never its concern: they stay on one partition for 64 KiB or 250 ms, then move on to the next that has a leader.
+        key_serializer: turns a key into bytes; keys must be bytes without one. Any function; see `raftmq.serializers`.
+        value_serializer: the same for values. Neither is asked about None.
         transport: replaces gRPC, for simulations.
     """
 
@@ -93,6 +110,7 @@ class Producer:
         max_batch_size: int = 512 * settings.KIB,
         compression_type: CompressionType | None = None,
         enable_idempotence: bool = True,
+        producer_name: str | None = None,
         buffer_memory: int = 64 * settings.MIB,
         max_block_ms: float = 60_000,
         delivery_timeout_ms: float = 120_000,
@@ -112,12 +130,18 @@ class Producer:
             raise InvalidArgumentError("times must not be negative, timeouts not zero")
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
+        if producer_name is not None:
+            check_name(producer_name)
+            if not enable_idempotence:
+                raise InvalidArgumentError("a producer_name needs enable_idempotence: epochs travel with sequences")
         self.client_id = client_id
         self._is_idempotent = enable_idempotence
         self._max_block_seconds = max_block_ms / 1000
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
+        self._name = ProducerName(self._resolver, producer_name, request_timeout_ms / 1000)
+        self._name_keeper: asyncio.Task[None] | None = None
         self._budget = ByteBudget(buffer_memory)
         source = random.Random()
         self._dispatcher = Dispatcher(
@@ -127,13 +151,14 @@ class Producer:
             request_timeout_seconds=request_timeout_ms / 1000,
             delivery_timeout_seconds=delivery_timeout_ms / 1000,
             source=source,
+            has_name=producer_name is not None,
         )
         self._accumulator = Accumulator(
             batch_bytes_max=max_batch_size,
             codec=CODECS[compression_type],
             linger_seconds=linger_ms / 1000,
             delivery_timeout_seconds=delivery_timeout_ms / 1000,
-            partitioner=PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner,
+            partitioner=PARTITIONERS[partitioner] if isinstance(partitioner, str) else checked(partitioner),
             source=source,
             has_leader=lambda group_id: self._resolver.leader(group_id) is not None,
             on_active=self._dispatcher.on_active,
@@ -141,69 +166,79 @@ class Producer:
         )
         self._generation = current_generation()
         self._close_lock = asyncio.Lock()
-        self._is_open = False
-        self._is_closed = False
+        self._state: State = "new"
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     async def start(self) -> None:
         """Connect: wait for the topology and, with idempotence, a producer id. ``async with`` calls it.
 
-        Waits up to `max_block_ms`. Cancelled or failed, the producer is closed.
+        Waits up to `max_block_ms`. Cancelled or failed, the producer is closed. A named producer fences its predecessor here.
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
-            RaftMQError: no producer id could be had. Nothing was written in any case.
+            RaftMQError: no producer id could be had. No record was written in any case; a name's predecessor may be fenced.
         """
         check_not_forked(self._generation, "producer")
-        if self._is_closed or self._is_open:
+        if self._state != "new":
             raise ClosedClientError("a producer is started once; make a new one")
+        self._state = "starting"
         deadline = asyncio.get_running_loop().time() + self._max_block_seconds
         try:
             await self._resolver.start(self._max_block_seconds)
             if self._is_idempotent:
-                request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
                 remaining = max(deadline - asyncio.get_running_loop().time(), settings.LAST_TRY_SECONDS)
-                # Asking twice only wastes an id, so an unknown outcome is no reason to give up.
-                answer = await self._resolver.call_any(INIT_PRODUCER, request, remaining, is_read=True)
-                self._accumulator.producer_id = answer.producer_id
-                self._accumulator.producer_epoch = answer.epoch
+                identity = await self._name.register(remaining)
+                self._accumulator.producer_id = identity.producer_id
+                self._accumulator.producer_epoch = identity.epoch
             self._resolver.check()  # closed meanwhile
         except BaseException:
-            self._is_closed = True
+            self._state = "closed"
             await self._resolver.close()
             raise
         self._dispatcher.start()
-        self._is_open = True
+        self._name_keeper = self._name.keep(self._dispatcher.on_fenced, self._dispatcher.on_crash)
+        self._state = "open"
         log.info("producer_started client_id=%s producer_id=%d", self.client_id, self._accumulator.producer_id)
 
     async def close(self) -> None:
-        """Flush, then close. Calling it again does nothing.
+        """Flush, then close. Calling it again does nothing; while another call closes, it waits for that one.
 
-        Waits until everything sent has an outcome, at most `delivery_timeout_ms`. If cancelled it closes at once: what was under
-        way fails with `ClosedInFlightError` (outcome unknown), the rest with `ClosedClientError` (not applied).
+        Waits until everything sent has an outcome, at most `delivery_timeout_ms`; its callbacks have run then. Nothing more is taken
+        from the beginning on. If cancelled it closes at once (``asyncio.timeout`` sets a time to that): what was under way fails with
+        `ClosedInFlightError` (outcome unknown), the rest with `ClosedClientError` (not applied).
 
         Raises:
             RaftMQError: as `flush`; the producer is closed all the same.
         """
         check_not_forked(self._generation, "producer")
         async with self._close_lock:
-            if self._is_closed:
+            if self._state == "closed":
                 return
-            was_open, self._is_open = self._is_open, False
+            was_open, self._state = self._state == "open", "closing"
             try:
                 if was_open and self._dispatcher.failure is None:
                     await self._dispatcher.drain()
             finally:
-                self._is_closed = True
                 try:
-                    await self._dispatcher.close()
+                    await self._close_parts()
                 finally:
-                    await self._resolver.close()
+                    self._state = "closed"
                     log.info("producer_closed client_id=%s", self.client_id)
+            if was_open:
+                self._dispatcher.raise_unobserved()  # of a producer that had stopped, or stopped while it drained
+
+    async def _close_parts(self) -> None:
+        try:
+            await cancel_and_wait(self._name_keeper)
+        finally:
+            try:
+                await self._dispatcher.close()
+            finally:
+                await self._resolver.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_is_open", False) and not self._is_closed:
+        if getattr(self, "_state", "new") in ("open", "closing"):
             warnings.warn(
                 f"unclosed {self!r}: records it took may not be written; use async with, or close()",
                 ResourceWarning,
@@ -245,22 +280,23 @@ class Producer:
             key: the same for keys; None: no key.
             partition: overrides the partitioner.
             timestamp_ms: milliseconds since the epoch; default now.
-            headers: pairs of name and bytes.
+            headers: pairs of name and bytes; a name may come more than once.
 
         Returns:
             A `Delivery`. Awaiting it gives the `RecordMetadata` once the record is on disk on a majority, or raises, at most
             `delivery_timeout_ms` after the record was taken: `DeliveryTimeoutError` or `ClosedInFlightError` (may be written),
             `DeliveryExpiredError`, `RecordTooLargeError` or another `RaftMQError` (see its `outcome`). Whoever does not await it
-            learns of a failure from `flush` or `close`.
+            learns of a failure from `flush` or `close`, or from a callback (`Delivery.add_done_callback`).
 
         Raises (the record was not taken):
             UnknownTopicError, UnknownPartitionError: there is none.
             RecordTooLargeError: above 1 MiB.
             BufferFullError: no space within `max_block_ms`.
             ClosedClientError, ForkedClientError: the producer cannot be used.
-            TypeError: key, value or headers are of wrong types.
+            ProducerFencedError: another producer has taken over its name.
+            TypeError: key, value, headers or timestamp are of wrong types.
 
-        Cancelling while it waits takes nothing.
+        What a serializer or a partitioner raises is raised, too. Cancelling while it waits takes nothing.
         """
         self._check_usable()
         value_bytes = to_bytes(value, self._value_serializer, "value")
@@ -273,7 +309,9 @@ class Producer:
             + settings.RECORD_OVERHEAD_BYTES
         )
         if size > settings.RECORD_BYTES_MAX:
-            raise RecordTooLargeError(f"a record of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
+            raise too_large(size)
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
         state = await self._topic(topic)
         if not self._budget.try_acquire(size):
             await self._acquire(size)
@@ -303,57 +341,82 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        records: Iterable[tuple[object, object]],
+        records: Iterable[Sequence[object]],
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        into: BulkDelivery | None = None,
     ) -> BulkDelivery:
-        """Take many records as (key, value) pairs: the fast way, without an object per record.
+        """Take many records: the fast way, without an object per record.
 
         Waits for buffer space as it goes, at most `max_block_ms` each time, so the iterable may be endless in size; it is read in
         pieces of about 128 KiB.
-        Records get the time of being taken, to within the life of their batch.
+
+        Args:
+            topic: where to.
+            records: (key, value) pairs; (key, value, headers) and (key, value, headers, timestamp_ms) cost more time each.
+            partition: overrides the partitioner, for all of them.
+            timestamp_ms: of records that have none of their own; default: the time of being taken, to within the life of their batch.
+            into: counts them in this delivery instead of a new one, so that the caller has it, with the number of records taken
+                (`BulkDelivery.count`), also when the call raises or is cancelled.
 
         Returns:
             When all are taken: a `BulkDelivery`. Awaiting it gives the `AppendedSpan`s (partition, base offset, number of records)
-            or raises the first failure, as `Delivery` does.
+            or raises the first failure, as `Delivery` does; `BulkDelivery.failures` says which records failed.
 
         Raises:
-            What `send` raises. Records of pieces taken before stay taken and will be written; the same holds when cancelled or
-            when the iterable raises.
+            What `send` raises. Records that were taken before stay taken and will be written; the same holds when cancelled or when
+            the iterable raises. When a record cannot be taken (its type, its size, its serializer), exactly those before it are
+            taken, and a note of the error says which it is: the one at ``into.count``.
         """
         self._check_usable()
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
         await self._topic(topic)
-        delivery = BulkDelivery()
-        source: Iterator[tuple[object, object]] = iter(records)
+        delivery = BulkDelivery() if into is None else into
+        source = iter(records)
         piece_records = 64
-        while pairs := list(islice(source, piece_records)):
-            keys, values, size = check_pairs(pairs, self._key_serializer, self._value_serializer)
-            piece_bytes = size + settings.RECORD_OVERHEAD_BYTES * len(pairs)
-            if not self._budget.try_acquire(piece_bytes):
-                await self._acquire(piece_bytes)
-            try:
-                self._check_usable()
-                state = await self._topic(topic)
-                has_filled = self._accumulator.add_many(
-                    state, keys, values, piece_bytes, partition, timestamp_ms, delivery
-                )
-            except BaseException:
-                self._budget.release(piece_bytes)
-                raise
-            average = max(1, piece_bytes // len(pairs))
+        while piece := list(islice(source, piece_records)):
+            columns = check_records(piece, self._key_serializer, self._value_serializer)
+            has_filled = False
+            if columns.values:
+                has_filled = await self._take_piece(topic, columns, partition, timestamp_ms, delivery)
+            if columns.refusal is not None:
+                columns.refusal.add_note(f"raised by record {delivery.count} of send_many; those before it are taken")
+                raise columns.refusal
+            average = max(1, columns.size // len(columns.values))
             piece_records = max(1, min(settings.BULK_CHUNK_RECORDS_MAX, settings.BULK_CHUNK_BYTES // average))
             if has_filled:
                 await asyncio.sleep(0)  # let the senders have it while we prepare the next
         return delivery
 
+    async def _take_piece(
+        self, topic: str, columns: Columns, partition: int | None, timestamp_ms: int | None, delivery: BulkDelivery
+    ) -> bool:
+        """Take all of these records or, raising or cancelled, none; True when a batch was filled."""
+        if not self._budget.try_acquire(columns.size):
+            await self._acquire(columns.size)
+        try:
+            self._check_usable()
+            state = await self._topic(topic)
+            return self._accumulator.add_many(state, columns, partition, timestamp_ms, delivery)
+        except BaseException:
+            self._budget.release(columns.size)
+            raise
+
     async def flush(self) -> None:
         """Send everything taken so far without lingering, and wait for every outcome, at most `delivery_timeout_ms`.
 
-        Raises:
-            RaftMQError: the first failure of a batch that nobody awaited, once; see its `outcome`.
+        Returns when everything that was taken before the call is written, and its callbacks have run. What is taken meanwhile is not
+        waited for. Any number of tasks may flush at once.
 
-        Cancelling stops the waiting only.
+        Raises:
+            RaftMQError: something was not written: the first failure of a batch that nobody awaited, once; see its `outcome`. The
+                others are counted in a note. Nothing is sent again by itself, and the producer goes on: a later flush is about later
+                records.
+            ProducerFencedError, ClosedClientError: the producer has stopped, or is closed.
+
+        Cancelling stops the waiting only (``async with asyncio.timeout(…)`` is how to wait for less).
         """
         self._check_usable()
         await self._dispatcher.drain()
@@ -384,11 +447,14 @@ class Producer:
 
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "producer")
-        if not self._is_open:
-            raise ClosedClientError(CLOSED if self._is_closed else NOT_STARTED)
+        if self._state != "open":
+            raise ClosedClientError(NOT_STARTED if self._state in ("new", "starting") else CLOSED)
         self._resolver.check()
-        if self._dispatcher.failure is not None:
-            raise ClosedClientError("the producer stopped after an internal error") from self._dispatcher.failure
+        failure = self._dispatcher.failure
+        if isinstance(failure, ProducerFencedError):
+            raise fresh_copy(failure)
+        if failure is not None:
+            raise ClosedClientError("the producer stopped after an internal error") from failure
 
     async def _topic(self, name: str) -> TopicState:
         """The topic's queues; waits only for one that is not in the topology yet."""

@@ -44,6 +44,16 @@ BULK_CHUNK_BYTES: Final = 128 * KIB
 work per piece is nothing."""
 BULK_CHUNK_RECORDS_MAX: Final = 2048
 
+UNOBSERVED_FAILURES_MAX: Final = 64
+"""Failed batches remembered for `flush`: a program that awaits nothing and never flushes must not collect them for ever."""
+NAME_CONFIRM_SECONDS: Final = 3600.0
+"""How often a named producer confirms its name: brokers forget names after 14 days, and one that writes nothing for long learns
+within this time that it was replaced. Each is an entry in the metadata log."""
+NAME_BYTES_MAX: Final = 249
+"""Of a producer's name; the brokers' limit."""
+OWN_EPOCH_BITS: Final = 32
+"""The lower bits of a named producer's epoch are its own, for sequences that were broken off; the upper ones the name's epoch."""
+
 RETRY_BACKOFF_MIN_SECONDS: Final = 0.02
 RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
 """Per partition, doubling with jitter: the first retries catch a leader that just changed, the last do not add to an outage."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from raftmq import errors, sync
+from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster, records_in
+from tests.client.fake_broker import FakeCluster, detail, records_in
 
 T0 = TopicPartition("t", 0)
 
@@ -97,6 +98,70 @@ def test_metrics_are_those_of_the_asynchronous_client(cluster: FakeCluster):
     with sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         assert next(consumer).value == b"x"
         assert (consumer.metrics().records_total, consumer.metrics().partitions) == (1, 1)
+
+
+def test_callbacks_and_failures_are_those_of_the_asynchronous_client(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+):
+    cluster.create_topic("t")
+    verdicts = iter([None, detail(pb.RECORD_TOO_LARGE)])
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    seen: list[tuple[str, object]] = []
+    threads: set[str] = set()
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+
+        def on_done(delivery: sync.Delivery) -> None:
+            threads.add(threading.current_thread().name)
+            seen.append(("one", delivery.result().offset))
+            raise ValueError("the program's own mistake")
+
+        one = producer.send("t", b"x")
+        one.add_done_callback(on_done)
+        producer.flush()
+        assert seen == [("one", 0)]
+        assert threads == {"raftmq-sync"}
+        assert "the program's own mistake" in caplog.text
+
+        many = sync.BulkDelivery()
+        with pytest.raises(TypeError):
+            producer.send_many("t", [(None, b"a"), (None, b"b", [("h", b"1")]), (None, "text")], into=many)
+        assert many.count == 2
+        many.add_done_callback(lambda delivery: seen.append(("many", delivery.count)))
+        with pytest.raises(errors.RecordTooLargeError):
+            many.result()
+        (failed,) = many.failures()
+        assert list(failed.indexes) == [0, 1]
+        producer.flush()
+        assert seen[1:] == [("many", 2)]
+
+
+def test_flush_and_close_wait_no_longer_than_they_are_told(cluster: FakeCluster):
+    cluster.create_topic("t")
+    cluster.append_hook = lambda *_: "swallow"
+    producer = sync.Producer(bootstrap_servers=cluster.bootstrap_servers)
+    delivery = producer.send("t", b"x")
+    with pytest.raises(TimeoutError):
+        producer.flush(timeout_seconds=0.05)
+    assert not delivery.done()
+    with pytest.raises(TimeoutError):
+        producer.close(timeout_seconds=0.05)
+    with pytest.raises((errors.ClosedInFlightError, errors.ClosedClientError)):
+        delivery.result()
+    with pytest.raises(errors.ClosedClientError):
+        producer.send("t", b"y")
+    producer.close()
+
+
+def test_a_name_fences_here_too(cluster: FakeCluster):
+    cluster.create_topic("t")
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="job") as first:
+        first.send_and_wait("t", b"old")
+        with sync.Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="job") as second:
+            second.send_and_wait("t", b"new")
+        with pytest.raises(errors.ProducerFencedError):
+            first.send_and_wait("t", b"zombie")
+        with pytest.raises(errors.ProducerFencedError):
+            first.flush()
 
 
 def test_closing_ends_an_iteration_in_another_thread(cluster: FakeCluster):

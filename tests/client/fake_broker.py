@@ -130,6 +130,7 @@ class FakeCluster:
         self._next_topic_id = 1
         self._next_group_id = 1
         self._next_producer_id = 1000
+        self.names: dict[str, tuple[int, int]] = {}  # of named producers: id and epoch
         self._watchers: set[asyncio.Queue[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -250,6 +251,13 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
     # ------------------------------------------------------------------------------------------------------------ queue
 
     async def InitProducer(self, request, context):
+        if request.HasField("name"):
+            producer_id, epoch = self.cluster.names.get(request.name) or (self.cluster.next_producer_id(), -1)
+            if request.HasField("epoch") and request.epoch < epoch:
+                await abort(context, detail(pb.PRODUCER_FENCED))
+            epoch = request.epoch if request.HasField("epoch") else epoch + 1
+            self.cluster.names[request.name] = (producer_id, epoch)
+            return pb.InitProducerResponse(producer_id=producer_id, epoch=epoch)
         return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
 
     async def AppendStream(self, request_iterator, context) -> AsyncIterator[pb.AppendResponse]:

@@ -93,10 +93,10 @@ class MemoryConnection:
         if self._closed.is_set():
             raise errors.BrokenConnectionError(f"{self.address}: the connection is closed")
 
-    async def _guarded(self, coroutine, timeout_seconds=None):
-        """The coroutine's result, unless the connection breaks or closes, or the time is over."""
+    async def _guarded(self, coroutine, timeout_seconds=None, *events: asyncio.Event):
+        """The coroutine's result, unless the connection breaks or closes, one of the events happens, or the time is over."""
         work = asyncio.ensure_future(coroutine)
-        ends = [asyncio.ensure_future(e.wait()) for e in (self._transport.changed, self._closed)]
+        ends = [asyncio.ensure_future(e.wait()) for e in (self._transport.changed, self._closed, *events)]
         try:
             await asyncio.wait([work, *ends], timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -117,7 +117,7 @@ class MemoryStream:
         self._connection = connection
         self._node = node
         self._requests: asyncio.Queue[pb.AppendRequest] = asyncio.Queue()
-        self._is_cancelled = False
+        self._cancelled = asyncio.Event()
 
     async def write(self, request: bytes) -> None:
         self._connection._check()
@@ -126,7 +126,7 @@ class MemoryStream:
 
     async def read(self) -> pb.AppendResponse:
         while True:
-            response: pb.AppendResponse | None = await self._connection._guarded(self._answer())
+            response: pb.AppendResponse | None = await self._connection._guarded(self._answer(), None, self._cancelled)
             if response is not None:
                 return response
 
@@ -134,4 +134,4 @@ class MemoryStream:
         return await self._node.append(await self._requests.get())
 
     def cancel(self) -> None:
-        self._is_cancelled = True
+        self._cancelled.set()

@@ -198,7 +198,7 @@ async def test_wrong_types_take_nothing(cluster: FakeCluster, bad: dict[str, obj
         with pytest.raises(TypeError):
             await p.send("t", **bad)
         with pytest.raises(TypeError):
-            await p.send_many("t", [(None, b"ok"), (None, "text")])
+            await p.send_many("t", [(None, "text"), (None, b"ok")])
         with pytest.raises(TypeError):
             await p.send_many("t", [(b"only one",)])
         assert p._budget.used_bytes == 0

@@ -1,0 +1,130 @@
+"""A producer that was frozen past its replacement, over real processes: it writes nothing more once it is fenced, and says so."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq import Admin, Consumer, Producer, Record, TopicPartition
+from raftmq.testing import LocalCluster
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "jobs"
+NAME = "nightly"
+PARTITIONS = 3
+PROGRAM = f"""
+import asyncio, json, sys
+from raftmq import Producer
+from raftmq.errors import ProducerFencedError
+
+async def main():
+    acknowledged = []
+    async with Producer(bootstrap_servers=sys.argv[1], producer_name={NAME!r}) as producer:
+        number = 0
+        try:
+            while True:
+                for partition in range({PARTITIONS}):
+                    await producer.send_and_wait({TOPIC!r}, b"old-%d" % number, partition=partition)
+                    acknowledged.append(number)
+                    number += 1
+                print(json.dumps(dict(acknowledged=len(acknowledged))), flush=True)
+        except ProducerFencedError as error:
+            refused = []
+            for partition in range({PARTITIONS}):
+                try:
+                    await producer.send_and_wait({TOPIC!r}, b"zombie", partition=partition)
+                except ProducerFencedError:
+                    refused.append(partition)
+            print(json.dumps(dict(fenced=str(error), acknowledged=acknowledged, refused=refused)), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(brokers=3) as running:
+        async with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        yield running
+
+
+@pytest.fixture
+async def first(cluster: LocalCluster) -> AsyncIterator[Process]:
+    """The producer of the name, at work in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            await process.stdout.readline()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def all_records(servers: str) -> list[list[Record]]:
+    partitions = [TopicPartition(TOPIC, n) for n in range(PARTITIONS)]
+    async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        ends = await consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        found: list[list[Record]] = [[] for _ in partitions]
+        async with asyncio.timeout(60):
+            while sum(map(len, found)) < sum(ends.values()):
+                for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                    found[partition.partition] += records
+    return found
+
+
+@pytest.mark.parametrize("is_frozen", [True, pytest.param(False, marks=pytest.mark.long)], ids=["frozen", "running"])
+async def test_a_second_producer_of_the_name_fences_the_first(
+    cluster: LocalCluster, first: Process, is_frozen: bool
+) -> None:
+    servers = cluster.bootstrap_servers
+    if is_frozen:
+        first.send_signal(signal.SIGSTOP)
+    async with Producer(bootstrap_servers=servers, producer_name=NAME) as second:
+        for partition in range(PARTITIONS):
+            await second.send_and_wait(TOPIC, b"new", partition=partition)
+        if is_frozen:
+            first.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(60):
+            said, complained = await first.communicate()
+        assert first.returncode == 0, complained.decode()
+        told = json.loads(said.splitlines()[-1])
+        assert "another one took over" in told["fenced"]
+        assert told["refused"] == list(range(PARTITIONS))
+        for partition in range(PARTITIONS):
+            await second.send_and_wait(TOPIC, b"newer", partition=partition)
+    found = await all_records(servers)
+    values = [[record.value or b"" for record in records] for records in found]
+    for records in values:
+        assert records[records.index(b"new") :] == [b"new", b"newer"], (
+            "nothing of the first after its successor's first record"
+        )
+    old = [int(value.split(b"-")[1]) for records in values for value in records if value.startswith(b"old-")]
+    assert len(set(old)) == len(old)
+    assert set(told["acknowledged"]) <= set(old), "what was acknowledged to the first is there"
+
+
+async def test_a_name_outlives_its_producer_and_the_metadata_leader(cluster: LocalCluster) -> None:
+    """Epochs are replicated: after a change of leaders the next producer of the name still fences the last one."""
+    servers = cluster.bootstrap_servers
+    async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
+        await first.send_and_wait(TOPIC, b"old", partition=0)
+        async with Admin(bootstrap_servers=servers) as admin:
+            leader = (await admin.describe_cluster()).metadata_leader_node_id
+        cluster.kill(leader)
+        async with Producer(bootstrap_servers=servers, producer_name=NAME) as second:
+            await second.send_and_wait(TOPIC, b"new", partition=0)
+            with pytest.raises(Exception, match="took over") as raised:
+                await first.send_and_wait(TOPIC, b"zombie", partition=0)
+            assert type(raised.value).__name__ == "ProducerFencedError"
+    assert [record.value for record in (await all_records(servers))[0]] == [b"old", b"new"]
