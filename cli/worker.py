@@ -161,7 +161,7 @@ def run(
         group,
         function,
         concurrency=concurrency,
-        ordering=ordering.value,  # type: ignore[arg-type]  # the values of the enum are those of the type
+        ordering=ordering.value,
         executor="process" if executor is ExecutorChoice.PROCESS else None,  # an async function takes no choice
         retries=retries if retries >= 0 else None,
         retry_backoff_ms=retry_backoff * MILLISECONDS_PER_SECOND,
@@ -170,7 +170,7 @@ def run(
         create_dead_letter_topic=create_dead_letter_topic,
         handler_timeout_ms=handler_timeout * MILLISECONDS_PER_SECOND if handler_timeout is not None else None,
         drain_timeout_ms=drain_timeout * MILLISECONDS_PER_SECOND,
-        auto_offset_reset=auto_offset_reset.value,  # type: ignore[arg-type]  # the same
+        auto_offset_reset=auto_offset_reset.value,
         group_instance_id=instance,
         bootstrap_servers=bootstrap_servers,
         request_timeout_ms=timeout * MILLISECONDS_PER_SECOND,

@@ -19,8 +19,9 @@ EXECUTORS: Final[tuple[ExecutorName, ...]] = ("async", "thread", "process")
 class Executor(Protocol):
     """Runs handlers; the caller sees to it that no more than its number run at once."""
 
-    can_cancel: bool
-    """Whether cancelling `run` ends the handler. Otherwise nobody may cancel it while the place of the handler is needed."""
+    @property
+    def can_cancel(self) -> bool:
+        """Whether cancelling `run` ends the handler. Otherwise the handler goes on, and nobody knows of it any more."""
 
     async def start(self) -> None:
         """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from raftmq.client.worker.work_loop import WorkLoop
-from raftmq.errors import RaftMQError
+from raftmq.errors import FencedError, RaftMQError
 from raftmq.types import Record, TopicPartition
 
 TOPIC = "t"
@@ -16,13 +16,22 @@ def partition(number: int) -> TopicPartition:
     return TopicPartition(TOPIC, number)
 
 
-class FakeConsumer:
-    """Holds logs and hands them out, from what was committed on, while they are assigned and not paused."""
+class FakeStore:
+    """What members share: logs, progress, and whose a partition is."""
 
     def __init__(self) -> None:
-        self.listener: WorkLoop | None = None
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.committed: dict[TopicPartition, int] = {}
+        self.owners: dict[TopicPartition, FakeConsumer] = {}
+
+
+class FakeConsumer:
+    """Hands records out, from what was committed on, while their partition is assigned and not paused; commits only what is its own."""
+
+    def __init__(self, store: FakeStore | None = None) -> None:
+        self.store = store or FakeStore()
+        self.logs, self.committed = self.store.logs, self.store.committed
+        self.listener: WorkLoop | None = None
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_error: RaftMQError | None = None
         self.read_error: RaftMQError | None = None
@@ -50,6 +59,7 @@ class FakeConsumer:
         assert self.listener is not None
         for name in sorted(names):
             self._positions[name] = self.committed.get(name, 0)
+            self.store.owners[name] = self
         await self.listener.on_assigned(names)
         self._news.set()
 
@@ -147,7 +157,8 @@ class FakeConsumer:
         await asyncio.sleep(0)
         if self.commit_error is not None:
             raise self.commit_error
-        assert self._positions.keys() >= offsets.keys()
+        if any(self.store.owners[name] is not self or name not in self._positions for name in offsets):
+            raise FencedError("another member's")
         self.commits.append(dict(offsets))
         self.committed.update(offsets)
         self.has_committed.set()

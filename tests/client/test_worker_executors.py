@@ -197,7 +197,7 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
         assert int(place.read_text()) != first
     second = int(place.read_text())
-    os.waitid(os.P_PID, second, os.WEXITED | os.WNOWAIT)
+    await asyncio.to_thread(os.waitid, os.P_PID, second, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.slow
