@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
+    from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
     from raftmq.client.worker.worker import Worker as Worker
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
@@ -47,6 +48,7 @@ _HOMES = {
     "Producer": "raftmq.client.producer",
     "ProducerMetrics": "raftmq.client.metrics",
     "RaftMQError": "raftmq.errors",
+    "RebalanceListener": "raftmq.client.rebalance_listener",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
@@ -67,6 +69,7 @@ __all__ = [
     "Producer",
     "ProducerMetrics",
     "RaftMQError",
+    "RebalanceListener",
     "Record",
     "RecordMetadata",
     "TopicPartition",

@@ -20,6 +20,7 @@ from raftmq.client.background import cancel_and_wait, spawn
 from raftmq.client.error_details import name_of
 from raftmq.client.logs import Pace, log
 from raftmq.client.metrics import WorkerCounters, WorkerMetrics
+from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor
 from raftmq.client.worker.outcome import Failure, Outcome, RetryPolicy
@@ -134,7 +135,7 @@ class RecordJob:
         return self.work.partition
 
 
-class WorkLoop:
+class WorkLoop(RebalanceListener):
     """Runs once, by `run`. It is the consumer's rebalance listener.
 
     Args:
