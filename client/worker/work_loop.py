@@ -247,8 +247,7 @@ class WorkLoop(RebalanceListener):
             self._timer.cancel()
         await cancel_and_wait(*tasks)
         running = self._running_count
-        for work in self._works.values():
-            work.state = _State.GONE
+        self._let_go(list(self._works.values()))
         await self._executor.close()
         left = {*self._handlers, *self._letters}
         for task in left:

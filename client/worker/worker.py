@@ -16,7 +16,8 @@ from typing import Final, cast, get_args
 
 from raftmq.client import settings
 from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer, OffsetReset
+from raftmq.client.consumer import Consumer
+from raftmq.client.consumer_settings import OffsetReset
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.metrics import WorkerMetrics
 from raftmq.client.producer import Producer
@@ -113,9 +114,9 @@ class Worker:
         transport: Transport | None = None,
     ) -> None:
         topics = (topic,) if isinstance(topic, str) else tuple(topic)
-        if not topics or not all(isinstance(name, str) and name for name in topics):
+        if not topics or not all(topics):
             raise InvalidArgumentError(f"a worker needs the name of a topic, or several, not {topic!r}")
-        if not isinstance(group_id, str) or not group_id:
+        if not group_id:
             raise InvalidArgumentError("a worker needs a group_id")
         if ordering not in get_args(Ordering):
             raise InvalidArgumentError(f"ordering {ordering!r}: use key, partition or none")
