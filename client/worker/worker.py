@@ -34,6 +34,9 @@ from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicE
 from raftmq.types import Record
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+HEARTBEAT_MS_MAX: Final = 5_000
+HEARTBEATS_PER_SESSION: Final = 3
+"""So that a session outlives two heartbeats that are lost."""
 
 
 class Worker:
@@ -261,6 +264,7 @@ class Worker:
             enable_auto_commit=False,
             auto_offset_reset=self._auto_offset_reset,
             session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=min(HEARTBEAT_MS_MAX, self._session_timeout_ms / HEARTBEATS_PER_SESSION),
             max_poll_interval_ms=self._max_poll_interval_ms,
             assignor=self._assignor,
             rack=self._rack,

@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 import pytest
-from raftmq import Admin, Consumer, Producer, Record, TopicPartition, Worker
+from raftmq import Admin, Consumer, Producer, Record, Worker
 from raftmq.client.worker.dead_letters import HEADER_PREFIX
 from raftmq.errors import PoisonRecordError, UnknownTopicError
 from raftmq.testing import LocalCluster
@@ -22,6 +22,7 @@ from sim.history.checker import Verdict, judge_files
 from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
 from sim.history.recording_producer import RecordingProducer
+from tests.e2e.group_progress import progress
 from tests.e2e.worker_member import POISON, Order
 
 pytestmark = [pytest.mark.e2e]
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.e2e]
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 12
 WAIT_SECONDS = 120.0
+SESSION_MS = 4000
 LOOK_SECONDS = 0.1
 
 
@@ -229,26 +231,19 @@ class Member:
         assert await self.process.stdout.readline() == b"ready\n", self._errors.read_text()
 
     async def kill(self) -> None:
+        assert self.process.returncode is None, self._errors.read_text()
         self.process.kill()
-        assert await self.process.wait() == -signal.SIGKILL, self._errors.read_text()
+        assert await self.process.wait() == -signal.SIGKILL
 
     async def stop(self) -> None:
         """In order, by SIGTERM."""
+        assert self.process.returncode is None, self._errors.read_text()
         self.process.terminate()
         assert await self.process.wait() == 0, self._errors.read_text()
 
     def end(self) -> None:
         if self.process.returncode is None:
             self.process.kill()
-
-
-async def progress(cluster: LocalCluster, topic: str, group: str) -> dict[int, int]:
-    """Partition → offset, where the group has any."""
-    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        numbers = range(len((await admin.describe_topic(topic)).partitions))
-    async with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=group) as consumer:
-        found = await consumer.committed(*(TopicPartition(topic, number) for number in numbers))
-    return {name.partition: offset for name, offset in found.items() if offset is not None}
 
 
 class Fleet:
@@ -291,7 +286,7 @@ class Fleet:
             workers=self._per_process,
             concurrency=8,
             seed=self._seed,
-            session_timeout_ms=4000,
+            session_timeout_ms=SESSION_MS,
         )
         member = Member(order)
         await member.start()
@@ -301,6 +296,17 @@ class Fleet:
         """kill -9 of a process with all its workers."""
         await self._members.pop(self._chance.randrange(len(self._members))).kill()
         self.killed += 1
+
+    async def freeze_one(self, seconds: float) -> None:
+        """A process stands still for longer than its session: others take over, and it wakes up believing that it owns partitions."""
+        assert seconds > SESSION_MS / 1000
+        member = self._members.pop(self._chance.randrange(len(self._members)))
+        member.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            member.process.send_signal(signal.SIGCONT)
+            self._members.append(member)
 
     async def stop_one(self) -> None:
         await self._members.pop(self._chance.randrange(len(self._members))).stop()
@@ -348,15 +354,17 @@ class Fleet:
 async def test_a_fleet_that_is_killed_at_random_processes_every_record_and_keys_in_order(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Twelve workers in three processes over twelve partitions; two processes are killed, two are added."""
+    """Sixteen workers in four processes over twelve partitions: one process is frozen past its session, two are killed, two are added."""
     async with Fleet(cluster, tmp_path, "fleet", seed=1, per_process=4) as fleet, asyncio.timeout(WAIT_SECONDS):
-        await asyncio.gather(*(fleet.add() for _ in range(3)))
+        await asyncio.gather(*(fleet.add() for _ in range(4)))
+        freezing = asyncio.create_task(fleet.freeze_one(SESSION_MS / 1000 + 3.0))
         writing = asyncio.create_task(fleet.write(8.0, keys=100, pause_seconds=0.05))
         for _ in range(2):
             await asyncio.sleep(2.0)
             await fleet.kill_one()
             await fleet.add()
         await writing
+        await freezing
         verdict = await fleet.finish()
     verdict.demand_clean()
     assert fleet.killed == 2
@@ -366,7 +374,7 @@ async def test_a_fleet_that_is_killed_at_random_processes_every_record_and_keys_
 @pytest.mark.long
 @pytest.mark.timeout(900)
 async def test_a_hundred_workers_are_killed_and_added_for_minutes(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A hundred workers in ten processes; every few seconds one process is killed, stopped or added."""
+    """A hundred workers in ten processes; every few seconds one process is killed, stopped, frozen or added."""
     chance = random.Random(2)
     async with Fleet(cluster, tmp_path, "hundred", seed=2, per_process=10) as fleet, asyncio.timeout(800):
         for _ in range(10):
@@ -374,8 +382,12 @@ async def test_a_hundred_workers_are_killed_and_added_for_minutes(cluster: Local
         writing = asyncio.create_task(fleet.write(120.0, keys=500, pause_seconds=0.2))
         while not writing.done():
             await asyncio.sleep(chance.uniform(1.0, 6.0))
-            await (fleet.kill_one() if chance.random() < 0.7 else fleet.stop_one())
-            await fleet.add()
+            step = chance.choice(["kill", "kill", "stop", "freeze"])
+            if step == "freeze":
+                await fleet.freeze_one(SESSION_MS / 1000 + 3.0)
+            else:
+                await (fleet.kill_one() if step == "kill" else fleet.stop_one())
+                await fleet.add()
         await writing
         verdict = await fleet.finish()
     verdict.demand_clean()

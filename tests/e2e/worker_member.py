@@ -46,7 +46,7 @@ class Order(msgspec.Struct):
     seed: int = 0
     fails_one_in: int = 20
     """So many handlers fail, and are tried again."""
-    handler_ms_max: float = 20.0
+    handler_ms_max: float = 100.0
     session_timeout_ms: int = 6000
 
 
