@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from raftmq import sync as sync
     from raftmq.client.admin import Admin as Admin
     from raftmq.client.consumer import Consumer as Consumer
+    from raftmq.client.group_admin import GroupDescription as GroupDescription
+    from raftmq.client.group_admin import GroupListing as GroupListing
+    from raftmq.client.group_admin import GroupMemberDescription as GroupMemberDescription
+    from raftmq.client.group_admin import GroupOffset as GroupOffset
+    from raftmq.client.group_admin import OffsetChange as OffsetChange
     from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
     from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
@@ -43,7 +48,12 @@ _HOMES = {
     "Consumer": "raftmq.client.consumer",
     "ConsumerMetrics": "raftmq.client.metrics",
     "Delivery": "raftmq.client.producer_batch",
+    "GroupDescription": "raftmq.client.group_admin",
+    "GroupListing": "raftmq.client.group_admin",
+    "GroupMemberDescription": "raftmq.client.group_admin",
+    "GroupOffset": "raftmq.client.group_admin",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
+    "OffsetChange": "raftmq.client.group_admin",
     "Outcome": "raftmq.errors",
     "Producer": "raftmq.client.producer",
     "ProducerMetrics": "raftmq.client.metrics",
@@ -64,7 +74,12 @@ __all__ = [
     "Consumer",
     "ConsumerMetrics",
     "Delivery",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMemberDescription",
+    "GroupOffset",
     "OffsetAndTimestamp",
+    "OffsetChange",
     "Outcome",
     "Producer",
     "ProducerMetrics",

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from raftmq.client import settings
 from raftmq.client.consumer_settings import (
@@ -41,6 +41,8 @@ from raftmq.client.resolver import Resolver
 from raftmq.client.transport import GrpcTransport, Transport
 from raftmq.errors import ClosedClientError, InvalidArgumentError, RequestTimedOutError
 from raftmq.types import Record, TopicPartition
+
+NOTHING: Final[Mapping[TopicPartition, int]] = {}
 
 
 class Consumer:
@@ -232,6 +234,14 @@ class Consumer:
             heartbeats_total=self._session.membership.heartbeats_total if self._session is not None else 0,
         )
 
+    async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
+        """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
+        check_not_forked(self._generation, "consumer")
+        if left is not None and not self._is_closed:
+            self._hand_out.note_asked()
+            self._give_back(left)
+        await self._close_now(is_clean=is_clean)
+
     async def _close_now(self, *, is_clean: bool) -> None:
         if self._is_closed:
             return
@@ -360,15 +370,18 @@ class Consumer:
         if error is not None:
             log.warning("commit_failed client_id=%s error_code=%s", self.client_id, name_of(error))
 
-    def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> asyncio.Future[None]:
+    def _commit(
+        self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int] = NOTHING
+    ) -> asyncio.Future[None]:
+        """`left`: of each partition the first record that `raftmq.sync` took and did not hand out."""
         self._check_alive()
         commits = self._committing()
         if offsets is not None:
             return commits.submit(checked_offsets(offsets))
-        self._hand_out.note_asked()
-        if self._session is not None:
-            self._session.note_asked()
-        return commits.submit(handed_out_offsets(self._fetcher.partitions.values()))
+        if not left:
+            self._note_asked()
+        moved = handed_out_offsets(self._fetcher.partitions.values())
+        return commits.submit(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """What the group has committed, by partition (default: all assigned); None where it never did. Raises `RaftMQError`."""
@@ -428,6 +441,11 @@ class Consumer:
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """One past the last committed offset, of any partitions. Waits at most `request_timeout_ms`; raises `RaftMQError`."""
         return await self._offsets_at(partitions, LATEST_TIME)
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, numbered from 0. Raises `UnknownTopicError`."""
+        self._check_alive()
+        return (await self._resolver.topic(topic, self._timeout_seconds)).partition_count
 
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
@@ -623,6 +641,17 @@ class Consumer:
     def _seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
         for state in states:
             state.seek(offsets[state.topic_partition], self._reset_time)
+        self._hand_out.leave_current()
+        self._fetcher.wake()
+
+    def _give_back(self, left: Mapping[TopicPartition, int]) -> None:
+        """Hand out from these offsets on again: whoever took the records did not pass them on."""
+        for partition, offset in left.items():
+            state = self._fetcher.partitions.get(partition)
+            if state is not None and state.position is not None and offset < state.position:
+                processed = state.processed
+                state.seek(offset, self._reset_time)
+                state.processed = min(processed, offset) if processed is not None else None
         self._hand_out.leave_current()
         self._fetcher.wake()
 

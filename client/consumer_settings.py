@@ -65,7 +65,7 @@ def group_settings(
         if group_instance_id is not None:
             raise InvalidArgumentError("group_instance_id means nothing without group_id")
         return None
-    if not isinstance(group_id, str) or not group_id:
+    if not group_id:
         raise InvalidArgumentError(f"group_id is a name, not {group_id!r}")
     if group_instance_id is not None and not group_instance_id:
         raise InvalidArgumentError("group_instance_id is empty; leave it out for a member without a name")
@@ -117,7 +117,8 @@ def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartit
 
 def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """What `commit` takes."""
-    for partition, offset in offsets.items():
+    pairs: Iterable[tuple[object, object]] = offsets.items()
+    for partition, offset in pairs:
         if not isinstance(partition, tuple) or isinstance(offset, bool) or not isinstance(offset, int):
             raise TypeError(f"offsets are numbers by TopicPartition, not {partition!r}: {offset!r}")
         if not 0 <= offset < 1 << 63:

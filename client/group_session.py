@@ -376,7 +376,7 @@ class GroupSession:
             result = method(partitions)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # the program's own code: the rebalance must go on, and the program must hear of it
+        except Exception as error:  # noqa: BLE001 -- the program's own code: the rebalance goes on, and the program hears of it
             log.warning("listener_failed consumer_group=%s error_code=%s", self._group, type(error).__name__)
             self.listener_error = self.listener_error or error
             self._on_data()

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -23,7 +23,7 @@ from raftmq.client.background import cancel_and_wait, spawn
 from raftmq.client.logs import log
 from raftmq.client.membership import FOREVER, GroupCall, Membership
 from raftmq.client.transport import Connection, Transport, UnaryMethod, error_from_rpc, open_blocking_channel
-from raftmq.errors import BrokenConnectionError, InternalError, RaftMQError
+from raftmq.errors import BrokenConnectionError, RaftMQError
 
 END_SECONDS: Final = 2.0
 """How long `close` waits for the thread; a cancelled call ends within a millisecond."""
@@ -44,7 +44,7 @@ class ThreadHeartbeats:
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, blocked_seconds)
         self._channels: dict[str, grpc.Channel] = {}
-        self._running: grpc.Future | None = None
+        self._running: grpc.Future[Any] | None = None  # of either call
         self._is_closed = False
         self._woken = threading.Condition()
         self._is_woken = False
@@ -122,10 +122,8 @@ class ThreadHeartbeats:
             answer: Message = running.result()
         except grpc.FutureCancelledError as error:
             raise BrokenConnectionError(f"{call.address}: the client is closed") from error
-        except grpc.RpcError as error:
-            if isinstance(error, grpc.Call):
-                raise error_from_rpc(error, call.address) from error
-            raise InternalError(f"{call.address}: {error}") from error
+        except grpc.RpcError as error:  # it is the call, too
+            raise error_from_rpc(cast("grpc.Call", error), call.address) from error
         finally:
             self._running = None
         return answer
@@ -169,8 +167,8 @@ class LoopWatch:
         frame = sys._current_frames().get(self._thread_id)  # as faulthandler does; there is no public way
         stack = traceback.extract_stack(frame) if frame is not None else []
         own = [entry for entry in stack if not entry.filename.startswith((sys.prefix, sys.base_prefix, "<"))]
-        entry = (own or stack or [None])[-1]
-        return f"{entry.name} ({entry.filename}:{entry.lineno})" if entry is not None else "unknown"
+        found = own or stack
+        return f"{found[-1].name} ({found[-1].filename}:{found[-1].lineno})" if found else "unknown"
 
 
 class LoopHeartbeats:
