@@ -22,6 +22,12 @@ def send_invoice(record: Record) -> None:
             all_sent.set()
 
 
+def stop_when_all_sent(worker: Worker) -> None:
+    """Let this program end, which a service would not do."""
+    all_sent.wait()
+    worker.stop()
+
+
 def main() -> None:
     """Start three brokers, write orders, run a worker until each has its invoice."""
     with LocalCluster(brokers=3) as cluster:
@@ -36,7 +42,7 @@ def main() -> None:
 
         worker = Worker("orders", "invoices", send_invoice, bootstrap_servers=servers)
         # A service just calls worker.run() and leaves the end to SIGTERM; this program ends by itself.
-        threading.Thread(target=lambda: (all_sent.wait(), worker.stop()), daemon=True).start()
+        threading.Thread(target=stop_when_all_sent, args=(worker,), daemon=True).start()
         worker.run()
 
     for customer, numbers in sorted(invoices.items()):

@@ -340,7 +340,7 @@ class Fleet:
             recorder = Recorder(writer.write, time.monotonic_ns)
             for number, offset in (await progress(self._cluster, self._topic, self.group)).items():
                 place = {"group": self.group, "topic": self._topic, "partition": number}
-                recorder.invoke("test", "committed", **place).ok(offset=offset)  # type: ignore[arg-type]
+                recorder.invoke("test", "committed", **place).ok(offset=offset)
         verdict = judge_files(self._histories)
         outcomes = verdict.outcomes
         assert outcomes["send"].get("ok") == self._sent
