@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
     from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
+    from raftmq.client.metrics import WorkerMetrics as WorkerMetrics
     from raftmq.client.producer import Producer as Producer
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
     from raftmq.client.producer_batch import FailedRecords as FailedRecords
     from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
+    from raftmq.client.worker.worker import Worker as Worker
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
     from raftmq.types import Record as Record
@@ -63,6 +65,8 @@ _HOMES = {
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
+    "Worker": "raftmq.client.worker.worker",
+    "WorkerMetrics": "raftmq.client.metrics",
 }
 _MODULES = ("errors", "serializers", "sync", "testing", "types")
 
@@ -88,6 +92,8 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "TopicPartition",
+    "Worker",
+    "WorkerMetrics",
     "errors",
     "serializers",
     "sync",

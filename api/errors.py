@@ -293,6 +293,25 @@ class GroupsNotSupportedError(UsageError):
     """Consumer groups are not part of this release: leave ``group_id`` out and assign partitions yourself."""
 
 
+class PoisonRecordError(UsageError):
+    """A worker's handler failed for the last time on a record, and there is no dead-letter topic: the worker stopped.
+
+    The group's progress stays before the record, which is the first that its next worker gets.
+    """
+
+    advice = "repair the handler, or give the worker a dead-letter topic"
+
+    def __init__(
+        self, message: str = "", *, topic: str = "", partition: int = -1, offset: int = -1, attempts: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.attempts = attempts
+        """How often this worker tried."""
+
+
 # ----------------------------------------------------------------------------------------------------------- rejected
 
 
@@ -514,6 +533,16 @@ class DeliveryTimeoutError(UnknownOutcomeError):
     """
 
     advice = "look whether it is there before sending it again"
+
+
+class DrainTimeoutError(UnknownOutcomeError):
+    """A worker stopped before all of its handlers had ended: their records will be worked on again, by whoever owns them next."""
+
+    advice = "give the worker more time to drain, or its handlers a time-out"
+
+    def __init__(self, message: str = "", *, handlers_running: int = 0) -> None:
+        super().__init__(message)
+        self.handlers_running = handlers_running
 
 
 class ClosedInFlightError(UnknownOutcomeError):

@@ -24,6 +24,7 @@ from raftmq.errors import (
     InvalidTopicNameError,
     OffsetOutOfRangeError,
     Outcome,
+    PoisonRecordError,
     RaftMQError,
     RecordTooLargeError,
 )
@@ -51,7 +52,7 @@ class ExitCode(IntEnum):
     UNKNOWN_OUTCOME = 5
     """It may have happened: look before trying again."""
     BAD_DATA = 6
-    """The data is not what it should be: `doctor` found something wrong, a stored batch cannot be read, or a line cannot be a record."""
+    """The data is not what it should be: `doctor` found something wrong, a stored batch cannot be read, a line cannot be a record, or a worker's handler gave a record up."""
     INTERRUPTED = 130
     """Ctrl-C."""
     BROKEN_PIPE = 141
@@ -73,7 +74,7 @@ ARGUMENT_ERRORS = (
     InvalidReplicationFactorError,
     InvalidTopicNameError,
 )
-DATA_ERRORS = (CorruptBatchError, RecordTooLargeError)
+DATA_ERRORS = (CorruptBatchError, PoisonRecordError, RecordTooLargeError)
 PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
 """Their advice names parameters of the SDK."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, doctor, group, produce, topic
+from raftmq.cli import broker, cluster, consume, dev, doctor, group, produce, topic, worker
 
 app = typer.Typer(
     name="raftmq",
@@ -26,6 +26,7 @@ app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(worker.app, name="worker")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("dev")(dev.dev)

@@ -51,6 +51,15 @@ EVENTS: Final[Mapping[str, str]] = {
     "topology_watch_failed": "A broker could not be asked; the client asks another",
     "address_of_another_cluster": "An address now belongs to another cluster: it is not used",
     "no_broker_reachable": "No broker has answered for a while; it is tried on",
+    "worker_started": "A worker reads, and runs its handler",
+    "worker_draining": "A worker takes nothing more and waits for its handlers",
+    "worker_stopped": "A worker has ended; `handlers_running` had not when its time was over: their records come again",
+    "handler_failed": "A handler raised, or took too long; said at most every 5 s, DEBUG has the traceback",
+    "handler_traceback": "The same with its traceback",
+    "handler_overdue": "A handler in a thread takes longer than it may, and cannot be stopped: its record is held up until it returns",
+    "record_dead_lettered": "A record was moved to the dead-letter topic after its last try",
+    "revocation_overdue": "Handlers of revoked partitions did not end in time; their next owner repeats the records",
+    "commit_failed": "A worker's commit failed and is repeated; what is not committed in the end is worked on again",
 }
 """Every event of the SDK, and what it means. A test compares them with the calls in the code, both ways."""
 

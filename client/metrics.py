@@ -157,3 +157,60 @@ class ConsumerMetrics:
             lost_total=counters.lost_total,
             heartbeats_total=heartbeats_total,
         )
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """Written by the work loop, per record."""
+
+    records_total: int = 0
+    failures_total: int = 0
+    timeouts_total: int = 0
+    retries_total: int = 0
+    dead_letters_total: int = 0
+    dropped_total: int = 0
+    handler_seconds_sum: float = 0.0
+    handler_seconds_max: float = 0.0
+    commits_total: int = 0
+    commit_failures_total: int = 0
+    partitions_lost_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """A worker at one moment. Times are seconds; ``_total`` counts from the start."""
+
+    records_total: int
+    """Records that the handler succeeded with."""
+    failures_total: int
+    """Tries that failed, those that took too long included."""
+    timeouts_total: int
+    """Tries that took too long."""
+    retries_total: int
+    """Tries that were put off to be made again."""
+    dead_letters_total: int
+    """Records moved to the dead-letter topic."""
+    dropped_total: int
+    """Tries whose outcome came after their partition had gone to somebody else, who works on the records again."""
+    handler_seconds_sum: float
+    """Time in handlers, over all that ended."""
+    handler_seconds_max: float
+    commits_total: int
+    commit_failures_total: int
+    partitions_lost_total: int
+    """Partitions that went to somebody else before they could be given up in order."""
+    handlers_running: int
+    """Of `concurrency`."""
+    records_queued: int
+    """Taken, and not begun."""
+    records_waiting: int
+    """Waiting for their next try."""
+    records_in_work: int
+    """Taken and not below what may be committed: what would come again if the worker died now and nothing of it were committed."""
+    records_in_work_max: int
+    bytes_in_work: int
+    """Keys and values of records that are not done."""
+    partitions: int
+    """Assigned."""
+    partitions_paused: int
+    """Not read for now, because too much is in work."""

@@ -103,3 +103,19 @@ LOOP_BLOCKED_SECONDS: Final = 2.0
 """A program that keeps the event loop this long is told so: nothing is fetched or committed meanwhile."""
 LOOP_CHECK_SECONDS: Final = 0.5
 """How often the heartbeat thread looks whether the event loop answers."""
+WORKER_PARTITION_RECORDS_MAX: Final = 1000
+"""Records of a partition between what may be committed and what was taken: what is repeated at most when a worker dies, and how far
+ahead of a slow record its partition gets. With 1,000, a handler of 10 ms is kept busy for ten seconds."""
+WORKER_RECORDS_MAX: Final = 10_000
+"""The same over all partitions of a worker: small objects of some 500 bytes, so 5 MB beside the records themselves."""
+WORKER_BYTES_MAX: Final = 64 * MIB
+"""Keys and values in work: above it nothing more is taken. What one poll brings may come on top: `CONSUMER_BUFFER_BYTES_MAX`."""
+WORKER_POLL_MS: Final = 500
+"""How long one poll of a worker waits; room that handlers make ends the waiting."""
+WORKER_PROCESS_START_SECONDS: Final = 60.0
+"""A process for handlers that has not loaded its handler in this time is given up: importing large libraries on a busy machine takes many
+seconds."""
+WORKER_HANDLER_END_SECONDS: Final = 2.0
+"""How long cancelled async handlers may take to end before they are left alone."""
+DEAD_LETTER_TEXT_BYTES_MAX: Final = KIB
+"""Of an error's text in a header: the whole sentence of nearly every error, and no payload that somebody put into one."""

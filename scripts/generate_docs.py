@@ -251,11 +251,11 @@ def metrics_page() -> str:
         lines.append(f"| `{reason.value}` | {is_starting} | {cell(docs['Reason', reason.name][2])} |")
     lines += ["", "## In a program", ""]
     lines += [
-        "`Producer.metrics()` and `Consumer.metrics()` return what the client has counted, at no cost per record.",
+        "`Producer.metrics()`, `Consumer.metrics()` and `Worker.metrics()` return what the client has counted.",
         "",
     ]
     docs = attribute_docs(inspect.getsource(client_metrics))
-    for owner in ("ProducerMetrics", "ConsumerMetrics"):
+    for owner in ("ProducerMetrics", "ConsumerMetrics", "WorkerMetrics"):
         lines += [f"### `{owner}`", "", "| field | type | meaning |", "|---|---|---|"]
         lines += [
             f"| `{name}` | `{kind}` | {cell(text)} |" for (of, name), (kind, _, text) in docs.items() if of == owner

@@ -20,6 +20,7 @@ from sim.history.anomalies import (
     duplicate,
     inconsistent_offset,
     lost_write,
+    misordered_processing,
     misplaced_poll,
     never_read,
     never_sent,
@@ -28,6 +29,7 @@ from sim.history.anomalies import (
     nonmonotonic_send,
     reordered_sends,
     skipped_poll,
+    unprocessed,
     unseen,
 )
 from sim.history.events import Event, encode_event, read_history
@@ -50,6 +52,8 @@ ANOMALIES: Final = (
     misplaced_poll.NAME,
     reordered_sends.NAME,
     nonmonotonic_send.NAME,
+    unprocessed.NAME,
+    misordered_processing.NAME,
     nonlinearizable.NAME,
 )
 
@@ -185,6 +189,8 @@ def _all_findings(history: History, metadata: Iterable[Finding]) -> Iterator[tup
     yield misplaced_poll.NAME, misplaced_poll.find(walked)
     yield reordered_sends.NAME, reordered_sends.find(history)
     yield nonmonotonic_send.NAME, nonmonotonic_send.find(history)
+    yield unprocessed.NAME, unprocessed.find(history)
+    yield misordered_processing.NAME, misordered_processing.find(history)
     yield nonlinearizable.NAME, iter(metadata)
 
 

@@ -26,6 +26,8 @@ Operation = Literal[
     "seek",
     "commit",
     "committed",
+    "process",
+    "dead_letter",
     "read_all",
     "trim",
     "create_topic",

@@ -168,11 +168,42 @@ class TopicOperation:
     error: str | None = None
 
 
+class Begun(NamedTuple):
+    """A handler began to work on a record."""
+
+    offset: int
+    at: int
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A group's progress was stored, perhaps, or seen."""
+
+    offset: int
+    """The first record that is not said to be done."""
+    at: int
+    """Where it was asked for, or seen: what it claims must have been so before."""
+    process: str
+
+
+@dataclass(slots=True)
+class GroupWork:
+    """What the workers of a group did in one partition."""
+
+    done: dict[int, int] = field(default_factory=dict)
+    """Offset → the first event that says that the record was processed, or moved to a dead-letter topic."""
+    begun: dict[str, list[Begun]] = field(default_factory=dict)
+    """Key → beginnings, in order; those of records without a key are not kept."""
+    progress: list[Progress] = field(default_factory=list)
+    has_begun: bool = False
+
+
 class _Open(msgspec.Struct, gc=False):
     """An operation that has begun."""
 
     event: Event
-    subject: Send | ReadAll | TopicOperation | None = None
+    subject: Send | ReadAll | TopicOperation | Progress | None = None
 
 
 class History:
@@ -189,6 +220,8 @@ class History:
         """Process → what it read, and where it was sent to, in order."""
         self.read_alls: list[ReadAll] = []
         self.topic_operations: dict[str, list[TopicOperation]] = {}
+        self.groups: dict[str, dict[Partition, GroupWork]] = {}
+        """Group → partition → what its workers did."""
         self._open: dict[tuple[str, int], _Open] = {}
         self._deletions: dict[str, list[TopicOperation]] = {}
 
@@ -212,6 +245,8 @@ class History:
         history.event_count = at + 1
         for opened in history._open.values():
             history._count(opened.event.operation, "open")
+            if isinstance(opened.subject, Progress):
+                history._group_work(opened.event).progress.append(opened.subject)
             history._note_trim(opened.event, opened.event.offset)
         history._open.clear()
         return history
@@ -268,6 +303,33 @@ class History:
             self.read_alls.append(opened.subject)
         elif operation in TOPIC_OPERATIONS:
             opened.subject = self._begin_topic_operation(at, event)
+        elif operation == "process":
+            self._begin_process(at, event)
+        elif operation == "commit" and event.group is not None and event.offset is not None:
+            opened.subject = Progress(event.offset, at, event.process)
+
+    def _begin_process(self, at: int, event: Event) -> None:
+        work = self._group_work(event)
+        work.has_begun = True
+        offset = _given(event.offset, "offset")
+        if event.key is not None:
+            work.begun.setdefault(event.key, []).append(Begun(offset, at, event.process))
+
+    def _group_work(self, event: Event) -> GroupWork:
+        partitions = self.groups.setdefault(_given(event.group, "group"), {})
+        partition = _partition(event)
+        found = partitions.get(partition)
+        if found is None:
+            found = partitions[partition] = GroupWork()
+        return found
+
+    def _end_group_operation(self, at: int, event: Event, began: Event) -> None:
+        if event.kind != "ok":
+            return
+        if event.operation in ("process", "dead_letter"):
+            self._group_work(began).done.setdefault(_given(began.offset, "offset"), at)
+        elif event.operation == "committed" and event.offset is not None:
+            self._group_work(began).progress.append(Progress(event.offset, at, event.process))
 
     def _begin_send(self, at: int, event: Event) -> Send:
         topic, value = _given(event.topic, "topic"), _given(event.value, "value")
@@ -318,6 +380,11 @@ class History:
             subject.ended_at, subject.is_complete = at, status == "ok"
         elif isinstance(subject, TopicOperation):
             self._end_topic_operation(at, event, subject)
+        elif isinstance(subject, Progress):
+            if status != "fail":  # nobody knows: then it was asked for all the same
+                self._group_work(opened.event).progress.append(subject)
+        elif opened.event.group is not None:
+            self._end_group_operation(at, event, opened.event)
 
     def _end_send(self, at: int, event: Event, send: Send) -> None:
         send.status = event.kind  # type: ignore[assignment]  # it is no invocation

@@ -1,0 +1,222 @@
+"""``raftmq worker run``: runs a function of a module over the records of a topic, as a member of a group."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported
+from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+
+MILLISECONDS_PER_SECOND = 1000
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class OrderingChoice(StrEnum):
+    """What is worked on one after the other."""
+
+    KEY = "key"
+    PARTITION = "partition"
+    NONE = "none"
+
+
+class ExecutorChoice(StrEnum):
+    """Where plain functions run."""
+
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class ResetChoice(StrEnum):
+    """Where a group begins that has no progress."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+@app.callback()
+def worker() -> None:
+    """Run a handler over the records of a topic."""
+
+
+@app.command("run")
+@reported
+def run(
+    handler: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLER",
+            help="The function that takes a record, such as billing.tasks:handle.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", help="What to work on; may be given several times.", show_default=False),
+    ],
+    group: Annotated[str, typer.Option("--group", "-g", help="The group that shares the work.", show_default=False)],
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, max=COUNT_MAX, help="Handlers at once.")
+    ] = 10,
+    ordering: Annotated[
+        OrderingChoice,
+        typer.Option(
+            "--ordering", help="What is worked on one after the other: a key's records, a partition's, or nothing."
+        ),
+    ] = OrderingChoice.KEY,
+    executor: Annotated[
+        ExecutorChoice,
+        typer.Option("--executor", help="Where a plain function runs; an async one runs on the event loop."),
+    ] = ExecutorChoice.THREAD,
+    retries: Annotated[
+        int,
+        typer.Option("--retries", min=-1, max=COUNT_MAX, help="How often a record is tried again; -1: without end."),
+    ] = 5,
+    retry_backoff: Annotated[
+        float,
+        typer.Option(
+            "--retry-backoff",
+            min=0,
+            max=86_400,
+            metavar="SECONDS",
+            help="About the first wait; it doubles with each try.",
+        ),
+    ] = 0.1,
+    retry_backoff_max: Annotated[
+        float, typer.Option("--retry-backoff-max", min=0, max=86_400, metavar="SECONDS", help="The longest wait.")
+    ] = 30.0,
+    dead_letter_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-topic",
+            "-d",
+            help="Takes records that failed for the last time. Without one, such a record ends the command.",
+        ),
+    ] = None,
+    create_dead_letter_topic: Annotated[
+        bool, typer.Option("--create-dead-letter-topic", help="Create it if it does not exist.")
+    ] = False,
+    handler_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--handler-timeout", min=0.001, max=86_400, metavar="SECONDS", help="How long a handler may take."
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            "--drain-timeout",
+            min=0,
+            max=86_400,
+            metavar="SECONDS",
+            help="How long handlers may take to end after SIGTERM or Ctrl-C.",
+        ),
+    ] = 25.0,
+    auto_offset_reset: Annotated[
+        ResetChoice, typer.Option("--auto-offset-reset", help="Where a group begins that has no progress.")
+    ] = ResetChoice.EARLIEST,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            "--instance", metavar="NAME", help="A name that stays the same over restarts: partitions stay, too."
+        ),
+    ] = None,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", exists=True, file_okay=False, help="Where modules are looked for first.")
+    ] = Path(),
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            metavar="debug|info|warning|error",
+            help="Of the log on standard error.",
+            parser=lambda text: log_level_of(text),
+        ),
+    ] = "info",
+) -> None:
+    """Run a function over the records of a topic until Ctrl-C or SIGTERM, sharing them with the other workers of the group.
+
+    Each record is worked on at least once: the function has returned, or the record is in the dead-letter topic, before the group's
+    progress goes past it. After a signal nothing more is begun; the command ends with code 0 when what runs has ended, with 5 when it had
+    not in time. A second signal ends it at once.
+    """
+    from raftmq.client.worker.worker import Worker
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    function = load_handler(handler, app_dir)
+    worker = Worker(
+        topic,
+        group,
+        function,
+        concurrency=concurrency,
+        ordering=ordering.value,
+        executor="process" if executor is ExecutorChoice.PROCESS else None,  # an async function takes no choice
+        retries=retries if retries >= 0 else None,
+        retry_backoff_ms=retry_backoff * MILLISECONDS_PER_SECOND,
+        retry_backoff_max_ms=retry_backoff_max * MILLISECONDS_PER_SECOND,
+        dead_letter_topic=dead_letter_topic,
+        create_dead_letter_topic=create_dead_letter_topic,
+        handler_timeout_ms=handler_timeout * MILLISECONDS_PER_SECOND if handler_timeout is not None else None,
+        drain_timeout_ms=drain_timeout * MILLISECONDS_PER_SECOND,
+        auto_offset_reset=auto_offset_reset.value,
+        group_instance_id=instance,
+        bootstrap_servers=bootstrap_servers,
+        request_timeout_ms=timeout * MILLISECONDS_PER_SECOND,
+    )
+    worker.run()
+
+
+def log_level_of(text: str) -> str:
+    """A level of the log. Raises `typer.BadParameter`."""
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise typer.BadParameter(f"{text!r} is not one of debug, info, warning, error")
+    return text.lower()
+
+
+def load_handler(name: str, app_dir: Path) -> Callable[..., object]:
+    """Import ``module:handler``. Raises `CommandError` (the command line's fault) that says what is wrong with it."""
+    module_name, separator, attributes = name.partition(":")
+    if not separator or not module_name or not attributes or module_name.startswith("."):
+        raise CommandError(f"{name!r} is not MODULE:HANDLER, such as billing.tasks:handle", ExitCode.USAGE)
+    directory = str(app_dir.resolve())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise CommandError(
+                f"there is no module {error.name!r} in {directory} or on sys.path", ExitCode.USAGE
+            ) from None
+        raise broken_module(module_name, error) from error
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise broken_module(module_name, error) from error
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            raise CommandError(f"module {module_name!r} has no {attributes!r}", ExitCode.USAGE)
+        found = getattr(found, attribute)
+    if not callable(found):
+        raise CommandError(f"{name} is no function but a {type(found).__name__}", ExitCode.USAGE)
+    return found
+
+
+def broken_module(module_name: str, error: BaseException) -> CommandError:
+    """A module exists and cannot be imported: where and why, as short as it goes."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if frame.filename != __file__]
+    where = f" ({os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+    return CommandError(
+        f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}{where}", ExitCode.USAGE
+    )

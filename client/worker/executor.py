@@ -1,0 +1,51 @@
+"""`Executor`: where a handler runs, and what the three places have in common. Must not know partitions, order or retries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, Protocol
+
+from raftmq.client.worker.outcome import Outcome
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import Record
+
+Handler = Callable[[Record], Awaitable[object]] | Callable[[Record], object]
+"""Takes a record; what it returns is not looked at. It has succeeded when it returns, and failed when it raises."""
+ExecutorName = Literal["async", "thread", "process"]
+EXECUTORS: Final[tuple[ExecutorName, ...]] = ("async", "thread", "process")
+
+
+class Executor(Protocol):
+    """Runs handlers; the caller sees to it that no more than its number run at once."""
+
+    @property
+    def can_cancel(self) -> bool:
+        """Whether cancelling `run` ends the handler. Otherwise the handler goes on, and nobody knows of it any more."""
+
+    async def start(self) -> None:
+        """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""
+
+    async def run(self, record: Record) -> Outcome:
+        """Run the handler and say what became of it; never raises what the handler raised."""
+
+    async def close(self) -> None:
+        """End what can be ended, and wait for nothing else."""
+
+
+def place_of(handler: Handler, wanted: ExecutorName | None) -> ExecutorName:
+    """Where a handler runs: coroutine functions on the event loop, plain functions in threads unless processes are asked for.
+
+    Raises:
+        InvalidArgumentError: it cannot run where it was asked to.
+    """
+    if not callable(handler):
+        raise InvalidArgumentError(f"a handler is a function of a record, not {handler!r}")
+    if wanted is not None and wanted not in EXECUTORS:
+        raise InvalidArgumentError(f"executor {wanted!r}: use one of {', '.join(EXECUTORS)}")
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    if is_async and wanted in ("thread", "process"):
+        raise InvalidArgumentError(f"an async handler runs on the event loop, not with executor={wanted!r}")
+    if wanted == "async" and not is_async:
+        raise InvalidArgumentError("executor='async' needs a handler that is an async function")
+    return wanted or ("async" if is_async else "thread")

@@ -1,0 +1,169 @@
+"""`ProcessExecutor`: runs plain functions in processes of their own: on all cores, and stoppable.
+
+Each process does one record at a time; one that takes too long, or dies, is replaced. Processes are spawned, never forked: gRPC does not
+survive a fork. Must not share anything with them but the handler, records and outcomes, all pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Final
+
+from raftmq.client import settings
+from raftmq.client.worker.outcome import Failure, Outcome
+from raftmq.client.worker.thread_executor import ThreadPool
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import Record
+
+_SPAWN: Final = multiprocessing.get_context("spawn")
+READY: Final = "ready"
+
+
+def serve(connection: Connection, pickled: bytes) -> None:
+    """What a process does: load the handler, say so, then a record after the other until the pipe ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Ctrl-C and a service manager's SIGTERM go to the whole group; the worker drains, and its pipe tells us when to end.
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        handler: Callable[[Record], object] = pickle.loads(pickled)
+    except BaseException as error:  # noqa: BLE001 - the user's module is imported here, and it may raise anything
+        connection.send(Failure.of(error))
+        return
+    connection.send(READY)
+    with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended, however it ended
+        while True:
+            record = connection.recv()
+            try:
+                handler(record)
+            except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
+                connection.send(Failure.of(error))
+            else:
+                connection.send(None)
+
+
+class _Child:
+    """One process and the thread that talks to it; only `kill` is called by others."""
+
+    def __init__(self, pickled: bytes, timeout_seconds: float | None) -> None:
+        self._pickled = pickled
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._is_closed = False
+
+    def begin(self) -> Failure | None:
+        """Start the process unless it runs; what the handler's module raised there, if it cannot be loaded."""
+        with self._lock:
+            if self._is_closed or self._connection is not None:
+                return None
+            ours, theirs = _SPAWN.Pipe()
+            process = _SPAWN.Process(target=serve, args=(theirs, self._pickled), name="raftmq-worker", daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+            self._process, self._connection = process, ours
+        try:
+            answer = ours.recv() if ours.poll(settings.WORKER_PROCESS_START_SECONDS) else None
+        except EOFError:
+            answer = None
+        if answer == READY:
+            return None
+        code = self._end()
+        if isinstance(answer, Failure):
+            return answer
+        return Failure("ProcessDied", f"a process for handlers ended with exit code {code} before it was ready")
+
+    def call(self, record: Record) -> Outcome:
+        """Have a record worked on."""
+        if (failure := self.begin()) is not None:
+            return failure
+        connection = self._connection
+        if connection is None:
+            return Failure("ProcessDied", "the worker was closed")
+        try:
+            connection.send(record)
+            if connection.poll(self._timeout_seconds):
+                answer: Outcome = connection.recv()
+                return answer
+        except (EOFError, OSError):
+            code = self._end()
+            return Failure("ProcessDied", f"the handler's process ended with exit code {code}")
+        self._end()
+        assert self._timeout_seconds is not None
+        return Failure.overdue(self._timeout_seconds)
+
+    def _end(self) -> int | None:
+        with self._lock:
+            process, connection = self._process, self._connection
+            self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        process.kill()
+        process.join()
+        return process.exitcode
+
+    def kill(self) -> None:
+        """End the process for good; a call under way fails."""
+        with self._lock:
+            self._is_closed = True
+            if self._process is not None:
+                self._process.kill()
+
+
+class ProcessExecutor:
+    """The handler is found by its name in the processes: it must be a function of a module (or otherwise picklable)."""
+
+    can_cancel: Final = False
+
+    def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
+        try:
+            self._pickled = pickle.dumps(handler)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"a handler for processes must be a function at the top of a module, so that they find it: {error}"
+            ) from error
+        self._timeout_seconds = timeout_seconds
+        self._children: list[_Child] = []
+        self._first: _Child | None = None
+        self._lock = threading.Lock()
+        self._pool = ThreadPool(count, self._make_call)
+
+    async def start(self) -> None:
+        """Start one process, to see that the handler can be loaded there; the others start when they are needed."""
+        self._first = self._new_child()
+        failure = await asyncio.get_running_loop().run_in_executor(None, self._first.begin)
+        if failure is not None:
+            raise InvalidArgumentError(
+                f"the handler cannot be loaded in a process of its own: {failure.error}: {failure.message}"
+            )
+
+    async def run(self, record: Record) -> Outcome:
+        """As `Executor.run`."""
+        return await self._pool.run(record)
+
+    async def close(self) -> None:
+        """Kill the processes."""
+        self._pool.close()
+        with self._lock:
+            for child in self._children:
+                child.kill()
+
+    def _make_call(self) -> Callable[[Record], Outcome]:
+        with self._lock:
+            first, self._first = self._first, None
+        return (first or self._new_child()).call
+
+    def _new_child(self) -> _Child:
+        child = _Child(self._pickled, self._timeout_seconds)
+        with self._lock:
+            self._children.append(child)
+        return child

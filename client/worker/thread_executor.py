@@ -1,0 +1,115 @@
+"""`ThreadExecutor`: runs plain functions in threads of their own, for itself and for the executor of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Final
+
+from raftmq.client.logs import log
+from raftmq.client.worker.outcome import Failure, Outcome
+from raftmq.types import Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    record: Record
+    future: asyncio.Future[Outcome]
+
+
+class ThreadPool:
+    """Threads that each call a function of their own. They are daemons: a handler that never ends does not keep the program from ending.
+
+    (Those of `concurrent.futures` are joined at the interpreter's exit, which would then never come.)
+    """
+
+    def __init__(self, count: int, make_call: Callable[[], Callable[[Record], Outcome]]) -> None:
+        self._count = count
+        self._make_call = make_call
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = 0
+        self._busy = 0
+        self._is_closed = False
+
+    async def run(self, record: Record) -> Outcome:
+        """Call in one of the threads, which are started as they are needed. Cancelled, the call goes on and its outcome is dropped."""
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._busy += 1
+        if self._busy > self._threads and self._threads < self._count:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"raftmq-worker-{self._threads}", daemon=True).start()
+        self._calls.put(_Call(record, future))
+        return await future
+
+    def close(self) -> None:
+        """Let the threads end, each after the call it is in."""
+        if not self._is_closed:
+            self._is_closed = True
+            for _ in range(self._threads):
+                self._calls.put(None)
+
+    def _work(self) -> None:
+        function = self._make_call()
+        while (call := self._calls.get()) is not None:
+            if self._is_closed:
+                return
+            outcome = function(call.record)
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._set, call.future, outcome)
+            except RuntimeError:
+                return  # the loop is closed: the worker has ended without waiting for us
+
+    def _set(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        self._busy -= 1
+        if not future.done():
+            future.set_result(outcome)
+
+
+class ThreadExecutor:
+    """A thread cannot be stopped: a try that takes too long counts as failed, and is over when its function returns.
+
+    So a record is never worked on twice at once; one whose function never returns holds up its lane, which a warning names.
+    """
+
+    can_cancel: Final = False
+
+    def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
+        self._handler = handler
+        self._timeout_seconds = timeout_seconds
+        self._pool = ThreadPool(count, lambda: self._call)
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def run(self, record: Record) -> Outcome:
+        """As `Executor.run`."""
+        if self._timeout_seconds is None:
+            return await self._pool.run(record)
+        call = asyncio.ensure_future(self._pool.run(record))
+        try:
+            done, _ = await asyncio.wait((call,), timeout=self._timeout_seconds)
+            if done:
+                return call.result()
+            data = (record.topic, record.partition, record.offset, self._timeout_seconds)
+            log.warning("handler_overdue topic=%s partition=%d offset=%d timeout_seconds=%g", *data)
+            await call
+        finally:
+            call.cancel()
+        return Failure.overdue(self._timeout_seconds)
+
+    async def close(self) -> None:
+        """As `Executor.close`."""
+        self._pool.close()
+
+    def _call(self, record: Record) -> Outcome:
+        try:
+            self._handler(record)
+        except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
+            return Failure.of(error)
+        return None

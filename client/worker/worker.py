@@ -1,0 +1,326 @@
+"""`Worker`: what a program uses: a handler, a group and how they go together. Builds the parts and runs them until it is told to stop.
+
+Must not work on records (the work loop's part). A worker runs once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, cast, get_args
+
+from raftmq.client import settings
+from raftmq.client.admin import Admin
+from raftmq.client.consumer import Consumer
+from raftmq.client.consumer_settings import OffsetReset
+from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.metrics import WorkerMetrics
+from raftmq.client.producer import Producer
+from raftmq.client.transport import Transport
+from raftmq.client.worker.dead_letters import DeadLetters
+from raftmq.client.worker.executor import Executor, ExecutorName, Handler, place_of
+from raftmq.client.worker.loop_executor import LoopExecutor
+from raftmq.client.worker.outcome import RetryPolicy
+from raftmq.client.worker.process_executor import ProcessExecutor
+from raftmq.client.worker.schedule import Ordering
+from raftmq.client.worker.thread_executor import ThreadExecutor
+from raftmq.client.worker.work_loop import GroupConsumer, WorkLimits, WorkLoop
+from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
+from raftmq.types import Record
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+HEARTBEAT_MS_MAX: Final = 5_000
+HEARTBEATS_PER_SESSION: Final = 3
+"""So that a session outlives two heartbeats that are lost."""
+
+
+class Worker:
+    """Runs a handler over the records of a topic, sharing them with the other workers of its group.
+
+    ::
+
+        def handle(record):
+            send_invoice(json.loads(record.value))
+
+        Worker("orders", "invoices", handle, dead_letter_topic="orders.dead").run()
+
+    Each record is worked on at least once: its handler has succeeded, or it has been moved to the dead-letter topic, before the group's
+    progress goes past it. After a crash, or when a partition moves, some records are worked on again, so a handler must bear that.
+    With ``ordering="key"`` the records of a key are worked on in the order in which they were written, one at a time, while other keys
+    run beside them; that holds across workers and over crashes (what is repeated is repeated in order).
+
+    Args:
+        topic: what to work on; one name or several.
+        group_id: the group that shares the work.
+        handler: takes a `Record`. An async function runs on the worker's event loop, a plain one in threads (or processes). It has
+            succeeded when it returns, and failed when it raises.
+        concurrency: handlers at once, in this worker.
+        ordering: ``"key"``: records with the same key one after the other (records without a key are in no order). ``"partition"``:
+            all records of a partition one after the other. ``"none"``: no order.
+        executor: ``"thread"`` or ``"process"`` for a plain function; default: threads. Processes use all cores and can be stopped, but the
+            handler must be a function at the top of a module.
+        retries: how often a record is tried again; None: without end. Meanwhile it holds up its key, its partition or nothing, as
+            `ordering` says.
+        retry_backoff_ms: the first wait's bound; it doubles with each try. Each wait is between half and all of its bound.
+        retry_backoff_max_ms: where it stops doubling.
+        dead_letter_topic: takes the records that failed for the last time, with headers that say where they came from, how often they
+            were tried, and the error (`raftmq.dead_letter.…`). Without one such a record stops the worker (`PoisonRecordError`).
+        create_dead_letter_topic: create it if it does not exist, with as many partitions as the (first) topic. Otherwise it must exist.
+        handler_timeout_ms: how long a handler may take. Then an async one is cancelled, a process is killed and replaced, and the try
+            has failed. A thread cannot be stopped: its try has failed too, but the record is held up until it returns.
+        drain_timeout_ms: when the worker is stopped, how long running handlers may take to end. The default is below the 30 s after
+            which Kubernetes kills.
+        revocation_timeout_ms: the same for handlers of partitions that go to another worker, which waits for that.
+        commit_interval_ms: how often progress is committed; what was done since then is done again after a crash.
+        max_records: records in work, over all partitions: taken and not yet below the progress that may be committed.
+        max_partition_records: the same of each partition. A record that is slow, or waits for its next try, holds up its partition when
+            so many behind it have been taken.
+        auto_offset_reset: where the group begins in a partition without progress.
+        bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
+            transport: as for `Consumer`.
+    """
+
+    def __init__(
+        self,
+        topic: str | Sequence[str],
+        group_id: str,
+        handler: Handler,
+        *,
+        concurrency: int = 10,
+        ordering: Ordering = "key",
+        executor: ExecutorName | None = None,
+        retries: int | None = 5,
+        retry_backoff_ms: float = 100,
+        retry_backoff_max_ms: float = 30_000,
+        dead_letter_topic: str | None = None,
+        create_dead_letter_topic: bool = False,
+        handler_timeout_ms: float | None = None,
+        drain_timeout_ms: float = 25_000,
+        revocation_timeout_ms: float = 30_000,
+        commit_interval_ms: float = 1000,
+        max_records: int = settings.WORKER_RECORDS_MAX,
+        max_partition_records: int = settings.WORKER_PARTITION_RECORDS_MAX,
+        auto_offset_reset: OffsetReset = "earliest",
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        client_id: str = "raftmq-worker",
+        group_instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        max_poll_interval_ms: int = 300_000,
+        assignor: str = "sticky",
+        rack: str = "",
+        request_timeout_ms: float = 30_000,
+        transport: Transport | None = None,
+    ) -> None:
+        topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        if not topics or not all(topics):
+            raise InvalidArgumentError(f"a worker needs the name of a topic, or several, not {topic!r}")
+        if not group_id:
+            raise InvalidArgumentError("a worker needs a group_id")
+        if ordering not in get_args(Ordering):
+            raise InvalidArgumentError(f"ordering {ordering!r}: use key, partition or none")
+        if concurrency < 1 or max_partition_records < 1 or max_records < max_partition_records:
+            raise InvalidArgumentError(
+                "concurrency and max_partition_records must be positive, max_records at least the latter"
+            )
+        if retries is not None and retries < 0:
+            raise InvalidArgumentError("retries must not be negative; None means without end")
+        if not 0 <= retry_backoff_ms <= retry_backoff_max_ms:
+            raise InvalidArgumentError("retry_backoff_ms must be between 0 and retry_backoff_max_ms")
+        if commit_interval_ms <= 0 or drain_timeout_ms < 0 or revocation_timeout_ms < 0:
+            raise InvalidArgumentError("commit_interval_ms must be positive, timeouts must not be negative")
+        if handler_timeout_ms is not None and handler_timeout_ms <= 0:
+            raise InvalidArgumentError(
+                "handler_timeout_ms must be positive; None means that a handler may take for ever"
+            )
+        if revocation_timeout_ms > max_poll_interval_ms:
+            # A member that takes longer to give partitions up is taken for dead, and loses them.
+            raise InvalidArgumentError("revocation_timeout_ms must not exceed max_poll_interval_ms")
+        if dead_letter_topic in topics:
+            raise InvalidArgumentError("the dead-letter topic must be another topic")
+        if create_dead_letter_topic and dead_letter_topic is None:
+            raise InvalidArgumentError("create_dead_letter_topic needs a dead_letter_topic")
+        self.topics = topics
+        self.group_id = group_id
+        self.client_id = client_id
+        self._handler = handler
+        self._place = place_of(handler, executor)
+        self._handler_timeout_seconds = handler_timeout_ms / 1000 if handler_timeout_ms is not None else None
+        self._ordering: Ordering = ordering
+        self._retries = RetryPolicy(retries, retry_backoff_ms / 1000, retry_backoff_max_ms / 1000)
+        self._dead_letter_topic = dead_letter_topic
+        self._creates_dead_letter_topic = create_dead_letter_topic
+        self._limits = WorkLimits(
+            concurrency=concurrency,
+            records_max=max_records,
+            partition_records_max=max_partition_records,
+            bytes_max=settings.WORKER_BYTES_MAX,
+            drain_seconds=drain_timeout_ms / 1000,
+            revocation_seconds=revocation_timeout_ms / 1000,
+            commit_interval_seconds=commit_interval_ms / 1000,
+        )
+        self._auto_offset_reset: OffsetReset = auto_offset_reset
+        self._bootstrap_servers = bootstrap_servers
+        self._group_instance_id = group_instance_id
+        self._session_timeout_ms = session_timeout_ms
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._assignor = assignor
+        self._rack = rack
+        self._request_timeout_ms = request_timeout_ms
+        self._transport = transport
+        self._source = random.Random()
+        self._generation = current_generation()
+        self._executor = self._make_executor()
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._work_loop: WorkLoop | None = None
+        self._was_started = False
+        self._stop_requests = 0
+
+    # -------------------------------------------------------------------------------------------------------- running
+
+    def run(self) -> None:
+        """Work until `stop`, SIGTERM or Ctrl-C, then drain; blocks. The second signal ends the draining.
+
+        Signals are taken only when it is called in the main thread; they are given back at the end. Raises as `serve`.
+        """
+        asyncio.run(self._serve_until_signal())
+
+    async def _serve_until_signal(self) -> None:
+        with _signals_taken(self.stop):
+            await self.serve()
+
+    async def serve(self) -> None:
+        """Work until `stop`, then drain: the form of `run` for programs with an event loop, which take signals themselves.
+
+        Cancelled, it ends at once, without draining: what was not committed is worked on again.
+
+        Raises:
+            DrainTimeoutError: handlers were still running when `drain_timeout_ms` was over. Everything else is committed.
+            PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
+            UnknownTopicError: the topic, or the dead-letter topic, does not exist.
+            BootstrapError: no bootstrap address answered in time.
+            FencedError: another process works under the same `group_instance_id`.
+            RaftMQError: another error that ends the consumer, or the dead-letter topic's producer.
+            ClosedClientError: it has run before.
+        """
+        check_not_forked(self._generation, "worker")
+        if self._was_started:
+            raise ClosedClientError("a worker runs once; make a new one")
+        self._was_started = True
+        self._event_loop = asyncio.get_running_loop()
+        try:
+            async with self._letters() as letters:
+                self._work_loop = WorkLoop(
+                    self._make_consumer,
+                    self._executor,
+                    self._ordering,
+                    self._retries,
+                    self._limits,
+                    letters,
+                    self._source,
+                )
+                for number in range(self._stop_requests):
+                    self._work_loop.stop(at_once=number > 0)
+                await self._work_loop.run()
+        finally:
+            self._event_loop = None
+
+    def stop(self) -> None:
+        """Ask the worker to drain and end; does not wait, and may be called from any thread. A second call ends the draining."""
+        self._stop_requests += 1
+        if self._event_loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: there is nothing to stop
+                self._event_loop.call_soon_threadsafe(self._pass_on_stop, self._stop_requests > 1)
+
+    def _pass_on_stop(self, at_once: bool) -> None:
+        if self._work_loop is not None:
+            self._work_loop.stop(at_once=at_once)
+
+    def metrics(self) -> WorkerMetrics | None:
+        """What the worker has counted, and what is in work; None before it runs. Call it in the worker's event loop."""
+        return self._work_loop.metrics() if self._work_loop is not None else None
+
+    # ------------------------------------------------------------------------------------------------------------ parts
+
+    def _make_executor(self) -> Executor:
+        count, timeout = self._limits.concurrency, self._handler_timeout_seconds
+        if self._place == "async":
+            return LoopExecutor(cast("Callable[[Record], Awaitable[object]]", self._handler), timeout)
+        if self._place == "process":
+            return ProcessExecutor(self._handler, count, timeout)
+        return ThreadExecutor(self._handler, count, timeout)
+
+    def _make_consumer(self, listener: WorkLoop) -> GroupConsumer:
+        return Consumer(
+            *self.topics,
+            bootstrap_servers=self._bootstrap_servers,
+            group_id=self.group_id,
+            group_instance_id=self._group_instance_id,
+            client_id=self.client_id,
+            enable_auto_commit=False,
+            auto_offset_reset=self._auto_offset_reset,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=min(HEARTBEAT_MS_MAX, self._session_timeout_ms / HEARTBEATS_PER_SESSION),
+            max_poll_interval_ms=self._max_poll_interval_ms,
+            assignor=self._assignor,
+            rack=self._rack,
+            request_timeout_ms=self._request_timeout_ms,
+            listener=listener,
+            transport=self._transport,
+        )
+
+    @asynccontextmanager
+    async def _letters(self) -> AsyncIterator[DeadLetters | None]:
+        """The dead-letter topic, found or created, and a producer for it."""
+        if self._dead_letter_topic is None:
+            yield None
+            return
+        await self._prepare_dead_letter_topic(self._dead_letter_topic)
+        producer = Producer(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id=self.client_id,
+            max_block_ms=self._request_timeout_ms,
+            transport=self._transport,
+        )
+        async with producer:
+            yield DeadLetters(
+                producer, self._dead_letter_topic, self.group_id, sleep=asyncio.sleep, source=self._source
+            )
+
+    async def _prepare_dead_letter_topic(self, name: str) -> None:
+        admin = Admin(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id=self.client_id,
+            request_timeout_ms=self._request_timeout_ms,
+            transport=self._transport,
+        )
+        async with admin:
+            try:
+                await admin.describe_topic(name)
+            except UnknownTopicError:
+                if not self._creates_dead_letter_topic:
+                    raise
+                source = await admin.describe_topic(self.topics[0])
+                await admin.create_topic(name, partitions=len(source.partitions), if_not_exists=True)
+
+
+@contextmanager
+def _signals_taken(stop: Callable[[], None]) -> Iterator[None]:
+    """In the main thread, what ends a program asks the worker to drain instead."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -1,0 +1,54 @@
+"""An unprocessed record: a group's progress was stored beyond it before any worker of the group had processed it.
+
+Whoever owns the partition next begins at the progress, so that record would never be worked on. Offsets are dense: every offset below the
+progress is a record, unless it was trimmed. A commit claims it when it is asked for, whatever becomes of it (but for one that definitely
+failed); progress that is read, when it is answered. A record moved to a dead-letter topic counts as processed.
+
+Source: at-least-once processing as consumer groups promise it: a commit is a prefix without gaps of what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
+
+from sim.history.events import Partition
+from sim.history.finding import Finding, finding
+from sim.history.tables import NEVER, GroupWork, History
+
+NAME: Final = "unprocessed"
+
+
+def find(history: History) -> Iterator[Finding]:
+    """The first record of each claim that was not so."""
+    for group, partitions in history.groups.items():
+        if not any(work.has_begun for work in partitions.values()):
+            continue  # not a group of recorded workers
+        for partition, work in partitions.items():
+            yield from _find(group, partition, work, history.trimmed_before(partition))
+
+
+def _find(group: str, partition: Partition, work: GroupWork, trimmed_before: float) -> Iterator[Finding]:
+    if trimmed_before == NEVER:
+        return
+    latest: list[
+        tuple[float, int]
+    ] = []  # at each offset from `first`: when the last of those up to it was done, and which
+    first = int(trimmed_before)
+    offsets = count(first)
+    for claim in sorted(work.progress, key=lambda one: one.offset):
+        while first + len(latest) < claim.offset:
+            offset = next(offsets)
+            done = (work.done.get(offset, NEVER), offset)
+            latest.append(max(latest[-1], done, key=lambda one: one[0]) if latest else done)
+        if claim.offset <= first:
+            continue
+        done_at, offset = latest[claim.offset - first - 1]
+        if done_at > claim.at:
+            when = "never" if done_at == NEVER else "later"
+            text = (
+                f"{claim.process}: the progress of group {group} in {partition.topic}/{partition.partition} is {claim.offset}, "
+                f"and offset {offset} was processed {when}"
+            )
+            yield finding(NAME, text, claim.at, None if done_at == NEVER else int(done_at))

@@ -1,0 +1,148 @@
+"""``raftmq worker run`` without a cluster: what it says about a handler that cannot be had, and about wrong options."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from raftmq.cli.exit_codes import CommandError, ExitCode
+from raftmq.cli.main import app
+from raftmq.cli.worker import load_handler
+from typer.testing import CliRunner
+
+MODULES = {
+    "good.py": "class Group:\n    @staticmethod\n    def handle(record): pass\ndef handle(record): pass\nasync def later(record): pass\nNUMBER = 3\n",
+    "broken.py": "\n\nraise ValueError('no\\nluck')\n",
+    "typo.py": "def handle(:\n",
+    "leaves.py": "import sys\nsys.exit(3)\n",
+    "needs.py": "import a_library_that_is_not_there\n",
+    "package/__init__.py": "",
+    "package/tasks.py": "def handle(record): pass\n",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in MODULES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in list(MODULES):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py").replace("/", ".").removesuffix(".__init__"), False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["good:handle", "good:later", "good:Group.handle", "package.tasks:handle"])
+def test_a_handler_is_found_by_its_name(modules: Path, name: str) -> None:
+    assert callable(load_handler(name, modules))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("good", "is not MODULE:HANDLER"),
+        (":handle", "is not MODULE:HANDLER"),
+        ("good:", "is not MODULE:HANDLER"),
+        (".good:handle", "is not MODULE:HANDLER"),
+        ("good.py:handle", "there is no module 'good.py'"),
+        ("nowhere:handle", "there is no module 'nowhere'"),
+        ("package.nowhere:handle", "there is no module 'package.nowhere'"),
+        ("good:missing", "module 'good' has no 'missing'"),
+        ("good:Group.missing", "module 'good' has no 'Group.missing'"),
+        ("good:NUMBER", "good:NUMBER is no function but a int"),
+        ("broken:handle", "module 'broken' cannot be imported: ValueError: no"),
+        ("typo:handle", "module 'typo' cannot be imported: SyntaxError"),
+        ("leaves:handle", "module 'leaves' cannot be imported: SystemExit: 3"),
+        ("needs:handle", "module 'needs' cannot be imported: ModuleNotFoundError: No module named 'a_library"),
+    ],
+)
+def test_a_handler_that_cannot_be_had_is_the_command_lines_fault(modules: Path, name: str, words: str) -> None:
+    with pytest.raises(CommandError) as told:
+        load_handler(name, modules)
+    assert words in str(told.value)
+    assert told.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("name", "place"), [("broken", "broken.py, line 3"), ("needs", "needs.py, line 1")])
+def test_it_says_where_a_module_is_broken(modules: Path, name: str, place: str) -> None:
+    with pytest.raises(CommandError) as told:
+        load_handler(f"{name}:handle", modules)
+    assert place in str(told.value)
+
+
+OPTIONS = ("--topic", "t", "--group", "g")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("good:handle",),
+        ("good:handle", "--topic", "t"),
+        ("good:handle", *OPTIONS, "--concurrency", "0"),
+        ("good:handle", *OPTIONS, "--ordering", "chaos"),
+        ("good:handle", *OPTIONS, "--executor", "moon"),
+        ("good:handle", *OPTIONS, "--retries", "-2"),
+        ("good:handle", *OPTIONS, "--handler-timeout", "0"),
+        ("good:handle", *OPTIONS, "--app-dir", "no-such-directory"),
+        ("good:handle", *OPTIONS, "--log-level", "loud"),
+        ("good:handle", *OPTIONS, "--retry-backoff", "10", "--retry-backoff-max", "1"),
+        ("good:handle", *OPTIONS, "--dead-letter-topic", "t"),
+        ("good:handle", *OPTIONS, "--create-dead-letter-topic"),
+        ("good:later", *OPTIONS, "--executor", "process"),
+    ],
+)
+def test_wrong_options_are_refused_with_code_2_before_anything_is_tried(
+    modules: Path, arguments: tuple[str, ...]
+) -> None:
+    done = CliRunner().invoke(app, ["worker", "run", "--app-dir", str(modules), *arguments])
+    assert done.exit_code == ExitCode.USAGE, done.output
+
+
+def test_without_a_command_it_shows_what_there_is() -> None:
+    done = CliRunner().invoke(app, ["worker"])
+    assert "run" in done.output
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens, and nobody can begin to."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+def test_no_broker_is_code_3_and_one_sentence(modules: Path, nobody: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "raftmq",
+            "worker",
+            "run",
+            "good:handle",
+            *OPTIONS,
+            "--bootstrap-servers",
+            nobody,
+            "--timeout",
+            "1",
+        ],
+        cwd=modules,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == ExitCode.UNAVAILABLE, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line.startswith("raftmq: ")]
+    assert len(complaints) == 1
+    assert nobody in complaints[0]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,164 @@
+"""A consumer in a group without brokers, for what real ones cannot be made to do at a given moment: revoke in the middle, lose, refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from raftmq.client.worker.work_loop import WorkLoop
+from raftmq.errors import FencedError, RaftMQError
+from raftmq.types import Record, TopicPartition
+
+TOPIC = "t"
+
+
+def partition(number: int) -> TopicPartition:
+    return TopicPartition(TOPIC, number)
+
+
+class FakeStore:
+    """What members share: logs, progress, and whose a partition is."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, list[Record]] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        self.owners: dict[TopicPartition, FakeConsumer] = {}
+
+
+class FakeConsumer:
+    """Hands records out, from what was committed on, while their partition is assigned and not paused; commits only what is its own."""
+
+    def __init__(self, store: FakeStore | None = None) -> None:
+        self.store = store or FakeStore()
+        self.logs, self.committed = self.store.logs, self.store.committed
+        self.listener: WorkLoop | None = None
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_error: RaftMQError | None = None
+        self.read_error: RaftMQError | None = None
+        self.paused: set[TopicPartition] = set()
+        self.polls = 0
+        self.is_closed = False
+        self._positions: dict[TopicPartition, int] = {}
+        self._news = asyncio.Event()
+        self.has_committed = asyncio.Event()
+        self.has_polled_idly = asyncio.Event()
+        self.has_failed = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------- what the test does
+
+    def write(self, number: int, *keys: bytes | None, value: bytes | None = b"v") -> None:
+        """Append a record for each key."""
+        log = self.logs.setdefault(partition(number), [])
+        for key in keys:
+            log.append(Record(TOPIC, number, len(log), 1000 + len(log), key, value))
+        self._news.set()
+
+    async def assign(self, *numbers: int) -> None:
+        """Partitions come to this member."""
+        names = frozenset(map(partition, numbers))
+        assert self.listener is not None
+        for name in sorted(names):
+            self._positions[name] = self.committed.get(name, 0)
+            self.store.owners[name] = self
+        await self.listener.on_assigned(names)
+        self._news.set()
+
+    async def revoke(self, *numbers: int) -> None:
+        """They go, in order."""
+        names = frozenset(map(partition, numbers))
+        assert self.listener is not None
+        await self.listener.on_revoked(names)
+        self._forget(names)
+
+    async def lose(self, *numbers: int) -> None:
+        """They are gone."""
+        names = frozenset(map(partition, numbers))
+        assert self.listener is not None
+        self._forget(names)
+        await self.listener.on_lost(names)
+
+    def _forget(self, names: frozenset[TopicPartition]) -> None:
+        for name in names:
+            del self._positions[name]
+            self.paused.discard(name)
+
+    async def wait_committed(self, number: int, offset: int) -> None:
+        """Return when so much of a partition is committed."""
+        while self.committed.get(partition(number), 0) < offset:
+            self.has_committed.clear()
+            await self.has_committed.wait()
+
+    async def wait_idle_poll(self) -> None:
+        """Return when a poll that began after now found nothing to hand out."""
+        self.has_polled_idly.clear()
+        self._news.set()
+        await self.has_polled_idly.wait()
+
+    def position(self, number: int) -> int:
+        return self._positions[partition(number)]
+
+    # ------------------------------------------------------------------------------------------- what the worker calls
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        assert not partitions
+        assert max_records is not None
+        self.polls += 1
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    if self.read_error is not None:
+                        self.has_failed.set()
+                        raise self.read_error
+                    self._news.clear()
+                    found = self._collect(max_records)
+                    if found:
+                        return found
+                    self.has_polled_idly.set()
+                    await self._news.wait()
+        except TimeoutError:
+            return {}
+
+    def _collect(self, room: int) -> dict[TopicPartition, list[Record]]:
+        found: dict[TopicPartition, list[Record]] = {}
+        for name, position in self._positions.items():
+            if name in self.paused or room <= 0:
+                continue
+            records = self.logs.get(name, [])[position : position + room]
+            if records:
+                found[name] = records
+                room -= len(records)
+                self._positions[name] = records[-1].offset + 1
+        return found
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        assert partitions, "without names it would be all of them"
+        assert self._positions.keys() >= set(partitions)
+        self.paused.update(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        assert partitions, "without names it would be all of them"
+        assert self._positions.keys() >= set(partitions)
+        self.paused.difference_update(partitions)
+        self._news.set()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        assert offsets
+        await asyncio.sleep(0)
+        if self.commit_error is not None:
+            raise self.commit_error
+        if any(self.store.owners[name] is not self or name not in self._positions for name in offsets):
+            raise FencedError("another member's")
+        self.commits.append(dict(offsets))
+        self.committed.update(offsets)
+        self.has_committed.set()

@@ -1,0 +1,233 @@
+"""Handlers on the loop, in threads and in processes: what a try comes to, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from raftmq.client.worker.executor import place_of
+from raftmq.client.worker.loop_executor import LoopExecutor
+from raftmq.client.worker.outcome import Failure
+from raftmq.client.worker.process_executor import ProcessExecutor
+from raftmq.client.worker.thread_executor import ThreadExecutor
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import Record
+
+
+def record(value: bytes = b"", offset: int = 0) -> Record:
+    return Record("t", 0, offset, 0, None, value)
+
+
+def plain(one: Record) -> None:
+    """A handler that does what the record says, here or in another process."""
+    word, _, rest = (one.value or b"").decode().partition(" ")
+    if word == "raise":
+        raise ValueError(rest)
+    if word == "exit":
+        raise SystemExit(rest)
+    if word == "die":
+        os._exit(int(rest))
+    if word == "pid":
+        Path(rest).write_text(str(os.getpid()))
+    if word == "hang":
+        Path(rest).write_text(str(os.getpid()))
+        threading.Event().wait()
+
+
+async def coroutine(one: Record) -> None:
+    await asyncio.sleep(0)
+    plain(one)
+
+
+class Instance:
+    async def __call__(self, one: Record) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "wanted", "place"),
+    [
+        (plain, None, "thread"),
+        (plain, "thread", "thread"),
+        (plain, "process", "process"),
+        (coroutine, None, "async"),
+        (coroutine, "async", "async"),
+        (functools.partial(coroutine), None, "async"),
+        (Instance(), None, "async"),
+    ],
+)
+def test_where_a_handler_runs(handler: Callable[[Record], object], wanted: str | None, place: str) -> None:
+    assert place_of(handler, wanted) == place
+
+
+@pytest.mark.parametrize(
+    ("handler", "wanted"), [(coroutine, "thread"), (coroutine, "process"), (plain, "async"), (plain, "moon"), (3, None)]
+)
+def test_where_it_does_not(handler: Callable[[Record], object], wanted: str | None) -> None:
+    with pytest.raises(InvalidArgumentError):
+        place_of(handler, wanted)
+
+
+@asynccontextmanager
+async def process_executor(
+    handler: Callable[[Record], object] = plain, count: int = 1, timeout_seconds: float | None = None
+) -> AsyncIterator[ProcessExecutor]:
+    executor = ProcessExecutor(handler, count, timeout_seconds)
+    await executor.start()
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+async def test_what_a_handler_raises_is_its_failure() -> None:
+    for executor in (LoopExecutor(coroutine, None), ThreadExecutor(plain, 2, None)):
+        assert await executor.run(record()) is None
+        failure = await executor.run(record(b"raise no good"))
+        assert failure is not None
+        assert (failure.error, failure.message, failure.is_timeout) == ("ValueError", "no good", False)
+        assert "plain" in failure.trace
+        failure = await executor.run(record(b"exit 3"))
+        assert failure is not None
+        assert failure.error == "SystemExit"
+        await executor.close()
+
+
+async def test_a_handlers_own_time_out_or_cancellation_is_an_error_like_others() -> None:
+    async def impatient(one: Record) -> None:
+        if one.offset == 0:
+            raise TimeoutError("mine")
+        raise asyncio.CancelledError
+
+    executor = LoopExecutor(impatient, 30.0)
+    failure = await executor.run(record())
+    assert failure is not None
+    assert (failure.message, failure.is_timeout) == ("mine", False)
+    failure = await executor.run(record(offset=1))
+    assert failure is not None
+    assert failure.error == "asyncio.exceptions.CancelledError"
+
+
+async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def slow(_: Record) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    failure = await LoopExecutor(slow, 0.01).run(record())
+    assert failure is not None
+    assert failure.is_timeout
+    assert ended.is_set()
+
+
+async def test_an_error_without_a_text_is_an_error_all_the_same() -> None:
+    class Mute(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    failure = Failure.of(Mute())
+    assert failure.error.endswith("Mute")
+    assert "RuntimeError" in failure.message
+
+
+async def test_threads_run_side_by_side_and_as_many_as_there_are_places() -> None:
+    barrier = threading.Barrier(3, timeout=30)
+    executor = ThreadExecutor(lambda _: barrier.wait(), 3, None)
+    assert await asyncio.gather(*(executor.run(record()) for _ in range(6))) == [None] * 6
+    await executor.close()
+
+
+async def test_a_thread_that_takes_too_long_has_failed_but_its_try_ends_when_it_returns() -> None:
+    """Else the record would be tried again beside itself."""
+    going, asked = threading.Event(), threading.Event()
+
+    def slow(_: Record) -> None:
+        asked.set()
+        going.wait(30)
+
+    executor = ThreadExecutor(slow, 1, 0.01)
+    trying = asyncio.ensure_future(executor.run(record()))
+    done, _ = await asyncio.wait((trying,), timeout=0.1)
+    assert asked.is_set()
+    assert not done
+    going.set()
+    failure = await trying
+    assert failure is not None
+    assert failure.is_timeout
+    await executor.close()
+
+
+async def test_a_thread_that_is_in_time_has_not_failed() -> None:
+    executor = ThreadExecutor(plain, 1, 30.0)
+    assert await executor.run(record()) is None
+    failure = await executor.run(record(b"raise x"))
+    assert failure is not None
+    assert not failure.is_timeout
+    await executor.close()
+
+
+async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_path: Path) -> None:
+    """One executor for all of it: each process costs half a second."""
+    place = tmp_path / "pid"
+    async with process_executor(timeout_seconds=20.0) as executor:
+        assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
+        first = int(place.read_text())
+        assert first != os.getpid()
+        failure = await executor.run(record(b"raise no good"))
+        assert failure is not None
+        assert (failure.error, failure.message) == ("ValueError", "no good")
+        assert "plain" in failure.trace
+        os.kill(first, signal.SIGTERM)  # a service manager's signal to all: the worker drains, so its processes go on
+        os.kill(first, signal.SIGINT)
+        assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
+        assert int(place.read_text()) == first
+        failure = await executor.run(record(b"die 7"))
+        assert failure is not None
+        assert failure.message == "the handler's process ended with exit code 7"
+        assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
+        assert int(place.read_text()) != first
+    second = int(place.read_text())
+    await asyncio.to_thread(os.waitid, os.P_PID, second, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.slow
+async def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    async with process_executor(timeout_seconds=2.0) as executor:
+        failure = await executor.run(record(b"hang %s" % os.fsencode(place)))
+        assert failure is not None
+        assert failure.is_timeout
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(place.read_text()), 0)
+
+
+async def test_a_handler_that_no_process_could_find_is_refused_at_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="top of a module"):
+        ProcessExecutor(lambda _: None, 1, None)
+
+
+class Unloadable:
+    """Can be pickled, and not be loaded again: as a function whose module cannot be imported in a fresh process."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return __import__, ("no_such_module_anywhere",)
+
+    def __call__(self, one: Record) -> None:
+        pass
+
+
+async def test_a_handler_that_cannot_be_loaded_in_a_process_is_refused_at_the_start() -> None:
+    executor = ProcessExecutor(Unloadable(), 1, None)
+    with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
+        await executor.start()
+    await executor.close()

@@ -1,0 +1,278 @@
+"""``raftmq worker run`` as a process: it works, drains on SIGTERM and Ctrl-C, and says with its code how it ended. And the guide's examples."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from raftmq.cli.exit_codes import ExitCode
+from raftmq.sync import Admin, Producer
+from raftmq.testing import LocalCluster
+
+from tests.e2e.group_progress import progress
+from tests.e2e.raftmq_command import RAFTMQ, environment_of
+from tests.house.test_house import strip_docstrings
+
+pytestmark = [pytest.mark.e2e]
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_SECONDS = 60.0
+HANDLERS = '''
+import asyncio, os, sys, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def handle(record):
+    """Says what it got."""
+    print(record.offset, record.value.decode(), os.getpid(), flush=True)
+
+def wait(record):
+    """Goes on when the test says so."""
+    print("begun", record.offset, flush=True)
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+    print("ended", record.offset, flush=True)
+
+async def never(record):
+    print("begun", record.offset, flush=True)
+    await asyncio.Event().wait()
+
+def fail(record):
+    raise ValueError("no good")
+'''
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def handlers(tmp_path: Path) -> Path:
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    return tmp_path
+
+
+def write(cluster: LocalCluster, topic: str, *values: bytes, key: bytes = b"k", partitions: int = 1) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=partitions, if_not_exists=True)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for value in values:
+            producer.send_and_wait(topic, value, key)
+
+
+def committed(cluster: LocalCluster, topic: str) -> int | None:
+    return asyncio.run(progress(cluster, topic, "g")).get(0)
+
+
+class Running:
+    """A worker's process."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, handler: str, topic: str, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [*RAFTMQ, "worker", "run", handler, "--topic", topic, "--group", "g", *options],
+            cwd=directory,
+            env=environment_of(cluster),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def line(self) -> str:
+        """The next line of its output."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        return line.rstrip("\n")
+
+    def send(self, number: signal.Signals, *, to_group: bool = False) -> None:
+        if to_group:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+
+    def wait_draining(self) -> None:
+        """Return when its log says that it takes nothing more."""
+        assert self.process.stderr is not None
+        while "worker_draining" not in (line := self.process.stderr.readline()):
+            assert line, "it ended"
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for it: its code, the rest of its output, its complaints."""
+        output, errors = self.process.communicate(timeout=WAIT_SECONDS)
+        return self.process.returncode, output, errors
+
+
+@contextmanager
+def worker(cluster: LocalCluster, directory: Path, handler: str, topic: str, *options: str) -> Iterator[Running]:
+    running = Running(cluster, directory, handler, topic, *options)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.kill()
+        running.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_handlers_end_commits_and_is_a_clean_end(
+    cluster: LocalCluster, handlers: Path, number: signal.Signals
+) -> None:
+    """The second record of the key is not begun any more."""
+    topic = f"drains-{number.name}"
+    write(cluster, topic, b"one", b"two")
+    with worker(cluster, handlers, "handlers:wait", topic) as running:
+        assert running.line() == "begun 0"
+        running.send(number)
+        running.wait_draining()
+        (handlers / "go").touch()
+        code, output, errors = running.end()
+    assert (code, output) == (ExitCode.OK, "ended 0\n"), errors
+    assert committed(cluster, topic) == 1
+
+
+def test_handlers_that_do_not_end_in_time_are_left_and_the_code_says_so(cluster: LocalCluster, handlers: Path) -> None:
+    write(cluster, "late", b"one")
+    with worker(cluster, handlers, "handlers:never", "late", "--drain-timeout", "0.1") as running:
+        assert running.line() == "begun 0"
+        running.send(signal.SIGTERM)
+        code, _, errors = running.end()
+    assert code == ExitCode.UNKNOWN_OUTCOME
+    assert re.search(r"^raftmq: 1 handlers were still running when the worker stopped", errors, re.MULTILINE)
+    assert committed(cluster, "late") is None
+
+
+def test_a_second_signal_does_not_wait(cluster: LocalCluster, handlers: Path) -> None:
+    """A thread that never returns does not keep the process from ending either."""
+    write(cluster, "hurry", b"one")
+    with worker(
+        cluster, handlers, "handlers:wait", "hurry", "--drain-timeout", "3600", "--log-level", "info"
+    ) as running:
+        assert running.line() == "begun 0"
+        running.send(signal.SIGINT)
+        running.wait_draining()
+        running.send(signal.SIGINT)
+        code, _, errors = running.end()
+    assert code == ExitCode.UNKNOWN_OUTCOME
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_processes_do_the_work_and_a_ctrl_c_to_all_of_them_is_a_clean_end(
+    cluster: LocalCluster, handlers: Path
+) -> None:
+    """A terminal sends Ctrl-C to the whole group."""
+    write(cluster, "parallel", b"one", b"two", partitions=1)
+    options = ("--executor", "process", "--concurrency", "2", "--handler-timeout", "60")
+    with worker(cluster, handlers, "handlers:handle", "parallel", *options) as running:
+        words = [running.line().split() for _ in range(2)]
+        assert [word[:2] for word in words] == [["0", "one"], ["1", "two"]]
+        assert running.process.pid not in {int(word[2]) for word in words}
+        running.send(signal.SIGINT, to_group=True)
+        code, _, errors = running.end()
+    assert code == ExitCode.OK, errors
+    assert committed(cluster, "parallel") == 2
+
+
+def test_poison_without_a_dead_letter_topic_is_code_6(cluster: LocalCluster, handlers: Path) -> None:
+    write(cluster, "poisoned", b"one")
+    with worker(cluster, handlers, "handlers:fail", "poisoned", "--retries", "0") as running:
+        code, _, errors = running.end()
+    assert code == ExitCode.BAD_DATA
+    complaint = [line for line in errors.splitlines() if line.startswith("raftmq: ")]
+    assert len(complaint) == 1
+    assert "poisoned/0 offset 0 failed 1 times, last with ValueError: no good" in complaint[0]
+
+
+def test_a_topic_that_does_not_exist_is_code_4(cluster: LocalCluster, handlers: Path) -> None:
+    with worker(cluster, handlers, "handlers:handle", "no-such-topic", "--timeout", "5") as running:
+        code, _, errors = running.end()
+    assert code == ExitCode.REJECTED
+    assert "no-such-topic" in errors
+
+
+# ------------------------------------------------------------------------------------------------------------ the guide
+
+
+def guide() -> str:
+    return (ROOT / "docs/guides/workers.md").read_text()
+
+
+def without_blank(text: str) -> str:
+    return re.sub(r"\n\s*\n", "\n", text)
+
+
+def test_the_programs_of_the_guide_are_the_examples() -> None:
+    shown = re.findall(r"```python\n(.*?)```", guide(), re.DOTALL)
+    assert len(shown) == 3
+    examples = [without_blank(strip_docstrings(path.read_text())) for path in (ROOT / "examples").glob("worker_*.py")]
+    for block in shown:
+        assert any(without_blank(block).rstrip() in example for example in examples), block
+
+
+@pytest.mark.slow
+def test_the_first_program_of_the_guide_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.worker_first"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [f"customer-{customer} {list(range(customer, 20, 4))}" for customer in range(4)]
+    assert done.stdout.splitlines() == expected
+
+
+async def test_the_commands_of_the_guide_run_and_say_what_the_guide_says(cluster: LocalCluster) -> None:
+    """In their order; the worker gets its SIGTERM when it has done what there is."""
+    blocks = re.findall(r"```sh\n(.*?)```", guide(), re.DOTALL)
+    assert len(blocks) == 3
+    prepare, run, show = blocks
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = environment_of(cluster) | {"PATH": path}
+
+    async def shell(command: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_shell(
+            f"exec {command.strip()}" if "\n" not in command.strip() else command,
+            cwd=ROOT,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        preparing = await shell(prepare)
+        _, errors = await preparing.communicate()
+        assert preparing.returncode == 0, errors
+        working = await shell(run)
+        assert working.stdout is not None
+        assert working.stderr is not None
+        lines = [(await working.stdout.readline()).decode().split(" ", 1)[1].strip() for _ in range(4)]
+        while b"record_dead_lettered" not in await working.stderr.readline():
+            pass
+        working.terminate()
+        _, errors = await working.communicate()
+        assert working.returncode == 0, errors
+        showing = await shell(show)
+        output, errors = await showing.communicate()
+    assert [line for line in lines if line.startswith("ann")] == ["ann wash", "ann dry"]
+    assert [line for line in lines if line.startswith("bob")] == ["bob cook", "bob eat"]
+    assert re.fullmatch(rb"tasks/\d offset \d+: tried 3 times, json\.decoder\.JSONDecodeError: .*\n", output), (
+        output,
+        errors,
+    )
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert len(admin.describe_topic("tasks.dead").partitions) == 6
