@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from raftmq.batch_header import BatchHeader
 from raftmq.spark.planning import OffsetRange
@@ -101,11 +101,10 @@ def _whole(value: object) -> int | None:
 
 
 def _millis(value: object) -> int | None:
-    """Milliseconds, rounded down: a record's time has no finer part. Spark hands timestamps over with or without a zone."""
-    if not isinstance(value, datetime):
+    """Milliseconds, rounded down: a record's time has no finer part. Without a zone it is not known which moment is meant."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    moment = value if value.tzinfo is not None else value.astimezone(timezone.utc)
-    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // _MILLISECOND
+    return (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
 
 
 _MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)  # noqa: DTZ001 - a difference has no zone
