@@ -62,7 +62,8 @@ def pushed_from(filters: Sequence[object]) -> Pushed:
     least: dict[str, int] = {}
     most: dict[str, int] = {}
     for filter_ in filters:
-        kind, path, value = type(filter_).__name__, getattr(filter_, "attribute", ()), getattr(filter_, "value", None)
+        kind, value = type(filter_).__name__, getattr(filter_, "value", None)
+        path: tuple[str, ...] = getattr(filter_, "attribute", ())
         column = path[0] if len(path) == 1 else ""
         if column in ("topic", "partition"):
             values = _values(kind, value)

@@ -6,7 +6,7 @@ one batch that is larger) are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -35,8 +35,8 @@ class FetchedBatch(NamedTuple):
 
 def fetch_range(
     cluster: Cluster, range_: OffsetRange, *, timeout_ms: int, fail_on_data_loss: bool
-) -> Iterator[FetchedBatch]:
-    """All batches of a range.
+) -> Generator[FetchedBatch, None, None]:
+    """All batches of a range; closing it early leaves no poll behind.
 
     Raises:
         RecordsLostError: records were trimmed, or the topic deleted, and `fail_on_data_loss`; otherwise it warns and goes on.

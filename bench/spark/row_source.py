@@ -19,7 +19,7 @@ Row = tuple[bytes | None, bytes | None, str, int, int, datetime, int]
 
 
 class RowReader(BatchReader):
-    def read(self, partition: InputPartition) -> Iterator[Row]:  # type: ignore[override]  # rows instead of Arrow batches
+    def read(self, partition: InputPartition) -> Iterator[Row]:
         if not isinstance(partition, RangePartition):
             return
         range_, options = partition.range, self.options

@@ -1,6 +1,7 @@
 """From batches to Arrow columns: what comes out is what `decode_records` says, for every layout a batch may have."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,12 +18,13 @@ from raftmq.spark.schema import COLUMNS, arrow_schema, source_schema
 from raftmq.types import Record
 
 SCHEMA = arrow_schema(source_schema(None, include_headers=True))
+Row = tuple[Any, ...]
 CELLS = st.one_of(st.none(), st.binary(max_size=9))
 HEADERS = st.lists(st.tuples(st.text(max_size=3), CELLS), max_size=3).map(tuple)
 ROWS = st.lists(st.tuples(CELLS, CELLS, st.integers(-(1 << 40), 1 << 45), HEADERS), min_size=1, max_size=20)
 
 
-def batch_of(rows: Sequence[tuple], codec: int = CODEC_NONE) -> bytes:
+def batch_of(rows: Sequence[Row], codec: int = CODEC_NONE) -> bytes:
     keys, values, times, headers = (list(column) for column in zip(*rows, strict=True))
     return encode_body(values, keys, times, headers, codec).seal()
 
@@ -32,7 +34,7 @@ def fetched(data: bytes, base_offset: int, first: int = 0, end: int | None = Non
     return FetchedBatch(base_offset, header, data, first, header.record_count if end is None else end)
 
 
-def rows_of(batches: Iterator[pa.RecordBatch]) -> list[tuple]:
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[Row]:
     found = []
     for batch in batches:
         assert batch.schema.equals(SCHEMA)
@@ -55,14 +57,16 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> list[tuple]:
     return found
 
 
-def expected(records: list[Record]) -> list[tuple]:
+def expected(records: list[Record]) -> list[Row]:
     return [(r.key, r.value, r.topic, r.partition, r.offset, r.timestamp, 0, r.headers or None) for r in records]
 
 
 @given(
     st.lists(ROWS, min_size=1, max_size=4), st.sampled_from([CODEC_NONE, CODEC_LZ4]), st.integers(0, 1 << 40), st.data()
 )
-def test_columns_are_what_the_records_are(batches: list, codec: int, base_offset: int, data: st.DataObject) -> None:
+def test_columns_are_what_the_records_are(
+    batches: list[list[Row]], codec: int, base_offset: int, data: st.DataObject
+) -> None:
     """The first and the last batch may be cut."""
     made, records = [], []
     at = base_offset

@@ -44,7 +44,8 @@ class Run:
     def rows(self) -> list[Any]:
         if not list((self.folder / "out").glob("*.parquet")):
             return []
-        return self.spark.read.parquet(str(self.folder / "out")).orderBy("topic", "partition", "offset").collect()
+        found = self.spark.read.parquet(str(self.folder / "out")).orderBy("topic", "partition", "offset")
+        return list(found.collect())
 
     def offsets(self) -> dict[tuple[str, int], list[int]]:
         found: dict[tuple[str, int], list[int]] = {}
