@@ -14,9 +14,7 @@ method documents for cancellation.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import concurrent.futures
 import threading
 import warnings
 import weakref
@@ -29,6 +27,7 @@ from raftmq.client.admin import BrokerRemoval, ClusterDescription, TopicDescript
 from raftmq.client.consumer import Consumer as _AsyncConsumer
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.leader_calls import OffsetAndTimestamp
+from raftmq.client.loop_thread import LoopThread as _Loop
 from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
 from raftmq.client.producer import Producer as _AsyncProducer
 from raftmq.client.producer_batch import AppendedSpan
@@ -47,59 +46,6 @@ ITERATION_RECORDS_MAX = 500
 """Records fetched at once when iterating: an event-loop round trip for each would cost more than the record."""
 ITERATION_WAIT_MS = 1000
 """How long an iterating thread waits in the loop before it looks again whether the consumer was closed."""
-
-
-class _Loop:
-    """The process's background event loop; made at first use, and again in a forked child."""
-
-    _lock = threading.Lock()
-    _current: _Loop | None = None
-
-    def __init__(self) -> None:
-        self.generation = current_generation()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="raftmq-sync", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    @classmethod
-    def get(cls) -> _Loop:
-        with cls._lock:
-            if cls._current is None or cls._current.generation != current_generation():
-                cls._current = _Loop()
-            return cls._current
-
-    @classmethod
-    def forget_after_fork(cls) -> None:
-        """The thread did not survive, and the lock may have been held by one that did not either."""
-        cls._lock = threading.Lock()
-        cls._current = None
-
-    def start(self, coroutine: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("raftmq.sync must not be used on its own event loop: it would wait for itself")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-
-    def run(self, coroutine: Coroutine[object, object, T], timeout_seconds: float | None = None) -> T:
-        future = self.start(coroutine)
-        try:
-            return future.result(timeout_seconds)
-        except BaseException:
-            future.cancel()
-            raise
-
-
-def _register_fork_hook() -> None:
-    import os
-
-    os.register_at_fork(after_in_child=_Loop.forget_after_fork)
-
-
-_register_fork_hook()
 
 
 class _Client:

@@ -1,1 +1,1 @@
-"""Spark source, sink and jobs. None yet: they come after consumer groups."""
+"""RaftMQ as a source and sink of Spark, named ``raftmq``; found by Spark through `pyspark_raftmq`. Imports nothing by itself."""

@@ -1,0 +1,164 @@
+"""From RaftMQ batches to Arrow record batches, column by column: no Python object is made per record.
+
+Keys, values and presence bitmaps are the batch's own bytes; offsets into them are a cumulative sum; the columns that are the same in
+every record are slices of arrays made once. Must not import Spark or fetch. Needs pyarrow 18.
+
+Invariant: every record batch has exactly the schema given, in which Spark looks its columns up without checking again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from raftmq.batch_header import BatchFormatError
+from raftmq.client.batch_arrow import binary_array, timestamp_array
+from raftmq.client.batch_codec import BatchColumns, decode_columns
+from raftmq.errors import CorruptBatchError, UnsupportedCompressionError
+from raftmq.spark.planning import OffsetRange
+from raftmq.spark.range_fetch import FetchedBatch
+
+ROWS_TARGET: Final = 16_384
+"""Small batches are gathered up to so many records: the JVM's work per record batch is then nothing beside that per record."""
+BYTES_TARGET: Final = 4 << 20
+"""And no further than this many bytes, decompressed."""
+CREATE_TIME: Final = 0
+"""``timestampType``: RaftMQ's timestamps are the producer's, which Kafka calls CreateTime."""
+TIMESTAMP_MS_MAX: Final = (1 << 63) // 1000 - 1
+"""What fits Arrow's microseconds. Producers may write any number: one outside becomes the nearest there is, not a query that fails
+for ever."""
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+Decoded = tuple[FetchedBatch, BatchColumns]
+Builder = Callable[[Sequence[Decoded]], pa.Array]
+
+
+def record_batches(fetched: Iterator[FetchedBatch], range_: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Arrow record batches of all records, in order. Raises `CorruptBatchError`."""
+    builders = _builders(range_, schema)
+    for group in _groups(fetched, range_):
+        yield pa.RecordBatch.from_arrays([builders[name](group) for name in schema.names], schema=schema)
+
+
+def _groups(fetched: Iterator[FetchedBatch], range_: OffsetRange) -> Iterator[list[Decoded]]:
+    """Decoded batches that become one record batch: their offsets follow each other without a gap."""
+    group: list[Decoded] = []
+    rows = size = next_offset = 0
+    for batch in fetched:
+        columns = _decode(batch, range_)
+        if group and batch.base_offset + batch.first != next_offset:
+            yield group
+            group, rows, size = [], 0, 0
+        group.append((batch, columns))
+        rows += batch.end - batch.first
+        size += batch.header.raw_body_bytes
+        next_offset = batch.base_offset + batch.end
+        if rows >= ROWS_TARGET or size >= BYTES_TARGET:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+def _decode(batch: FetchedBatch, range_: OffsetRange) -> BatchColumns:
+    try:
+        return decode_columns(batch.data, batch.header)
+    except (BatchFormatError, UnsupportedCompressionError) as error:
+        raise _corrupt(batch, range_, error) from error
+
+
+def _corrupt(batch: FetchedBatch, range_: OffsetRange, error: Exception) -> CorruptBatchError:
+    next_offset = batch.base_offset + batch.header.record_count
+    return CorruptBatchError(range_.topic, range_.partition, batch.base_offset, next_offset, str(error))
+
+
+# ------------------------------------------------------------------------------------------------------------- columns
+
+
+def _builders(range_: OffsetRange, schema: pa.Schema) -> Mapping[str, Builder]:
+    """How each column is made of a group of batches."""
+
+    def headers(group: Sequence[Decoded]) -> pa.Array:
+        kind = schema.field("headers").type
+        arrays = []
+        for batch, columns in group:
+            try:
+                arrays.append(_headers(columns, kind).slice(batch.first, batch.end - batch.first))
+            except (pa.ArrowInvalid, BatchFormatError) as error:
+                raise _corrupt(batch, range_, error) from error
+        return _joined(arrays)
+
+    return {
+        "key": lambda group: _sliced(group, lambda columns: binary_array(columns.keys)),
+        "value": lambda group: _sliced(group, lambda columns: binary_array(columns.values)),
+        "topic": lambda group: _repeated(pa.scalar(range_.topic, pa.string()), _rows(group)),
+        "partition": lambda group: _repeated(pa.scalar(range_.partition, pa.int32()), _rows(group)),
+        "offset": _offsets,
+        "timestamp": lambda group: _sliced(group, _timestamps),
+        "timestampType": lambda group: _repeated(pa.scalar(CREATE_TIME, pa.int32()), _rows(group)),
+        "headers": headers,
+    }
+
+
+def _rows(group: Sequence[Decoded]) -> int:
+    return sum(batch.end - batch.first for batch, _ in group)
+
+
+def _sliced(group: Sequence[Decoded], column: Callable[[BatchColumns], pa.Array]) -> pa.Array:
+    return _joined([column(columns).slice(batch.first, batch.end - batch.first) for batch, columns in group])
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+@lru_cache(maxsize=8)
+def _constant(value: pa.Scalar, rows: int) -> pa.Array:
+    return pa.repeat(value, rows)
+
+
+def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
+    """The same in every record: a slice of an array that is made once per power of two."""
+    return _constant(value, 1 << (rows - 1).bit_length()).slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def _counting(rows: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(array("q", range(rows)))])
+
+
+def _offsets(group: Sequence[Decoded]) -> pa.Array:
+    rows = _rows(group)
+    first = group[0][0].base_offset + group[0][0].first
+    counting = _counting(1 << (rows - 1).bit_length()).slice(0, rows)
+    return pc.add(counting, pa.scalar(first, pa.int64()))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _timestamps(columns: BatchColumns) -> pa.Array:
+    earliest, latest = columns.header.base_timestamp_ms, columns.header.max_timestamp_ms
+    if columns.timestamp_deltas is None:
+        micros = max(-TIMESTAMP_MS_MAX, min(earliest, TIMESTAMP_MS_MAX)) * 1000
+        return pa.repeat(pa.scalar(micros, pa.int64()), columns.record_count).view(_TIMESTAMP)
+    millis = timestamp_array(columns)
+    if earliest < -TIMESTAMP_MS_MAX or latest > TIMESTAMP_MS_MAX:
+        least, most = pa.scalar(-TIMESTAMP_MS_MAX, pa.int64()), pa.scalar(TIMESTAMP_MS_MAX, pa.int64())
+        millis = pc.max_element_wise(pc.min_element_wise(millis, most), least)  # pyright: ignore[reportAttributeAccessIssue]
+    return pc.multiply(millis, pa.scalar(1000, pa.int64())).view(_TIMESTAMP)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _headers(columns: BatchColumns, kind: pa.ListType) -> pa.Array:
+    """A list of (name, value) per record; null where there are none, as the Kafka connector has it."""
+    count = columns.record_count
+    if columns.header_counts is None or columns.header_names is None or columns.header_values is None:
+        return pa.nulls(count, kind)
+    names = binary_array(columns.header_names).cast(pa.string())  # checks that they are UTF-8
+    pairs = pa.StructArray.from_arrays([names, binary_array(columns.header_values)], fields=list(kind.value_type))
+    counts = pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(columns.header_counts)])
+    ends = pc.cumulative_sum(counts.view(pa.int32())).buffers()[1]  # pyright: ignore[reportAttributeAccessIssue]
+    offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends)[: 4 * count])
+    present = pc.not_equal(counts, pa.scalar(0, pa.uint32())).buffers()[1]  # pyright: ignore[reportAttributeAccessIssue]
+    return pa.Array.from_buffers(kind, count, [present, offsets], children=[pairs])

@@ -1,0 +1,252 @@
+"""The cluster as a Python process of Spark sees it: one shared connection per cluster, opened at first use, used synchronously.
+
+Everything runs on the process's one event loop (`LoopThread`). Must not plan or decode.
+
+Invariants: nothing is opened before it is used, so objects that hold `ClientOptions` pickle and forked workers open their own; at
+most `CLUSTERS_MAX` are open, the one used longest ago is closed for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff
+from raftmq.client.error_details import error_from_detail
+from raftmq.client.fork_guard import current_generation
+from raftmq.client.leader_calls import OffsetAndTimestamp, list_offsets
+from raftmq.client.loop_thread import LoopThread
+from raftmq.client.resolver import Resolver, TopicInfo
+from raftmq.client.transport import LIST_TOPICS, POLL, GrpcTransport
+from raftmq.errors import NotLeaderError, RaftMQError, RequestTimedOutError, UnknownTopicError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.spark.options import ClientOptions
+from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.types import TopicPartition
+
+CLUSTERS_MAX: Final = 8
+"""Connections of one process. An application talks to one or two clusters; each costs a watch stream and a channel per broker."""
+POLL_WAIT_MS: Final = 500
+"""How long a broker holds a poll without news. What a task asks for is there: only a leader that is behind has none."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One incarnation of a topic."""
+
+    topic_id: int
+    partitions: frozenset[int]
+    """Those that the query wants."""
+
+
+class ClusterView(Protocol):
+    """What planning asks; a real cluster or, in tests, a dictionary."""
+
+    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
+        """The topics there are, of those subscribed to. One that does not exist is left out."""
+        ...
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset at or after a time, per partition; -1 where there is none. Raises `UnknownTopicError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Batches of one partition in one answer."""
+
+    base_offsets: tuple[int, ...]
+    batches: tuple[bytes, ...]
+
+
+class Cluster:
+    """See the module. Thread-safe; closed by the pool."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._loop = LoopThread.get()
+        self._timeout_seconds = options.request_timeout_ms / 1000
+        self._resolver = self.run(lambda: _started(options))
+
+    def run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
+        """Run what `coroutine_of` makes on the process's loop, and wait."""
+        return self._loop.run(coroutine_of())
+
+    def start(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> Future[T]:
+        """The same without waiting; cancelling the future cancels it."""
+        return self._loop.start(coroutine_of())
+
+    @property
+    def resolver(self) -> Resolver:
+        """Whom to ask; on the loop only."""
+        return self._resolver
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be asked: not closed, and no defect ended it."""
+        return self._resolver.failure is None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.run(self._resolver.close)
+
+    # --------------------------------------------------------------------------------------------------------- planning
+
+    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
+        """See `ClusterView`."""
+        return self.run(lambda: self._topics(subscription))
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `ClusterView`. Raises `UnknownTopicError`, `NoLeaderError`, or what else kept a leader from answering in time."""
+        if not times:
+            return {}
+
+        async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
+            return await list_offsets(self._resolver, dict(times), self._timeout_seconds)
+
+        return {partition: answer.offset for partition, answer in self.run(ask).items()}
+
+    async def _topics(self, subscription: Subscription) -> dict[str, TopicView]:
+        match subscription:
+            case Matching():
+                request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
+                listed = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
+                self._resolver.note_revision(listed.metadata_revision)
+                return {
+                    topic.name: TopicView(topic.topic_id, frozenset(p.partition for p in topic.partitions))
+                    for topic in listed.topics
+                    if subscription.takes(topic.name)
+                }
+            case Named(topics):
+                found = {topic: await self._find(topic) for topic in topics}
+                return {
+                    topic: TopicView(info.topic_id, frozenset(range(info.partition_count)))
+                    for topic, info in found.items()
+                    if info is not None
+                }
+            case Assigned(partitions):
+                views = {}
+                for topic in sorted({partition.topic for partition in partitions}):
+                    info = await self._find(topic)
+                    if info is not None:
+                        wanted = {p.partition for p in partitions if p.topic == topic}
+                        views[topic] = TopicView(info.topic_id, frozenset(wanted))
+                return views
+
+    async def _find(self, topic: str) -> TopicInfo | None:
+        try:
+            return await self._resolver.topic(topic, self._timeout_seconds)
+        except UnknownTopicError:
+            return None
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    async def poll(self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float) -> Polled:
+        """The next batches of a partition, from its leader; on the loop only. Tries on over changes of leaders.
+
+        Raises:
+            UnknownTopicError: this incarnation of the topic is gone.
+            OffsetOutOfRangeError: the offset was trimmed.
+            RequestTimedOutError: no record came in time.
+            RaftMQError: another refusal that waiting does not heal.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        cause: RaftMQError | None = None
+        while loop.time() < deadline:
+            info = await self._resolver.topic(topic, self._timeout_seconds)
+            if info.topic_id != topic_id or partition >= info.partition_count:
+                raise UnknownTopicError(f"{topic} was deleted and created again")
+            leader = self._resolver.leader(info.group_ids[partition])
+            if leader is not None:
+                address = self._resolver.address(leader)
+                try:
+                    result = await self._poll_leader(address, topic_id, partition, offset)
+                except RaftMQError as error:
+                    if isinstance(error, NotLeaderError):
+                        if self._resolver.note_not_leader(info.group_ids[partition], error):
+                            continue
+                    elif not error.retriable:
+                        raise
+                    else:
+                        self._resolver.suspect(address)
+                    cause = error
+                else:
+                    if result is not None:
+                        return result
+                    backoff.reset()
+                    continue  # the broker waited already
+            await self._resolver.wait_change(backoff.next_seconds())
+        raise RequestTimedOutError(
+            f"{topic}/{partition}: no record from offset {offset} in {timeout_seconds:g} s"
+        ) from cause
+
+    async def _poll_leader(self, address: str, topic_id: int, partition: int, offset: int) -> Polled | None:
+        request = pb.PollRequest(
+            metadata_revision=self._resolver.metadata_revision,
+            max_wait_ms=POLL_WAIT_MS,
+            min_bytes=1,
+            max_bytes=settings.FETCH_MESSAGE_BYTES_MAX,
+            partitions=[
+                pb.PartitionPoll(
+                    topic_id=topic_id,
+                    partition=partition,
+                    offset=offset,
+                    max_bytes=settings.FETCH_MESSAGE_BYTES_MAX,
+                )
+            ],
+        )
+        patience = POLL_WAIT_MS / 1000 + settings.LATE_POLL_SECONDS
+        response = await self._resolver.connection(address).call(POLL, request, patience)
+        for result in response.partitions:
+            if (result.topic_id, result.partition) == (topic_id, partition):
+                if result.HasField("error"):
+                    raise error_from_detail(result.error)
+                return Polled(tuple(result.base_offsets), tuple(result.batches)) if result.batches else None
+        return None
+
+
+async def _started(options: ClientOptions) -> Resolver:
+    resolver = Resolver(options.bootstrap_servers, GrpcTransport())
+    try:
+        await resolver.start(options.request_timeout_ms / 1000)
+    except BaseException:
+        await resolver.close()
+        raise
+    return resolver
+
+
+class _Pool:
+    """The clusters that this process has open."""
+
+    def __init__(self) -> None:
+        self.generation = current_generation()
+        self.lock = threading.Lock()
+        self.clusters: OrderedDict[ClientOptions, Cluster] = OrderedDict()
+
+
+_pools = [_Pool()]
+
+
+def cluster_of(options: ClientOptions) -> Cluster:
+    """The shared connection of this process; opened if there is none. Raises `BootstrapError`."""
+    if _pools[0].generation != current_generation():
+        _pools[0] = _Pool()  # the parent's connections, and a lock that nobody may release, stay behind at a fork
+    pool = _pools[0]
+    with pool.lock:
+        cluster = pool.clusters.pop(options, None)
+        if cluster is None or not cluster.is_usable:
+            cluster = Cluster(options)
+        pool.clusters[options] = cluster
+        surplus = pool.clusters.popitem(last=False)[1] if len(pool.clusters) > CLUSTERS_MAX else None
+    if surplus is not None:
+        surplus.close()
+    return cluster

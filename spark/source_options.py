@@ -1,0 +1,247 @@
+"""The source's options: read once, checked, and turned into small values that travel to the executors.
+
+Must not import Spark or ask the cluster. Names, precedence and defaults are the Kafka connector's.
+Source: "Structured Streaming + Kafka Integration Guide", options of the source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.offsets import TOPIC_ID_KEY
+from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
+from raftmq.types import TopicPartition
+
+CLIENT_ID_PREFIX: Final = "spark-raftmq-source"
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""Kafka's default."""
+POLL_TIMEOUT_MS: Final = 120_000
+"""Kafka's default: how long a task goes without a record before it fails; Spark then runs it again."""
+
+
+# -------------------------------------------------------------------------------------------------------- what is read
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Topics by name, all their partitions."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Every topic whose whole name matches a regular expression (Python's), but those that begin with ``__``."""
+
+    pattern: str
+
+    def takes(self, topic: str) -> bool:
+        """Whether the topic is one of them."""
+        return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Single partitions."""
+
+    partitions: frozenset[TopicPartition]
+
+
+Subscription = Named | Matching | Assigned
+
+
+# ------------------------------------------------------------------------------------------------------ where it begins
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """Every partition at one time; `EARLIEST_TIME` and `LATEST_TIME` are its ends."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """Each partition at an offset of its own; -2 is the earliest, -1 the latest."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """Each partition at a time of its own."""
+
+    times_ms: Mapping[TopicPartition, int]
+
+
+Bound = Everywhere | AtOffsets | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Everything that was asked for. Pickled into every task."""
+
+    client: ClientOptions
+    subscription: Subscription
+    starting: Bound
+    ending: Bound
+    latest_without_match: bool
+    """A starting time after the last record means the latest offset; otherwise it is an error."""
+    columns: tuple[str, ...] | None
+    include_headers: bool
+    fail_on_data_loss: bool
+    partitions_min: int | None
+    rows_max: int | None
+    """Records per trigger."""
+    rows_min: int | None
+    trigger_delay_max_ms: int
+    poll_timeout_ms: int
+    allow_blind_cap: bool
+    """Limits per trigger also where Spark has no admission control (before 4.2)."""
+    push_filters: bool
+
+
+def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tuple[SourceOptions, OptionReader]:
+    """Read and check all options; returns the reader, too, which knows the names that there are.
+
+    Raises:
+        InvalidOptionError: one is missing, malformed, refused or contradicts another.
+    """
+    reader = OptionReader(options)
+    rows_max = reader.integer("maxOffsetsPerTrigger")
+    rows_min = reader.integer("minOffsetsPerTrigger")
+    if rows_max is not None and rows_min is not None and rows_min > rows_max:
+        raise InvalidOptionError(f"minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger, which is {rows_max}")
+    strategy = reader.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+    ending = _bound(reader, "ending", Everywhere(LATEST_TIME))
+    if is_streaming and ending != Everywhere(LATEST_TIME):
+        raise InvalidOptionError("a streaming query has no end: endingOffsets and its like are for batch reads")
+    found = SourceOptions(
+        client=_client(reader),
+        subscription=_subscription(reader),
+        starting=_bound(reader, "starting", Everywhere(LATEST_TIME if is_streaming else EARLIEST_TIME)),
+        ending=ending,
+        latest_without_match=strategy == "latest",
+        columns=column_names(reader),
+        include_headers=reader.boolean("includeHeaders", False),
+        fail_on_data_loss=reader.boolean("failOnDataLoss", True),
+        partitions_min=reader.integer("minPartitions"),
+        rows_max=rows_max,
+        rows_min=rows_min,
+        trigger_delay_max_ms=reader.milliseconds("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+        poll_timeout_ms=reader.milliseconds("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
+        allow_blind_cap=reader.boolean("allowCapWithoutAdmissionControl", False),
+        push_filters=reader.boolean("pushFilters", False),
+    )
+    if not is_streaming and found.starting == Everywhere(LATEST_TIME):
+        raise InvalidOptionError("startingOffsets: a batch read from the latest offset would always be empty")
+    reader.finish()
+    return found, reader
+
+
+def _client(reader: OptionReader) -> ClientOptions:
+    """A group's name is a name for the brokers' logs here: the source keeps its offsets in Spark's checkpoint and nowhere else."""
+    prefix = reader.text("groupIdPrefix")
+    group = reader.setting("group.id")
+    if prefix is not None and group is not None:
+        raise InvalidOptionError("give kafka.group.id or groupIdPrefix, not both")
+    return read_client_options(reader, group or prefix or CLIENT_ID_PREFIX)
+
+
+def column_names(reader: OptionReader) -> tuple[str, ...] | None:
+    """The columns that a read delivers; None for all."""
+    return _names(reader.text("columns"))
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    return names or None
+
+
+def _subscription(reader: OptionReader) -> Subscription:
+    subscribe, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
+    if sum(text is not None for text in (subscribe, pattern, assign)) != 1:
+        raise InvalidOptionError("give one of subscribe, subscribePattern and assign")
+    if subscribe is not None:
+        names = _names(subscribe)
+        if names is None:
+            raise InvalidOptionError("subscribe: no topic is named")
+        return Named(tuple(dict.fromkeys(names)))
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidOptionError(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from error
+        return Matching(pattern)
+    return Assigned(_assigned(assign or ""))
+
+
+def _assigned(text: str) -> frozenset[TopicPartition]:
+    written = _json_object("assign", text)
+    partitions = set()
+    for topic, numbers in written.items():
+        if not isinstance(numbers, list) or not numbers or not all(_is_number(number, 0) for number in numbers):
+            raise InvalidOptionError(f"assign: partitions of {topic!r} are a list such as [0, 1], not {numbers!r}")
+        partitions.update(TopicPartition(topic, number) for number in numbers)
+    if not partitions:
+        raise InvalidOptionError("assign: no partition is named")
+    return frozenset(partitions)
+
+
+def _bound(reader: OptionReader, side: str, default: Bound) -> Bound:
+    """The options of one side, by the connector's precedence: one time for all, times, offsets."""
+    everywhere = reader.integer(f"{side}Timestamp", minimum=0)
+    times = reader.text(f"{side}OffsetsByTimestamp")
+    offsets = reader.text(f"{side}Offsets")
+    if everywhere is not None:
+        return Everywhere(everywhere)
+    if times is not None:
+        name = f"{side}OffsetsByTimestamp"
+        return AtTimes(_per_partition(name, times, lambda number: _is_number(number, 0)))
+    if offsets is None:
+        return default
+    if offsets.lower() == "latest":
+        return Everywhere(LATEST_TIME)
+    if offsets.lower() == "earliest" and side == "starting":
+        return Everywhere(EARLIEST_TIME)
+    if not offsets.startswith("{"):
+        words = "earliest, latest" if side == "starting" else "latest"
+        raise InvalidOptionError(f'{side}Offsets is {words} or JSON such as {{"topic": {{"0": 5}}}}, not {offsets!r}')
+    least = EARLIEST_TIME if side == "starting" else LATEST_TIME  # a read cannot end at the earliest
+    return AtOffsets(_per_partition(f"{side}Offsets", offsets, lambda number: _is_number(number, least)))
+
+
+def _per_partition(name: str, text: str, is_allowed: Callable[[object], bool]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in _json_object(name, text).items():
+        if not isinstance(numbers, dict):
+            raise InvalidOptionError(f'{name}: {topic!r} has an object such as {{"0": 5}}, not {numbers!r}')
+        for partition, number in numbers.items():
+            if partition == TOPIC_ID_KEY:
+                continue  # copied from the progress of a query
+            if not partition.isdigit() or not is_allowed(number):
+                raise InvalidOptionError(f"{name}: {topic} has {partition!r}: {number!r}, which is not allowed")
+            found[TopicPartition(topic, int(partition))] = number
+    if not found:
+        raise InvalidOptionError(f"{name}: no partition is named")
+    return found
+
+
+def _is_number(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _json_object(name: str, text: str) -> dict[str, object]:
+    try:
+        written = json.loads(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"{name} is not JSON: {error}") from error
+    if not isinstance(written, dict):
+        raise InvalidOptionError(f"{name} is a JSON object, not {text!r}")
+    return written

@@ -1,0 +1,207 @@
+"""What one trigger of a streaming query reads: new records, new partitions and topics, limits, and the end of an AvailableNow run.
+
+Lives on the driver, in the one process that tracks a query's offsets. Must not import Spark or fetch records.
+
+Invariants: an offset never goes back; without news the start is returned as it is, so that Spark runs no batch; after
+`prepare_available_now` nothing beyond what was there then is offered, and what was there is offered completely.
+Source: Kafka's ``KafkaMicroBatchStream`` (latestOffset, delayBatch, rateLimit).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.errors import UnknownTopicError
+from raftmq.spark.bounds import existing_topics, position_at, starting_position
+from raftmq.spark.cluster import ClusterView, TopicView
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.offsets import Position, TopicOffsets
+from raftmq.spark.planning import OffsetRange, cap, split
+from raftmq.spark.range_plan import LOOKS_MAX, plan_ranges, report_loss
+from raftmq.spark.source_options import Named, SourceOptions
+from raftmq.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds one trigger; None where nothing does."""
+
+    rows_max: int | None = None
+    rows_min: int | None = None
+
+
+UNLIMITED = Limits()
+
+
+class StreamPlan:
+    """One query's source. `clock` counts seconds."""
+
+    def __init__(self, view: ClusterView, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        self._options = options
+        self._clock = clock
+        self._initial: Position | None = None
+        """Where this process began the query; None if it went on with one."""
+        self._reached: Position | None = None
+        """The end of the batch planned last."""
+        self._target: Position | None = None
+        """What an AvailableNow run reads up to."""
+        self._triggered_at: float | None = None
+        self.newest: Position | None = None
+        """Where the partitions ended at the last look."""
+
+    # ------------------------------------------------------------------------------------------------------- for Spark
+
+    def initial(self) -> Position:
+        """Where a new query begins; the same each time, as Spark asks again until the first batch is logged."""
+        if self._initial is None:
+            topics = existing_topics(self._view, self._options.subscription)
+            self._initial = starting_position(self._view, self._options, topics)
+        return self._initial
+
+    def prepare_available_now(self) -> None:
+        """Read up to what is there now, and nothing beyond it."""
+        self._target = self._ends()[1]
+
+    def next_end(self, start: Position | None, limits: Limits) -> Position:
+        """How far the next batch goes; `start` itself when there is nothing to do.
+
+        Args:
+            start: None where Spark does not tell (before 4.2): the end of the batch planned last then.
+            limits: of this trigger.
+
+        Raises:
+            RecordsLostError: a topic was deleted, and `fail_on_data_loss`.
+        """
+        if start is None:
+            start = self._reached or self.initial()
+        topics, ends = self._ends()
+        self.newest = ends
+        if self._target is not None:
+            ends = _not_beyond(ends, self._target)
+        start_left = self._without_deleted(start, topics)
+        backlog = self._backlog(start_left, ends, limits)
+        rows = sum(range_.count for range_ in backlog)
+        if start_left == start and (rows == 0 or self._is_delayed(rows, limits)):
+            return start
+        if limits.rows_max is not None:
+            backlog = cap(backlog, limits.rows_max)
+        self._triggered_at = self._clock()
+        end = _advanced(start_left, ends, backlog)
+        return replace(end, initial=self._initial if start == self._initial else None)
+
+    def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
+        """What the tasks of a batch read. Raises `RecordsLostError`."""
+        self._reached = end
+        if start == end:
+            return []  # how Spark (before 4.2) tells where a query that goes on stands
+        planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
+        return split(planned, self._options.partitions_min)
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def _ends(self) -> tuple[dict[str, TopicView], Position]:
+        for _ in range(LOOKS_MAX):
+            topics = self._view.topics(self._options.subscription)
+            self._warn_of_missing(topics)
+            try:
+                return topics, position_at(self._view, topics, LATEST_TIME)
+            except UnknownTopicError:
+                continue  # deleted between the two questions
+        raise UnknownTopicError("topics of the query keep vanishing")
+
+    def _warn_of_missing(self, topics: dict[str, TopicView]) -> None:
+        """A query that goes on may meet a topic that is not there: it was deleted, or its name was added with a mistake."""
+        if isinstance(self._options.subscription, Named):
+            missing = [topic for topic in self._options.subscription.topics if topic not in topics]
+            if missing:
+                text = f"raftmq: there is no topic {', '.join(missing)}; it is read when there is"
+                warnings.warn(text, RaftMQSparkWarning, stacklevel=2)
+
+    def _without_deleted(self, start: Position, topics: dict[str, TopicView]) -> Position:
+        """Forget topics that are gone, or were created again, if that is allowed."""
+        left = {}
+        absent = tuple(topic for topic in start.topics if topic not in topics)
+        # Not subscribed to any more is not deleted: its offsets stay, should it be read again one day.
+        there = topics | self._view.topics(Named(absent)) if absent else topics
+        for topic, known in start.topics.items():
+            now = there.get(topic)
+            if now is not None and now.topic_id == known.topic_id:
+                left[topic] = known
+            else:
+                what = "was deleted" if now is None else "was deleted and created again"
+                report_loss(f"topic {topic} {what} while a query reads it", self._options.fail_on_data_loss)
+        return start if len(left) == len(start.topics) else Position(left)
+
+    def _backlog(self, start: Position, ends: Position, limits: Limits) -> list[OffsetRange]:
+        """What could be read, from the first record that is left where that matters for counting."""
+        begins: dict[TopicPartition, int | None] = {}
+        for partition, _ in ends.partitions():
+            known = start.topics.get(partition.topic)
+            begin = start.get(partition.topic, ends.topics[partition.topic].topic_id, partition.partition)
+            begins[partition] = 0 if begin is None and known is not None else begin
+        # A trimmed backlog must not use up a limit: the query would crawl over records that are gone.
+        skips_lost = limits.rows_max is not None and not self._options.fail_on_data_loss
+        unsure = [p for p, end in ends.partitions() if (begin := begins[p]) is None or (skips_lost and begin < end)]
+        firsts = self._view.offsets(dict.fromkeys(unsure, EARLIEST_TIME))
+        ranges = []
+        for partition, end in ends.partitions():
+            begin = begins[partition]
+            first = firsts.get(partition, 0)
+            begin = first if begin is None else max(begin, first)
+            topic_id = ends.topics[partition.topic].topic_id
+            # A leader that is new may lag for a moment behind what was read before.
+            ranges.append(OffsetRange(partition.topic, topic_id, partition.partition, begin, max(begin, end)))
+        return ranges
+
+    def _is_delayed(self, rows: int, limits: Limits) -> bool:
+        """Fewer records than wanted, and the last trigger is not long ago. An AvailableNow run and the first trigger do not wait."""
+        if limits.rows_min is None or rows >= limits.rows_min or self._target is not None or self._triggered_at is None:
+            return False
+        return self._clock() - self._triggered_at < self._options.trigger_delay_max_ms / 1000
+
+
+def limits_of(options: SourceOptions) -> Limits:
+    """What the options say."""
+    return Limits(options.rows_max, options.rows_min)
+
+
+def check_blind_cap(options: SourceOptions) -> None:
+    """Spark before 4.2 asks a Python source for its latest offset once per trigger, and AvailableNow runs one batch to that.
+
+    A capped source would then end such a run early without a word, so a cap has to be asked for twice.
+    """
+    if (options.rows_max is not None or options.rows_min is not None) and not options.allow_blind_cap:
+        raise InvalidOptionError(
+            "this version of Spark has no admission control for Python sources (4.2 has): with maxOffsetsPerTrigger or"
+            " minOffsetsPerTrigger a query with Trigger.AvailableNow ends before it has read everything; set"
+            " allowCapWithoutAdmissionControl=true if the query has another trigger"
+        )
+
+
+def _not_beyond(ends: Position, target: Position) -> Position:
+    """The ends, cut to what was there when the run began; topics and partitions created since are left for the next run."""
+    topics = {}
+    for topic, known in ends.topics.items():
+        offsets = {
+            partition: min(offset, limit)
+            for partition, offset in known.offsets.items()
+            if (limit := target.get(topic, known.topic_id, partition)) is not None
+        }
+        if offsets:
+            topics[topic] = TopicOffsets(known.topic_id, offsets)
+    return Position(topics)
+
+
+def _advanced(start: Position, ends: Position, read: list[OffsetRange]) -> Position:
+    """`start` with what is read; a partition that is new and has nothing to read yet stays unknown, so that it makes no batch."""
+    topics = {topic: dict(known.offsets) for topic, known in start.topics.items()}
+    ids = {topic: known.topic_id for topic, known in (*start.topics.items(), *ends.topics.items())}
+    for range_ in read:
+        if range_.count or range_.partition in topics.get(range_.topic, {}):
+            topics.setdefault(range_.topic, {})[range_.partition] = range_.end
+    return Position({topic: TopicOffsets(ids[topic], offsets) for topic, offsets in topics.items()})

@@ -1,0 +1,102 @@
+"""One Spark session and one cluster for all tests here; each test makes topics of its own."""
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftmq import sync
+from raftmq.testing import LocalCluster
+
+from scripts.find_java import ADVICE, find_java
+
+MASTER = "local[2]"
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+}
+
+
+def prepare_environment() -> None:
+    """What Spark's processes take from the environment: Java, and the interpreter of the tests for Python workers."""
+    home = find_java()
+    if home is None:
+        pytest.fail(ADVICE, pytrace=False)
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def servers(cluster: LocalCluster) -> str:
+    return cluster.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master(MASTER).appName("raftmq tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = (
+        builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def admin(servers: str) -> Iterator[sync.Admin]:
+    with sync.Admin(bootstrap_servers=servers) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def producer(servers: str) -> Iterator[sync.Producer]:
+    with sync.Producer(bootstrap_servers=servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(admin: sync.Admin) -> Iterator[Callable[..., str]]:
+    """Makes topics with names of their own: ``topic(partitions=3)``; deletes them after the test."""
+    made: list[str] = []
+
+    def make(partitions: int = 1, **config: str | int) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        admin.create_topic(name, partitions=partitions, replication_factor=1, config=config)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        with contextlib.suppress(Exception):  # a test may have deleted it
+            admin.delete_topic(name)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
