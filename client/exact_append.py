@@ -104,7 +104,9 @@ class ExactAppender:
             RaftMQError: another refusal. Batches before the one refused may be written, in each case; cancelled, too.
         """
         if not 0 <= partition < topic.partition_count:
-            raise UnknownPartitionError(f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}")
+            raise UnknownPartitionError(
+                f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._delivery_timeout_seconds
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)

@@ -13,7 +13,7 @@ import marshal
 import tempfile
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import IO, Final, TypeVar
+from typing import IO, Final, Generic, TypeVar
 
 RowT = TypeVar("RowT", bound=tuple[bytes | int, ...])
 
@@ -28,7 +28,7 @@ _MARSHAL_VERSION: Final = 2
 """The last version without references between objects: equal rows give equal bytes."""
 
 
-class RowSorter[RowT: tuple[bytes | int, ...]]:
+class RowSorter(Generic[RowT]):
     """Add rows, then iterate once; `close` (or ``with``) frees the files."""
 
     def __init__(self, memory_bytes: int, directory: str | None = None) -> None:

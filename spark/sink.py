@@ -18,13 +18,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.taskcontext import TaskContext
 from raftmq.client.exact_append import ExactAppender
 from raftmq.errors import ProducerFencedError
-from raftmq.spark.batch_ledger import BatchLedger
+from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_columns import Chunk, SinkColumns, check_schema, chunks_of_batches, chunks_of_rows
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
-from raftmq.spark.sink_task import SinkTask, WriteIdentity
+from raftmq.spark.sink_task import SinkTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,12 +62,12 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     return RowStreamWriter(found, columns, _attempt())
 
 
-def _checked(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> tuple[SinkOptions, SinkColumns]:
+def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, SinkColumns]:
     found = read_sink_options(options)
     if overwrite:
-        raise InvalidOptionError("a topic cannot be overwritten: write with mode append, or output mode append or update")
+        raise InvalidOptionError(
+            "a topic cannot be overwritten: write with mode append, or output mode append or update"
+        )
     return found, check_schema(schema.fields, found)
 
 
@@ -173,7 +173,7 @@ def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
         found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.epoch))
     except ProducerFencedError:
         return  # a later batch has begun, so this one was found complete
-    missing = BatchLedger.decode(found.stamp).unproved(identity.attempt)
+    missing = BatchLedger.decode(found.stamp).missing(identity.attempt)
     if missing:
         raise ReplayMismatchError(
             f"tasks {missing} of batch {identity.epoch} wrote in an earlier run of it and have no rows in this one; what they"

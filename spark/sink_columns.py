@@ -51,13 +51,17 @@ class Field(Protocol):
     name: str
 
     @property
-    def dataType(self) -> FieldType: ...  # noqa: N802 - Spark's name
+    def dataType(self) -> FieldType:  # noqa: N802 - Spark's name
+        """Its type."""
+        ...
 
 
 class FieldType(Protocol):
     """What is needed of a Spark `DataType`."""
 
-    def simpleString(self) -> str: ...  # noqa: N802 - Spark's name
+    def simpleString(self) -> str:  # noqa: N802 - Spark's name
+        """The type's name, as in DDL."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +200,7 @@ def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
 class RowBuilder:
     """Makes sortable rows of chunks. One per task."""
 
-    def __init__(
-        self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str], int]
-    ) -> None:
+    def __init__(self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str], int]) -> None:
         """`partition_count` gives the number of partitions of a topic; it raises when there is none."""
         self._columns = columns
         self._topic = options.topic
