@@ -92,7 +92,7 @@ class RowSorter(Generic[RowT]):
         self._used_bytes = 0
 
 
-def _read_run(run: IO[bytes]) -> Iterator[RowT]:  # type: ignore[type-var] # of its sorter
+def _read_run(run: IO[bytes]) -> Iterator[RowT]:
     run.seek(0)
     while True:
         try:

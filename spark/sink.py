@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -124,7 +124,7 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
         return self._write(chunks_of_rows(iterator, self._columns))
 
 
-def _arrow_stream_writer() -> type[DataSourceStreamWriter] | None:
+def _arrow_stream_writer() -> Callable[[SinkOptions, SinkColumns, int], DataSourceStreamWriter] | None:
     base = getattr(datasource, "DataSourceStreamArrowWriter", None)
     if base is None:
         return None

@@ -91,16 +91,16 @@ def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
         position = positions.get(name.lower()) if name is not None else None
         if position is None:
             return None
-        found = fields[position].dataType.simpleString()
-        if not is_allowed(found):
-            raise InvalidSchemaError(f"the column {name!r} is {types}, not {found}")
+        actual = fields[position].dataType.simpleString()
+        if not is_allowed(actual):
+            raise InvalidSchemaError(f"the column {name!r} is {types}, not {actual}")
         return position
 
     value = find("value", "string or binary", _is_bytes)
     if value is None:
         names = ", ".join(field.name for field in fields)
         raise InvalidSchemaError(f"there is no column 'value' (string or binary); there are: {names}")
-    columns = SinkColumns(
+    found = SinkColumns(
         value=value,
         key=find("key", "string or binary", _is_bytes),
         headers=find("headers", HEADERS_TYPE, lambda found: _plain(found) == HEADERS_TYPE),
@@ -110,15 +110,15 @@ def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
         timestamp=find(options.timestamp_column, "a timestamp", TIMES.__contains__),
         width=len(fields),
     )
-    if columns.topic is None and options.topic is None:
+    if found.topic is None and options.topic is None:
         raise InvalidSchemaError("nothing says where to write: set the option topic, or add a column 'topic'")
     for option, name, position in (
-        ("orderColumn", options.order_column, columns.order),
-        ("timestampColumn", options.timestamp_column, columns.timestamp),
+        ("orderColumn", options.order_column, found.order),
+        ("timestampColumn", options.timestamp_column, found.timestamp),
     ):
         if name is not None and position is None:
             raise InvalidSchemaError(f"{option} names {name!r}, and there is no such column")
-    return columns
+    return found
 
 
 def _is_text(found: str) -> bool:
@@ -295,7 +295,7 @@ def pack_headers(headers: object) -> bytes:
         name, value = _header(header)
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
-        parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), bytes(value))
+        parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), value)
     return b"".join(parts)
 
 
@@ -304,7 +304,7 @@ def _header(header: Mapping[str, object]) -> tuple[str, bytes | None]:
     if not isinstance(name, str):
         raise InvalidSchemaError("a header's key is null")
     assert value is None or isinstance(value, bytes | bytearray)
-    return name, value
+    return name, None if value is None else bytes(value)
 
 
 def unpack_headers(packed: bytes) -> Headers:

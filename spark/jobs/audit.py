@@ -7,7 +7,7 @@ last one ended; duplicates and order are then judged within what is new. Must no
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +69,7 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
     reader = reader.option("startingOffsets", json.dumps(starts) if starts else "earliest")
     rows = reader.option("endingOffsets", json.dumps(ends)).option("includeHeaders", "true").load()
     findings = Findings()
-    passes = (
+    passes: tuple[tuple[str, Callable[[], None]], ...] = (
         ("offsets", lambda: _check_offsets(rows, starts, ends, findings)),
         ("duplicates", lambda: _check_duplicates(rows, identity, findings)),
         ("order", lambda: _check_order(rows, position, findings)),
@@ -144,7 +144,7 @@ def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Fi
         for partition, end in partitions.items():
             row = found.get((topic, int(partition)))
             start = starts.get(topic, {}).get(partition, -2)
-            kinds = _offset_violations(row, start, end)
+            kinds = _offset_violations(row.asDict() if row is not None else None, start, end)
             for kind, count in kinds.items():
                 findings.violations[kind] = findings.violations.get(kind, 0) + count
                 sample = {"topic": topic, "partition": int(partition), "start": start, "end": end}

@@ -22,7 +22,7 @@ EXIT_OK: Final = 0
 EXIT_VIOLATION: Final = 1
 EXIT_STOPPED: Final = 130
 """As a shell says of a program that Ctrl-C ended; what was done is kept."""
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 1
 
 
 class Stop:
