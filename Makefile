@@ -6,7 +6,7 @@ BIN := .venv/bin
 # compiled modules go there too: nothing but .venv is left beside the sources
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
-.PHONY: help setup demo test test-long check fix sim sim-core chaos bench docs
+.PHONY: help setup demo test test-long spark-matrix check fix sim sim-core chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -17,11 +17,17 @@ setup: ## make .venv with every extra and the demo's data set
 demo: setup ## three brokers, 336,776 real flights, one kill -9, everything verified
 	@$(BIN)/python -m examples.demo_flights
 
+# Spark's tests need a Java: one that is there, or one that apt can install; else they fail and say how to get one.
+JAVA = JAVA_HOME="$$($(BIN)/python -m scripts.find_java --install)"
+
 test: setup ## every test but the long ones (ARGS="-k name -x" goes to pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
 test-long: setup ## the long ones: how other systems failed, and more faults on real processes
-	@$(BIN)/python -m pytest -m long $(ARGS)
+	@$(JAVA) $(BIN)/python -m pytest -m long $(ARGS)
+
+spark-matrix: setup ## Spark's tests on other versions: PySpark 4.0 to 4.3, Python 3.11 to 3.13 (ARGS="4.0=3.11")
+	@$(JAVA) $(BIN)/python -m scripts.spark_matrix $(ARGS)
 
 check: setup ## format, lint, types, import rules, generated files; changes nothing
 	$(BIN)/ruff format --check .

@@ -1,119 +1,91 @@
 """What filters say about partitions, offsets and times, so that a batch read asks brokers for less.
 
-Must not decide which rows a query sees: Spark applies every filter again. Filters are known by their class's name, as Spark before
-4.1 has none to import. Invariant: a record that all filters let through is never left out.
+Must not decide which rows a query sees: Spark applies every filter again, so bounds here are inclusive where the filter's are not.
+Filters are known by their class's name, as Spark before 4.1 has none to import. Invariant: a record that all filters let through is
+never left out.
 Source: ``pyspark.sql.datasource.Filter``; filters of one query are AND-ed, and never hold an OR.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from raftmq.batch_header import BatchHeader
 from raftmq.spark.planning import OffsetRange
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LOWER: Final = frozenset({"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"})
+"""Filters whose value is a lower bound."""
+UPPER: Final = frozenset({"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"})
+"""Filters whose value is an upper bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Bounds that every record wanted lies within; None where there is none. All inclusive."""
+    """Bounds that every record wanted lies within, by column; a column that is not there has none."""
 
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    offset_min: int | None = None
-    offset_max: int | None = None
-    time_min_ms: int | None = None
-    time_max_ms: int | None = None
+    allowed: Mapping[str, frozenset[object]] = field(default_factory=dict)
+    """Of ``topic`` and ``partition``."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Of ``offset``, and of ``timestamp`` in milliseconds; inclusive."""
+    most: Mapping[str, int] = field(default_factory=dict)
 
     def cut(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The ranges without what cannot match."""
         kept = []
         for range_ in ranges:
-            if self.topics is not None and range_.topic not in self.topics:
-                continue
-            if self.partitions is not None and range_.partition not in self.partitions:
-                continue
-            start = range_.start if self.offset_min is None else max(range_.start, self.offset_min)
-            end = range_.end if self.offset_max is None else min(range_.end, self.offset_max + 1)
-            if start < end:
+            start = max(range_.start, self.least.get("offset", range_.start))
+            end = min(range_.end, self.most.get("offset", range_.end - 1) + 1)
+            if start < end and self._allows("topic", range_.topic) and self._allows("partition", range_.partition):
                 kept.append(replace(range_, start=start, end=end))
         return kept
 
     def may_match_times(self, header: BatchHeader) -> bool:
         """Whether a batch may hold a record in the time wanted; if not, it need not be decoded."""
-        if self.time_min_ms is not None and header.max_timestamp_ms < self.time_min_ms:
-            return False
-        return self.time_max_ms is None or header.base_timestamp_ms <= self.time_max_ms
+        least = self.least.get("timestamp", header.max_timestamp_ms)
+        most = self.most.get("timestamp", header.base_timestamp_ms)
+        return least <= header.max_timestamp_ms and header.base_timestamp_ms <= most
+
+    def _allows(self, column: str, value: object) -> bool:
+        return column not in self.allowed or value in self.allowed[column]
 
 
-NOTHING_PUSHED = Pushed()
+NOTHING_PUSHED: Final = Pushed()
 
 
 def pushed_from(filters: Sequence[object]) -> Pushed:
     """What the filters say together; those that say nothing of use are passed over."""
-    pushed = NOTHING_PUSHED
+    allowed: dict[str, frozenset[object]] = {}
+    least: dict[str, int] = {}
+    most: dict[str, int] = {}
     for filter_ in filters:
-        attribute = getattr(filter_, "attribute", None)
-        values = getattr(filter_, "value", None)
-        rule = _RULES.get((attribute[0], type(filter_).__name__)) if attribute and len(attribute) == 1 else None
-        if rule is not None and values is not None:
-            pushed = rule(pushed, values)
-    return pushed
+        kind, value = type(filter_).__name__, getattr(filter_, "value", None)
+        path: tuple[str, ...] = getattr(filter_, "attribute", ())
+        column = path[0] if len(path) == 1 else ""
+        if column in ("topic", "partition"):
+            values = _values(kind, value)
+            if values is not None:
+                allowed[column] = allowed.get(column, values) & values
+        elif column in ("offset", "timestamp"):
+            number = _number(value)
+            if number is not None and kind in LOWER:
+                least[column] = max(least.get(column, number), number)
+            if number is not None and kind in UPPER:
+                most[column] = min(most.get(column, number), number)
+    return Pushed(allowed, least, most)
 
 
-Rule = Callable[[Pushed, object], Pushed]
+def _values(kind: str, value: object) -> frozenset[object] | None:
+    if kind in ("EqualTo", "EqualNullSafe") and value is not None:
+        return frozenset([value])
+    return frozenset(value) if kind == "In" and isinstance(value, Iterable) else None
 
 
-def _one(pushed: Pushed, name: str, values: frozenset[object]) -> Pushed:
-    known = getattr(pushed, name)
-    return replace(pushed, **{name: values if known is None else known & values})
-
-
-def _at_least(pushed: Pushed, name: str, value: int) -> Pushed:
-    known = getattr(pushed, name)
-    return replace(pushed, **{name: value if known is None else max(known, value)})
-
-
-def _at_most(pushed: Pushed, name: str, value: int) -> Pushed:
-    known = getattr(pushed, name)
-    return replace(pushed, **{name: value if known is None else min(known, value)})
-
-
-def _between(name: str, convert: Callable[[object], int | None], filter_name: str) -> Rule:
-    low, high = name.replace("*", "min"), name.replace("*", "max")
-
-    def rule(pushed: Pushed, value: object) -> Pushed:
-        number = convert(value)
-        if number is None:
-            return pushed
-        if filter_name in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
-            pushed = _at_least(pushed, low, number)
-        if filter_name in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
-            pushed = _at_most(pushed, high, number)
-        return pushed  # strict ones are taken as inclusive: Spark looks again
-
-    return rule
-
-
-def _whole(value: object) -> int | None:
+def _number(value: object) -> int | None:
+    """An offset, or a time in milliseconds, rounded down: records have no finer part. Without a zone no moment is meant."""
+    if isinstance(value, datetime):
+        return None if value.tzinfo is None else (value - EPOCH) // timedelta(milliseconds=1)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _millis(value: object) -> int | None:
-    """Milliseconds, rounded down: a record's time has no finer part. Without a zone it is not known which moment is meant."""
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        return None
-    return (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
-
-
-_MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)  # noqa: DTZ001 - a difference has no zone
-_COMPARISONS = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
-_RULES: dict[tuple[str, str], Rule] = {
-    **{("offset", name): _between("offset_*", _whole, name) for name in _COMPARISONS},
-    **{("timestamp", name): _between("time_*_ms", _millis, name) for name in _COMPARISONS},
-    ("partition", "EqualTo"): lambda pushed, value: _one(pushed, "partitions", frozenset([value])),
-    ("partition", "In"): lambda pushed, values: _one(pushed, "partitions", frozenset(values)),  # type: ignore[call-overload]
-    ("topic", "EqualTo"): lambda pushed, value: _one(pushed, "topics", frozenset([value])),
-    ("topic", "In"): lambda pushed, values: _one(pushed, "topics", frozenset(values)),  # type: ignore[call-overload]
-}

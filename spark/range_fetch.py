@@ -6,16 +6,19 @@ one batch that is larger) are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from raftmq.batch_header import BatchFormatError, BatchHeader, validate
 from raftmq.client.settings import MESSAGE_BYTES_MAX
-from raftmq.errors import CorruptBatchError, OffsetOutOfRangeError, UnknownTopicError
+from raftmq.errors import CorruptBatchError, OffsetOutOfRangeError, ProtocolError, UnknownTopicError
 from raftmq.spark.cluster import Cluster, Polled
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_plan import report_loss
+
+USELESS_ANSWERS_MAX: Final = 10
+"""Answers in a row with records, but not those asked for. A broker that does so has a defect; asking for ever would hide it."""
 
 
 class FetchedBatch(NamedTuple):
@@ -32,8 +35,8 @@ class FetchedBatch(NamedTuple):
 
 def fetch_range(
     cluster: Cluster, range_: OffsetRange, *, timeout_ms: int, fail_on_data_loss: bool
-) -> Iterator[FetchedBatch]:
-    """All batches of a range.
+) -> Generator[FetchedBatch, None, None]:
+    """All batches of a range; closing it early leaves no poll behind.
 
     Raises:
         RecordsLostError: records were trimmed, or the topic deleted, and `fail_on_data_loss`; otherwise it warns and goes on.
@@ -42,6 +45,7 @@ def fetch_range(
     """
     name = f"{range_.topic}/{range_.partition}"
     offset = range_.start
+    useless = 0
 
     def ask(at: int) -> Future[Polled]:
         return cluster.start(
@@ -69,6 +73,9 @@ def fetch_range(
                 )
                 return
             batches = list(_wanted(answer, range_, offset))
+            useless = 0 if batches else useless + 1
+            if useless == USELESS_ANSWERS_MAX:
+                raise ProtocolError(f"{name}: what the broker sends does not continue at offset {offset}")
             if batches:
                 offset = batches[-1].base_offset + batches[-1].end
             pending = ask(offset) if offset < range_.end else None

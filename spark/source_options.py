@@ -184,7 +184,7 @@ def _subscription(reader: OptionReader) -> Subscription:
 
 def _assigned(text: str) -> frozenset[TopicPartition]:
     written = _json_object("assign", text)
-    partitions = set()
+    partitions: set[TopicPartition] = set()
     for topic, numbers in written.items():
         if not isinstance(numbers, list) or not numbers or not all(_is_number(number, 0) for number in numbers):
             raise InvalidOptionError(f"assign: partitions of {topic!r} are a list such as [0, 1], not {numbers!r}")

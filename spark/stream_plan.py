@@ -83,6 +83,7 @@ class StreamPlan:
         self.newest = ends
         if self._target is not None:
             ends = _not_beyond(ends, self._target)
+        self._warn_of_missing(start, topics)
         start_left = self._without_deleted(start, topics)
         backlog = self._backlog(start_left, ends, limits)
         rows = sum(range_.count for range_ in backlog)
@@ -107,17 +108,17 @@ class StreamPlan:
     def _ends(self) -> tuple[dict[str, TopicView], Position]:
         for _ in range(LOOKS_MAX):
             topics = self._view.topics(self._options.subscription)
-            self._warn_of_missing(topics)
             try:
                 return topics, position_at(self._view, topics, LATEST_TIME)
             except UnknownTopicError:
                 continue  # deleted between the two questions
         raise UnknownTopicError("topics of the query keep vanishing")
 
-    def _warn_of_missing(self, topics: dict[str, TopicView]) -> None:
-        """A query that goes on may meet a topic that is not there: it was deleted, or its name was added with a mistake."""
+    def _warn_of_missing(self, start: Position, topics: dict[str, TopicView]) -> None:
+        """A query that goes on may name a topic that is not there: forgotten as deleted before, or misspelt."""
         if isinstance(self._options.subscription, Named):
-            missing = [topic for topic in self._options.subscription.topics if topic not in topics]
+            names = self._options.subscription.topics
+            missing = [topic for topic in names if topic not in topics and topic not in start.topics]
             if missing:
                 text = f"raftmq: there is no topic {', '.join(missing)}; it is read when there is"
                 warnings.warn(text, RaftMQSparkWarning, stacklevel=2)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from raftmq import sync
 from raftmq.testing import LocalCluster
+from raftmq.types import TopicPartition
 
 from scripts.find_java import ADVICE, find_java
 
@@ -100,3 +101,23 @@ def topic(admin: sync.Admin) -> Iterator[Callable[..., str]]:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def appended_at(servers: str) -> Iterator[Callable[[str, int], int]]:
+    """When the leader appended the record at an offset of partition 0 (milliseconds), found by halving: no client shows it."""
+    with sync.Consumer(bootstrap_servers=servers) as consumer:
+
+        def find(topic: str, offset: int) -> int:
+            partition = TopicPartition(topic, 0)
+            least, most = 0, 1 << 48
+            while least < most:  # the last time at or after which the record is still the first one
+                middle = (least + most + 1) // 2
+                found = consumer.offsets_for_times({partition: middle})[partition]
+                if found is not None and found.offset <= offset:
+                    least = middle
+                else:
+                    most = middle - 1
+            return least
+
+        yield find

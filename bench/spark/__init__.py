@@ -1,0 +1,1 @@
+"""How fast Spark reads and writes RaftMQ. Each module runs by itself."""

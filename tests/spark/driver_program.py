@@ -1,0 +1,58 @@
+"""A Spark program of its own, for the places where a driver runs otherwise than in the tests' process.
+
+``python driver_program.py {MASTER | connect} SERVERS TOPIC FOLDER`` reads the topic as a batch and as a query; prints one JSON line.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+FRUGAL = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+
+def session(master: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    builder = builder.remote("local[2]") if master == "connect" else builder.master(master)
+    for name, value in FRUGAL.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def executor_folders(batches: Iterator[Any]) -> Iterator[Any]:
+    import os
+
+    import pyarrow as pa
+
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "rows": [rows]})  # noqa: PTH109 - a name is enough
+
+
+def main(master: str, servers: str, topic: str, folder: str) -> None:
+    spark = session(master)
+    options = {"bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.read.format("raftmq").options(**options).load()
+    values = sorted(int(row.value) for row in frame.select("value").collect())
+    where = frame.mapInArrow(executor_folders, "folder string, rows long").collect()
+    stream = spark.readStream.format("raftmq").options(**options, maxOffsetsPerTrigger="25").load()
+    stream = stream.selectExpr("CAST(value AS STRING) AS value", "offset")
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{folder}/check")
+    query = writer.option("path", f"{folder}/out").trigger(availableNow=True).start()
+    query.awaitTermination(300)
+    streamed = sorted(int(row.value) for row in spark.read.parquet(f"{folder}/out").collect())
+    found = {"values": values, "streamed": streamed, "folders": sorted({row.folder for row in where if row.rows})}
+    print(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,73 @@
+"""A cluster in a dictionary, for planning without Spark or brokers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.errors import UnknownTopicError
+from raftmq.spark.cluster import TopicView
+from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.types import TopicPartition
+
+
+@dataclass
+class FakeTopic:
+    topic_id: int
+    logs: dict[int, list[int]]
+    """Partition → append times of its records, by offset."""
+    starts: dict[int, int] = field(default_factory=dict)
+
+
+class FakeView:
+    """See `raftmq.spark.cluster.ClusterView`."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, FakeTopic] = {}
+        self._last_id = 0
+
+    def create(self, name: str, *counts: int) -> None:
+        """A topic with so many records in each partition; record n was appended at time 1000 + n."""
+        self._last_id += 1
+        logs = {number: [1000 + n for n in range(count)] for number, count in enumerate(counts)}
+        self.by_name[name] = FakeTopic(self._last_id, logs)
+
+    def grow(self, name: str, partition: int, to: int) -> None:
+        self.by_name[name].logs[partition] = [1000 + n for n in range(to)]
+
+    def trim(self, name: str, partition: int, before: int) -> None:
+        self.by_name[name].starts[partition] = before
+
+    def delete(self, name: str) -> None:
+        del self.by_name[name]
+
+    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
+        match subscription:
+            case Named(names):
+                wanted = dict.fromkeys(names)
+            case Matching():
+                wanted = {name: None for name in self.by_name if subscription.takes(name)}
+            case Assigned(partitions):
+                wanted = {partition.topic: None for partition in sorted(partitions)}
+        found = {}
+        for name in wanted:
+            if name in self.by_name:
+                numbers = frozenset(self.by_name[name].logs)
+                if isinstance(subscription, Assigned):
+                    numbers = frozenset(p.partition for p in subscription.partitions if p.topic == name)
+                found[name] = TopicView(self.by_name[name].topic_id, numbers)
+        return found
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {partition: self._offset(partition, time_ms) for partition, time_ms in times.items()}
+
+    def _offset(self, partition: TopicPartition, time_ms: int) -> int:
+        if partition.topic not in self.by_name:
+            raise UnknownTopicError(partition.topic)
+        topic = self.by_name[partition.topic]
+        log = topic.logs[partition.partition]
+        first = topic.starts.get(partition.partition, 0)
+        if time_ms == EARLIEST_TIME:
+            return first
+        if time_ms == LATEST_TIME:
+            return len(log)
+        return next((n for n, at in enumerate(log) if n >= first and at >= time_ms), -1)

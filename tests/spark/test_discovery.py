@@ -1,0 +1,64 @@
+"""How Spark finds the source, and that looking costs others nothing."""
+
+import subprocess
+import sys
+
+import pytest
+from raftmq.spark.readers import BatchReader, PushdownReader, StreamReader
+from raftmq.spark.schema import source_schema
+from raftmq.spark.source import RaftMQDataSource
+
+import pyspark_raftmq
+
+OPTIONS = {"bootstrap.servers": "a:1", "subscribe": "t"}
+
+
+def test_spark_finds_the_source_by_the_modules_name() -> None:
+    """What ``pyspark.sql.worker.lookup_data_sources`` does with every ``pyspark_*`` module."""
+    from pyspark.sql.datasource import DataSource
+
+    assert hasattr(pyspark_raftmq, "DefaultSource")
+    assert issubclass(pyspark_raftmq.DefaultSource, DataSource)
+    assert pyspark_raftmq.DefaultSource.name() == "raftmq"
+
+
+def modules_after(program: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_importing_it_loads_nothing() -> None:
+    program = "import sys, typing; before = set(sys.modules); import pyspark_raftmq; print(*set(sys.modules) - before)"
+    assert set(modules_after(program)) == {"pyspark_raftmq", "__future__"}
+
+
+def test_what_spark_pickles_when_it_looks_needs_neither_grpc_nor_arrow() -> None:
+    program = "import sys, pyspark_raftmq; pyspark_raftmq.DefaultSource; print(*sys.modules)"
+    assert {"grpc", "pyarrow", "lmdb", "raftmq.client"}.isdisjoint(modules_after(program))
+
+
+def test_without_pyspark_there_is_no_source_and_no_error() -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None; import pyspark_raftmq;"
+        "print(hasattr(pyspark_raftmq, 'DefaultSource'))"
+    )
+    assert modules_after(program) == ["False"]
+    with pytest.raises(AttributeError, match="has no attribute"):
+        pyspark_raftmq.__getattr__("Anything")
+
+
+def test_readers_travel_without_connections() -> None:
+    from pyspark import cloudpickle
+
+    source = RaftMQDataSource({**OPTIONS, "pushFilters": "true"})
+    schema = source_schema(None, include_headers=False)
+    stream = RaftMQDataSource(OPTIONS).streamReader(schema)
+    assert isinstance(stream, StreamReader)
+    for reader in (source.reader(schema), RaftMQDataSource(OPTIONS).reader(schema), stream):
+        assert isinstance(reader, BatchReader | StreamReader)
+        copy = cloudpickle.loads(cloudpickle.dumps(reader))
+        assert type(copy) is type(reader)
+        assert copy.options == reader.options
+        assert copy.schema == reader.schema
+    assert isinstance(source.reader(schema), PushdownReader)
+    assert not isinstance(RaftMQDataSource(OPTIONS).reader(schema), PushdownReader)

@@ -1,0 +1,81 @@
+"""Shares, caps and splits: the arithmetic has properties, not cases."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.spark.planning import OffsetRange, apportion, cap, split
+
+SIZES = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+def ranges_of(sizes: list[int]) -> list[OffsetRange]:
+    return [OffsetRange("t", 1, number, 7 * number, 7 * number + size) for number, size in enumerate(sizes)]
+
+
+@given(SIZES, st.integers(0, 50_000), st.integers(0, 1_000))
+def test_shares_add_up_and_none_exceeds_its_size(sizes: list[int], total: int, turn: int) -> None:
+    shares = apportion(sizes, total, turn)
+    assert sum(shares) == min(total, sum(sizes))
+    assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
+
+
+@given(SIZES, st.integers(0, 50_000))
+def test_everybody_with_something_gets_one_while_there_are_shares(sizes: list[int], total: int) -> None:
+    shares = apportion(sizes, total)
+    if total >= sum(size > 0 for size in sizes):
+        assert all(share > 0 for share, size in zip(shares, sizes, strict=True) if size > 0)
+
+
+@given(SIZES, st.integers(1, 50_000))
+def test_shares_are_in_proportion(sizes: list[int], total: int) -> None:
+    """Beyond the one that each gets, a share differs from the exact proportion of the rest by less than one."""
+    filled = [size for size in sizes if size > 0]
+    if not len(filled) < total < sum(filled):
+        return
+    spare, left = total - len(filled), sum(filled) - len(filled)
+    for size, share in zip(sizes, apportion(sizes, total), strict=True):
+        if size > 0:
+            assert abs((share - 1) * left - spare * (size - 1)) < left
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 12))
+def test_with_fewer_records_per_trigger_than_partitions_everybodys_turn_comes(sizes: list[int], rows: int) -> None:
+    left = ranges_of(sizes)
+    triggers = 0
+    while any(range_.count for range_ in left):
+        ends = [range_.end for range_ in cap(left, rows)]
+        assert sum(ends) - sum(range_.start for range_ in left) == min(rows, sum(range_.count for range_ in left))
+        left = [OffsetRange(r.topic, r.topic_id, r.partition, end, r.end) for r, end in zip(left, ends, strict=True)]
+        triggers += 1
+    assert triggers == -(-sum(sizes) // rows)
+
+
+def test_a_small_partition_is_not_starved_by_large_ones() -> None:
+    """Three partitions grow as fast as they are read, and one record per trigger is read: the fourth is read within four triggers."""
+    starts, ends = [0, 0, 0, 0], [100, 100, 100, 1]
+    for _ in range(4):
+        capped = cap([OffsetRange("t", 1, n, starts[n], ends[n]) for n in range(4)], 1)
+        starts = [range_.end for range_ in capped]
+        ends = [ends[0] + 1, ends[1] + 1, ends[2] + 1, ends[3]]
+    assert starts[3] == 1
+
+
+@given(SIZES, st.one_of(st.none(), st.integers(1, 200)))
+def test_pieces_are_the_ranges_again(sizes: list[int], minimum: int | None) -> None:
+    pieces = split(ranges_of(sizes), minimum)
+    assert all(piece.count > 0 for piece in pieces)
+    for range_ in ranges_of(sizes):
+        own = [piece for piece in pieces if piece.partition == range_.partition]
+        assert [offset for piece in own for offset in range(piece.start, piece.end)] == list(
+            range(range_.start, range_.end)
+        )
+    filled = sum(size > 0 for size in sizes)
+    if minimum is not None:
+        assert len(pieces) == max(filled, min(minimum, sum(sizes)))
+    else:
+        assert len(pieces) == filled
+
+
+def test_a_large_range_is_cut_more_often() -> None:
+    pieces = split([OffsetRange("t", 1, 0, 0, 9_000), OffsetRange("t", 1, 1, 0, 100)], 10)
+    assert [piece.partition for piece in pieces].count(0) == 9
+    assert {piece.count for piece in pieces} == {1_000, 100}

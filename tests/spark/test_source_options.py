@@ -1,0 +1,161 @@
+"""What each option means, and what is refused."""
+
+import warnings
+
+import pytest
+from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.options import OptionReader
+from raftmq.spark.source_options import (
+    Assigned,
+    AtOffsets,
+    AtTimes,
+    Everywhere,
+    Matching,
+    Named,
+    SourceOptions,
+    read_source_options,
+)
+from raftmq.types import TopicPartition
+
+BASE = {"bootstrap.servers": "a:9400", "subscribe": "t"}
+
+
+def batch(**options: str) -> SourceOptions:
+    return read_source_options(BASE | options, is_streaming=False)[0]
+
+
+def stream(**options: str) -> SourceOptions:
+    return read_source_options(BASE | options, is_streaming=True)[0]
+
+
+def test_a_job_of_the_kafka_connector_needs_no_other_options() -> None:
+    found, _ = read_source_options(
+        {
+            "kafka.bootstrap.servers": "a:9400, b:9400",
+            "subscribe": "t,u",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "100",
+            "kafka.security.protocol": "PLAINTEXT",
+        },
+        is_streaming=True,
+    )
+    assert found.client.bootstrap_servers == "a:9400,b:9400"
+    assert found.subscription == Named(("t", "u"))
+    assert found.starting == Everywhere(EARLIEST_TIME)
+    assert found.rows_max == 100
+
+
+def test_case_of_names_does_not_matter() -> None:
+    found, _ = read_source_options(
+        {"BOOTSTRAP.servers": "a:1", "SubScribe": "t", "includeHEADERS": "TRUE"}, is_streaming=False
+    )
+    assert found.include_headers
+
+
+def test_defaults_are_the_connectors() -> None:
+    assert batch().starting == Everywhere(EARLIEST_TIME)
+    assert stream().starting == Everywhere(LATEST_TIME)
+    assert batch().ending == Everywhere(LATEST_TIME)
+    assert batch().fail_on_data_loss
+    assert not batch().include_headers
+    assert stream().trigger_delay_max_ms == 15 * 60 * 1000
+    assert stream().poll_timeout_ms == 120_000
+
+
+def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
+    everything = {
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t": {"0": 6}}',
+        "startingOffsets": '{"t": {"0": -2}}',
+    }
+    assert batch(**everything).starting == Everywhere(5)
+    del everything["startingTimestamp"]
+    assert batch(**everything).starting == AtTimes({TopicPartition("t", 0): 6})
+    del everything["startingOffsetsByTimestamp"]
+    assert batch(**everything).starting == AtOffsets({TopicPartition("t", 0): -2})
+
+
+def test_offsets_copied_from_a_querys_progress_are_taken() -> None:
+    found = batch(startingOffsets='{"t": {"0": 3, "topic_id": 9}}')
+    assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
+
+
+def test_the_three_ways_to_say_what_is_read() -> None:
+    servers = {"bootstrap.servers": "a:1"}
+    found, _ = read_source_options({**servers, "subscribePattern": "f.*"}, is_streaming=False)
+    assert found.subscription == Matching("f.*")
+    assert Matching("f.*").takes("flights")
+    assert not Matching("f.*").takes("a-flight")
+    assert not Matching(".*").takes("__internal")
+    found, _ = read_source_options({**servers, "assign": '{"t": [0, 2]}'}, is_streaming=False)
+    assert found.subscription == Assigned(frozenset({TopicPartition("t", 0), TopicPartition("t", 2)}))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bootstrap.servers": ""}, "bootstrap.servers is missing"),
+        ({"bootstrap.servers": "http://a"}, "not host:port"),
+        ({"kafka.bootstrap.servers": "b:1"}, "both given and differ"),
+        ({"subscribe": ""}, "give one of subscribe, subscribePattern and assign"),
+        ({"assign": '{"t": [0]}'}, "give one of"),
+        ({"subscribe": "", "subscribePattern": "("}, "not a regular expression"),
+        ({"subscribe": "", "assign": "[]"}, "JSON object"),
+        ({"subscribe": "", "assign": '{"t": []}'}, "are a list"),
+        ({"subscribe": "", "assign": "{}"}, "no partition"),
+        ({"startingOffsets": "newest"}, "earliest, latest or JSON"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "not allowed"),
+        ({"startingOffsets": '{"t": {"0": true}}'}, "not allowed"),
+        ({"startingOffsets": '{"t": 5}'}, "an object such as"),
+        ({"startingOffsets": '{"t"'}, "not JSON"),
+        ({"endingOffsets": "earliest"}, "latest or JSON"),
+        ({"endingOffsets": '{"t": {"0": -2}}'}, "not allowed"),
+        ({"startingTimestamp": "-1"}, "at least 0"),
+        ({"startingTimestamp": "soon"}, "whole number"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
+        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "a while"}, "a duration"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"kafka.group.id": "g", "groupIdPrefix": "p"}, "not both"),
+        ({"kafka.ssl.truststore.location": "x"}, "neither encryption nor authentication"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "neither encryption nor authentication"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "neither encryption nor authentication"),
+        ({"startingOffsets": "latest"}, "always be empty"),
+    ],
+)
+def test_what_is_refused_in_a_batch_read(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOptionError, match=reason):
+        batch(**options)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(InvalidOptionError, match="no end"):
+        stream(endingTimestamp="5")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("250", 250), ("250ms", 250), ("3 s", 3000), ("15m", 900_000), ("2h", 7_200_000)]
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    assert stream(maxTriggerDelay=text).trigger_delay_max_ms == milliseconds
+
+
+def test_options_without_effect_are_named_once_and_with_a_guess() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        batch(**{"maxOfsetsPerTrigger": "5", "kafka.fetch.max.bytes": "1", "path": "x", "checkpointLocation": "y"})
+    assert all(warning.category is RaftMQSparkWarning for warning in caught)
+    texts = [str(warning.message) for warning in caught]
+    assert texts == [
+        "raftmq: the option 'maxOfsetsPerTrigger' has no effect; did you mean 'maxOffsetsPerTrigger'?",
+        "raftmq: the option 'kafka.fetch.max.bytes' has no effect",
+    ]
+
+
+def test_settings_of_the_client_have_two_names() -> None:
+    reader = OptionReader({"kafka.request.timeout.ms": "5000", "client.id": "me"})
+    assert reader.setting_integer("request.timeout.ms", 1) == 5000
+    assert reader.setting("client.id") == "me"
+    assert list(reader.asked) == ["request.timeout.ms", "kafka.request.timeout.ms", "client.id", "kafka.client.id"]

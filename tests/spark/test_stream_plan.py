@@ -1,0 +1,302 @@
+"""What each trigger of a query reads, planned against a cluster in a dictionary."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.errors import UnknownPartitionError, UnknownTopicError
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
+from raftmq.spark.offsets import Position, TopicOffsets, position_from_json
+from raftmq.spark.planning import OffsetRange
+from raftmq.spark.source_options import SourceOptions, read_source_options
+from raftmq.spark.stream_plan import UNLIMITED, Limits, StreamPlan, check_blind_cap
+
+from tests.spark.fake_view import FakeView
+
+
+def options(**given: str) -> SourceOptions:
+    base = {"bootstrap.servers": "a:1"} | ({} if {"subscribePattern", "assign"} & given.keys() else {"subscribe": "t"})
+    return read_source_options(base | given, is_streaming=True)[0]
+
+
+def position(**topics: dict[int, int]) -> Position:
+    """Of topics whose ids are 1, 2, … in the order given."""
+    return Position({name: TopicOffsets(number, offsets) for number, (name, offsets) in enumerate(topics.items(), 1)})
+
+
+def spans(ranges: list[OffsetRange]) -> set[tuple[str, int, int, int]]:
+    return {(range_.topic, range_.partition, range_.start, range_.end) for range_ in ranges}
+
+
+def again(value: Position) -> Position:
+    """As Spark hands it back."""
+    return position_from_json(json.loads(json.dumps(value.to_json())))
+
+
+def test_a_new_query_begins_at_the_end_and_reads_what_comes() -> None:
+    view = FakeView()
+    view.create("t", 5, 7)
+    plan = StreamPlan(view, options())
+    start = plan.initial()
+    assert start == position(t={0: 5, 1: 7})
+    assert plan.next_end(start, UNLIMITED) is start
+    view.grow("t", 0, 8)
+    assert plan.initial() == start  # asked again until the first batch is logged
+    end = plan.next_end(start, UNLIMITED)
+    assert spans(plan.ranges(start, end)) == {("t", 0, 5, 8)}
+    assert plan.next_end(end, UNLIMITED) is end
+
+
+def test_a_crash_in_the_first_batch_loses_nothing() -> None:
+    """`latest` is another offset at the restart, so the end of the first batch says where it began."""
+    view = FakeView()
+    view.create("t", 5)
+    first = StreamPlan(view, options())
+    view_start = first.initial()
+    view.grow("t", 0, 8)
+    logged = again(first.next_end(view_start, UNLIMITED))
+    view.grow("t", 0, 20)
+    second = StreamPlan(view, options())
+    assert spans(second.ranges(second.initial(), logged)) == {("t", 0, 5, 8)}
+    after = second.next_end(logged, UNLIMITED)
+    assert spans(second.ranges(logged, after)) == {("t", 0, 8, 20)}
+    assert after.initial is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_spark_before_4_2_does_not_tell_the_start(known: bool) -> None:
+    """A query that goes on is told by `partitions(offset, offset)`; a new one asks for the latest offset first."""
+    view = FakeView()
+    view.create("t", 5)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    if known:
+        assert plan.ranges(position(t={0: 2}), position(t={0: 2})) == []
+    end = plan.next_end(None, Limits(rows_max=2))
+    assert end.topics == position(t={0: 4 if known else 2}).topics
+    plan.ranges(position(t={0: 2}) if known else plan.initial(), end)
+    assert plan.next_end(None, Limits(rows_max=2)).topics == position(t={0: 5 if known else 4}).topics
+
+
+def test_new_partitions_are_read_from_their_first_record() -> None:
+    view = FakeView()
+    view.create("t", 5)
+    plan = StreamPlan(view, options())
+    start = plan.initial()
+    view.grow("t", 1, 0)
+    assert plan.next_end(start, UNLIMITED) is start  # nothing in it yet: no batch
+    view.grow("t", 1, 3)
+    end = plan.next_end(start, UNLIMITED)
+    assert spans(plan.ranges(start, end)) == {("t", 1, 0, 3)}
+
+
+def test_new_topics_of_a_pattern_are_read_from_their_first_record() -> None:
+    view = FakeView()
+    view.create("t1", 5)
+    plan = StreamPlan(view, options(subscribePattern="t."))
+    start = plan.initial()
+    view.create("t2", 4)
+    view.trim("t2", 0, 1)  # before anybody knew the topic
+    view.create("other", 4)
+    end = plan.next_end(start, UNLIMITED)
+    assert spans(plan.ranges(start, end)) == {("t2", 0, 1, 4)}
+
+
+def test_a_cap_is_divided_in_proportion() -> None:
+    view = FakeView()
+    view.create("t", 900, 100)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    end = plan.next_end(plan.initial(), Limits(rows_max=500))
+    assert end.topics == position(t={0: 450, 1: 50}).topics
+
+
+def test_a_minimum_waits_and_a_delay_ends_the_wait() -> None:
+    view, now = FakeView(), [0.0]
+    view.create("t", 0)
+    plan = StreamPlan(view, options(minOffsetsPerTrigger="10", maxTriggerDelay="60s"), lambda: now[0])
+    limits = Limits(rows_min=10)
+    view_start = plan.initial()
+    view.grow("t", 0, 3)
+    first = plan.next_end(view_start, limits)  # nothing was triggered yet, so nothing is waited for
+    assert first.topics == position(t={0: 3}).topics
+    view.grow("t", 0, 12)
+    assert plan.next_end(first, limits) is first
+    now[0] = 59.9
+    assert plan.next_end(first, limits) is first
+    view.grow("t", 0, 13)
+    second = plan.next_end(first, limits)
+    assert second.topics == position(t={0: 13}).topics
+    view.grow("t", 0, 14)
+    now[0] = 119.8
+    assert plan.next_end(second, limits) is second
+    now[0] = 119.9
+    assert plan.next_end(second, limits).topics == position(t={0: 14}).topics
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=4),
+    st.integers(1, 25),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), max_size=10),
+)
+def test_available_now_reads_what_was_there_and_ends(
+    counts: list[int], rows_max: int, growth: list[tuple[int, int]]
+) -> None:
+    """Whatever is written meanwhile, new partitions included."""
+    view = FakeView()
+    view.create("t", *counts)
+    plan = StreamPlan(view, options(startingOffsets="earliest", minOffsetsPerTrigger="5"))
+    plan.prepare_available_now()
+    at, triggers, seen = plan.initial(), 0, dict.fromkeys(range(len(counts)), 0)
+    while True:
+        if growth:
+            partition, more = growth.pop()
+            view.grow("t", partition, len(view.by_name["t"].logs.get(partition, [])) + more)
+        end = plan.next_end(at, Limits(rows_max=rows_max, rows_min=5))
+        if end is at:
+            break
+        for range_ in plan.ranges(at, end):
+            assert range_.start == seen[range_.partition]
+            seen[range_.partition] = range_.end
+        at, triggers = again(end), triggers + 1
+    assert list(seen.values()) == counts
+    assert triggers == -(-sum(counts) // rows_max)
+
+
+def test_an_offset_never_goes_back() -> None:
+    """A new leader may know of a lower end for a moment."""
+    view = FakeView()
+    view.create("t", 3, 4)
+    plan = StreamPlan(view, options())
+    start = position(t={0: 5, 1: 3})
+    end = plan.next_end(start, UNLIMITED)
+    assert end == position(t={0: 5, 1: 4})
+
+
+def test_trimmed_records_are_an_error_or_a_jump() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    view.trim("t", 0, 6)
+    start = position(t={0: 2})
+    strict = StreamPlan(view, options())
+    end = strict.next_end(start, UNLIMITED)
+    with pytest.raises(RecordsLostError, match=r"offsets 2 to 5 were deleted.*failOnDataLoss=false"):
+        strict.ranges(start, end)
+    lenient = StreamPlan(view, options(failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="offsets 2 to 5 were deleted"):
+        assert spans(lenient.ranges(start, lenient.next_end(start, UNLIMITED))) == {("t", 0, 6, 10)}
+
+
+def test_records_that_are_gone_do_not_use_up_a_cap() -> None:
+    view = FakeView()
+    view.create("t", 1_000)
+    view.trim("t", 0, 900)
+    plan = StreamPlan(view, options(failOnDataLoss="false"))
+    assert plan.next_end(position(t={0: 0}), Limits(rows_max=10)) == position(t={0: 910})
+
+
+def test_a_deleted_topic_is_an_error_or_is_forgotten() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    view.create("u", 10)
+    start = position(t={0: 2}, u={0: 10})
+    view.delete("t")
+    strict = StreamPlan(view, options(subscribe="t,u"))
+    with pytest.raises(RecordsLostError, match="topic t was deleted"):
+        strict.next_end(start, UNLIMITED)
+    lenient = StreamPlan(view, options(subscribe="t,u", failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="topic t was deleted"):
+        end = lenient.next_end(start, UNLIMITED)
+    assert end == Position({"u": TopicOffsets(2, {0: 10})})
+    assert lenient.ranges(start, end) == []
+    with pytest.warns(RaftMQSparkWarning, match="there is no topic t"):
+        assert lenient.next_end(end, UNLIMITED) is end
+    view.create("t", 3)  # back again, as another topic: all of it is new
+    after = lenient.next_end(end, UNLIMITED)
+    assert spans(lenient.ranges(end, after)) == {("t", 0, 0, 3)}
+
+
+def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    start = position(t={0: 4})
+    view.delete("t")
+    view.create("t", 20)
+    with pytest.raises(RecordsLostError, match="deleted and created again"):
+        StreamPlan(view, options()).next_end(start, UNLIMITED)
+    lenient = StreamPlan(view, options(failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="deleted and created again"):
+        end = lenient.next_end(start, UNLIMITED)
+    assert spans(lenient.ranges(start, end)) == {("t", 0, 0, 20)}
+
+
+def test_a_batch_that_is_repeated_after_its_topic_went() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    start, end = position(t={0: 4}), position(t={0: 9})
+    view.delete("t")
+    with pytest.raises(RecordsLostError, match="offsets 4 to 8 are gone with their topic"):
+        StreamPlan(view, options()).ranges(start, end)
+    with pytest.warns(RaftMQSparkWarning, match="offsets 4 to 8 are gone"):
+        assert StreamPlan(view, options(failOnDataLoss="false")).ranges(start, end) == []
+
+
+def test_a_topic_that_is_not_subscribed_to_any_more_keeps_its_offsets() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    view.create("u", 10)
+    start = position(t={0: 4}, u={0: 10})
+    without = StreamPlan(view, options(subscribe="u"))
+    assert without.next_end(start, UNLIMITED) is start
+    view.grow("u", 0, 11)
+    end = without.next_end(start, UNLIMITED)
+    assert spans(without.ranges(start, end)) == {("u", 0, 10, 11)}
+    again_with = StreamPlan(view, options(subscribe="t,u"))
+    assert spans(again_with.ranges(end, again_with.next_end(end, UNLIMITED))) == {("t", 0, 4, 10)}
+
+
+def test_ranges_are_split() -> None:
+    view = FakeView()
+    view.create("t", 100)
+    plan = StreamPlan(view, options(startingOffsets="earliest", minPartitions="4"))
+    start = plan.initial()
+    ranges = plan.ranges(start, plan.next_end(start, UNLIMITED))
+    assert spans(ranges) == {("t", 0, n, n + 25) for n in (0, 25, 50, 75)}
+
+
+def test_starting_times() -> None:
+    view = FakeView()
+    view.create("t", 5, 3)
+    assert StreamPlan(view, options(startingTimestamp="1002")).initial() == position(t={0: 2, 1: 2})
+    with pytest.raises(InvalidOptionError, match="t/1 has no record appended at or after the starting time 1004"):
+        StreamPlan(view, options(startingTimestamp="1004")).initial()
+    lenient = options(startingTimestamp="1004", startingOffsetsByTimestampStrategy="latest")
+    assert StreamPlan(view, lenient).initial() == position(t={0: 4, 1: 3})
+
+
+def test_starting_offsets_name_exactly_what_is_read() -> None:
+    view = FakeView()
+    view.create("t", 5, 3)
+    given = '{"t": {"0": 1, "1": -1}}'
+    assert StreamPlan(view, options(startingOffsets=given)).initial() == position(t={0: 1, 1: 3})
+    with pytest.raises(InvalidOptionError, match="t/1 is missing"):
+        StreamPlan(view, options(startingOffsets='{"t": {"0": 1}}')).initial()
+    with pytest.raises(InvalidOptionError, match="u/0 is not read"):
+        StreamPlan(view, options(startingOffsets='{"t": {"0": 1, "1": 1}, "u": {"0": 0}}')).initial()
+
+
+def test_a_new_query_needs_its_topics() -> None:
+    view = FakeView()
+    view.create("t", 5)
+    with pytest.raises(UnknownTopicError, match="'u'"):
+        StreamPlan(view, options(subscribe="t,u")).initial()
+    with pytest.raises(UnknownPartitionError, match="t has no partition 3"):
+        StreamPlan(view, options(assign='{"t": [0, 3]}')).initial()
+
+
+def test_a_cap_without_admission_control_is_asked_for_twice() -> None:
+    check_blind_cap(options())
+    check_blind_cap(options(maxOffsetsPerTrigger="5", allowCapWithoutAdmissionControl="true"))
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+        with pytest.raises(InvalidOptionError, match="allowCapWithoutAdmissionControl"):
+            check_blind_cap(replace(options(**{name: "5"})))

@@ -1,0 +1,182 @@
+"""``spark.readStream.format("raftmq")``: queries with checkpoints against real brokers."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftmq import sync
+from raftmq.types import TopicPartition
+
+QUERY_SECONDS = 120
+
+
+class Run:
+    """One query that writes what it reads to Parquet, and can be started again from its checkpoint."""
+
+    def __init__(self, spark: Any, servers: str, folder: Path, options: dict[str, object]) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.options = {"bootstrap.servers": servers, "startingOffsets": "earliest"} | options
+        self.query: Any = None
+
+    def start(self, trigger: dict[str, object], **more: object) -> "Run":
+        reader = self.spark.readStream.format("raftmq")
+        for name, value in (self.options | more).items():
+            reader = reader.option(name, value)
+        writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "out"))
+        self.query = writer.option("checkpointLocation", str(self.folder / "check")).trigger(**trigger).start()
+        return self
+
+    def to_end(self, **more: object) -> list[int]:
+        """Run until everything is read (AvailableNow); the rows of each batch that had any."""
+        self.start({"availableNow": True}, **more)
+        assert self.query.awaitTermination(QUERY_SECONDS)
+        return [batch["numInputRows"] for batch in self.progress() if batch["numInputRows"]]
+
+    def progress(self) -> list[dict[str, Any]]:
+        return [json.loads(batch.json) for batch in self.query.recentProgress]
+
+    def rows(self) -> list[Any]:
+        if not list((self.folder / "out").glob("*.parquet")):
+            return []
+        found = self.spark.read.parquet(str(self.folder / "out")).orderBy("topic", "partition", "offset")
+        return list(found.collect())
+
+    def offsets(self) -> dict[tuple[str, int], list[int]]:
+        found: dict[tuple[str, int], list[int]] = {}
+        for row in self.rows():
+            found.setdefault((row.topic, row.partition), []).append(row.offset)
+        return found
+
+    def wait_rows(self, count: int) -> None:
+        deadline = time.monotonic() + QUERY_SECONDS
+        while len(self.rows()) < count:
+            assert self.query.isActive, self.query.exception()
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.2)
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+
+@pytest.fixture
+def run(spark: Any, servers: str, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make(**options: object) -> Run:
+        made.append(Run(spark, servers, tmp_path / uuid.uuid4().hex, options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def fill(producer: sync.Producer, topic: str, partition: int, count: int) -> None:
+    producer.send_many(topic, [(None, b"%d" % number) for number in range(count)], partition=partition).result()
+
+
+def test_a_query_goes_on_where_its_checkpoint_stands(
+    run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
+) -> None:
+    name = topic(partitions=2)
+    fill(producer, name, 0, 30)
+    fill(producer, name, 1, 10)
+    one = run(subscribe=name)
+    assert one.to_end() == [40]
+    assert one.to_end() == []  # nothing new: no batch
+    fill(producer, name, 1, 5)
+    assert one.to_end() == [5]
+    assert one.offsets() == {(name, 0): list(range(30)), (name, 1): list(range(15))}
+    [source] = one.progress()[-1]["sources"]
+    assert json.loads(source["endOffset"])[name] | {"topic_id": 0} == {"0": 30, "1": 15, "topic_id": 0}
+
+
+def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
+    run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
+) -> None:
+    name = topic(partitions=2)
+    fill(producer, name, 0, 90)
+    fill(producer, name, 1, 10)
+    one = run(subscribe=name, maxOffsetsPerTrigger=40, minOffsetsPerTrigger=30)
+    assert one.to_end() == [40, 40, 20]
+    assert one.offsets() == {(name, 0): list(range(90)), (name, 1): list(range(10))}
+    first = json.loads(one.progress()[0]["sources"][0]["endOffset"])[name]
+    assert (first["0"], first["1"]) == (36, 4)
+
+
+def test_new_partitions_and_topics_are_found_while_a_query_runs(
+    run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 3)
+    one = run(subscribePattern=f"{name}.*").start({"processingTime": "200 milliseconds"})
+    one.wait_rows(3)
+    admin.add_partitions(name, 2)
+    fill(producer, name, 1, 4)
+    one.wait_rows(7)
+    admin.create_topic(f"{name}-second", partitions=1, replication_factor=1)
+    fill(producer, f"{name}-second", 0, 5)
+    one.wait_rows(12)
+    one.stop()
+    admin.delete_topic(f"{name}-second")
+    assert one.offsets() == {(name, 0): [0, 1, 2], (name, 1): [0, 1, 2, 3], (f"{name}-second", 0): list(range(5))}
+
+
+def test_trimmed_under_the_query(
+    run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 5)
+    one = run(subscribe=name)
+    one.to_end()
+    fill(producer, name, 0, 10)
+    admin.delete_records({TopicPartition(name, 0): 8})
+    with pytest.raises(Exception, match="offsets 5 to 7 were deleted before they were read"):
+        one.to_end()
+    one.to_end(failOnDataLoss="false")
+    assert one.offsets() == {(name, 0): [0, 1, 2, 3, 4, *range(8, 15)]}
+
+
+def test_deleted_and_created_again_under_the_query(
+    run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 5)
+    one = run(subscribe=name)
+    one.to_end()
+    admin.delete_topic(name)
+    with pytest.raises(Exception, match=f"topic {name} was deleted while a query reads it"):
+        one.to_end()
+    admin.create_topic(name, partitions=1, replication_factor=1)
+    fill(producer, name, 0, 7)  # more than before: by offsets alone nobody could tell
+    with pytest.raises(Exception, match="was deleted and created again"):
+        one.to_end()
+    one.to_end(failOnDataLoss="false")
+    assert one.offsets() == {(name, 0): [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6]}
+
+
+def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
+    run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 5)
+    one = run(subscribe=name, startingOffsets="latest", includeHeaders="true", columns="topic,partition,offset,key")
+    one.start({"processingTime": "200 milliseconds"})
+    deadline = time.monotonic() + QUERY_SECONDS
+    while one.query.status["message"] != "Waiting for next trigger":  # by then the query knows where it began
+        assert one.query.isActive, one.query.exception()
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)
+    producer.send_and_wait(name, b"v", b"k", headers=(("h", b"1"),))
+    one.wait_rows(1)
+    one.stop()
+    assert [row.asDict(recursive=True) for row in one.rows()] == [
+        {"topic": name, "partition": 0, "offset": 5, "key": b"k", "headers": [{"key": "h", "value": b"1"}]}
+    ]
