@@ -117,10 +117,15 @@ class InitNamedProducer(Command, frozen=True, tag="pid-name"):
 
     Without `epoch` the name's epoch rises by one and fences its predecessor. With one: the same epoch gets the same id
     again, a lower one is `Rejected` PRODUCER_FENCED, a higher one is taken. Result `ProducerInitialized`.
+
+    The stamp belongs to the epoch: who begins an epoch writes it; after that it is replaced only by who names what it is
+    (compare and swap). Those who share a name agree through it on what must not differ between them.
     """
 
     name: str
     epoch: int | None
+    stamp: bytes = b""
+    replaces: bytes | None = None
 
 
 class RemoveReplica(Command, frozen=True, tag="replica-"):
@@ -316,6 +321,8 @@ class ProducerInitialized(msgspec.Struct, frozen=True):
     revision: int
     producer_id: int
     epoch: int
+    stamp: bytes = b""
+    """The epoch's stamp as it is now."""
 
 
 class MemberJoined(msgspec.Struct, frozen=True):

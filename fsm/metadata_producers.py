@@ -17,7 +17,7 @@ from raftmq.fsm.metadata_commands import (
 )
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, NamedProducer
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, STAMP_BYTES_MAX, NamedProducer
 from raftmq.fsm.tables import is_key_text
 
 PRODUCER_ID_BLOCK_MAX: Final = 1_000_000
@@ -42,8 +42,11 @@ def init_named_producer(
         return Rejected(codes.INVALID_ARGUMENT, "a producer's name has between 1 and 249 bytes")
     if command.epoch is not None and not 0 <= command.epoch <= EPOCH_MAX:
         return Rejected(codes.INVALID_ARGUMENT, "an epoch is an unsigned 64-bit number")
+    if len(command.stamp) > STAMP_BYTES_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, f"a stamp has at most {STAMP_BYTES_MAX} bytes")
     names = tables.producer_names
     known = names.get(command.name)
+    stamp = command.stamp
     if known is None:
         if len(names) >= NAMED_PRODUCERS_MAX:
             return Rejected(codes.TOO_MANY_PRODUCERS, f"there are {NAMED_PRODUCERS_MAX} named producers")
@@ -57,6 +60,8 @@ def init_named_producer(
             return Rejected(codes.PRODUCER_FENCED, f"producer {command.name!r} is at epoch {known.epoch}")
         if epoch > EPOCH_MAX:
             return Rejected(codes.INVALID_ARGUMENT, f"producer {command.name!r} is at the last epoch")
+        if epoch == known.epoch and command.replaces != known.stamp:
+            stamp = known.stamp
         tables.update_cluster()
-    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms))
-    return ProducerInitialized(tables.cluster.revision, producer_id, epoch)
+    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms, stamp))
+    return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)

@@ -16,7 +16,9 @@ from raftmq.fsm.producer_ids import NAMED_EXPIRY_MS
 from raftmq.fsm.tables import DirtyRow, Row, Table, text_table
 
 NAMED_PRODUCERS_MAX: Final = 100_000
-"""About 30 MB. A new name beyond it is refused; an old one is never evicted."""
+"""About 30 MB without stamps. A new name beyond it is refused; an old one is never evicted."""
+STAMP_BYTES_MAX: Final = 4096
+"""Two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
 
 class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
@@ -26,6 +28,8 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     used_time_ms: int
     """Append time of the last `InitNamedProducer` of this name."""
+    stamp: bytes = b""
+    """Of this epoch; at most `STAMP_BYTES_MAX`, opaque."""
 
 
 class ProducerNames:

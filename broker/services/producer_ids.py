@@ -36,6 +36,8 @@ class ProducerIds:
         Raises:
             RequestError: INVALID_ARGUMENT; PRODUCER_FENCED for an epoch below the name's; as `MetadataLeader.run`.
         """
+        if not request.HasField("epoch") and (request.stamp or request.HasField("replaces")):
+            raise RequestError(pb.INVALID_ARGUMENT, "a stamp goes with an epoch")
         if not request.HasField("name"):
             if request.HasField("epoch"):
                 raise RequestError(pb.INVALID_ARGUMENT, "an epoch goes with a name: anonymous producers have none")
@@ -55,9 +57,10 @@ class ProducerIds:
         if not request.HasField("name"):
             return await self._take_refilled(call)
         epoch = request.epoch if request.HasField("epoch") else None
-        command = InitNamedProducer(request.name, epoch)
+        replaces = request.replaces if request.HasField("replaces") else None
+        command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
         result = await self._leader.execute(command, ProducerInitialized, call.deadline)
-        return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch)
+        return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp)
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
         async with self._refill:  # a thousand producers that start at once need one block, not a thousand

@@ -257,6 +257,22 @@ async def test_a_named_producer_fences_its_predecessor_and_keeps_its_id():
         assert raised.value.code == pb.INVALID_ARGUMENT
 
 
+async def test_those_who_share_a_named_epoch_agree_on_its_stamp():
+    async with running() as node:
+
+        async def init(**fields):
+            return await node.queue.init_producer(pb.InitProducerRequest(**fields), node.call())
+
+        assert (await init(name="job", epoch=1, stamp=b"a")).stamp == b"a"
+        assert (await init(name="job", epoch=1, stamp=b"b")).stamp == b"a"
+        assert (await init(name="job", epoch=1, stamp=b"b", replaces=b"a")).stamp == b"b"
+        assert (await init(name="job", epoch=2)).stamp == b""
+        for fields in ({"stamp": b"a"}, {"name": "job", "stamp": b"a"}, {"name": "job", "replaces": b""}):
+            with pytest.raises(RequestError) as raised:
+                await init(**fields)
+            assert raised.value.code == pb.INVALID_ARGUMENT
+
+
 async def test_a_node_that_does_not_lead_asks_the_metadata_leader_for_producer_ids():
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))

@@ -87,6 +87,8 @@ class FakePartition:
                     return base, None
             if header.last_sequence <= state.last_sequence:
                 return -1, None
+            if header.first_sequence <= state.last_sequence:
+                return -1, detail(pb.SEQUENCE_OVERLAP, last_sequence=state.last_sequence)
             if header.first_sequence != state.last_sequence + 1:
                 return -1, detail(pb.OUT_OF_ORDER_SEQUENCE, f"{header.first_sequence} after {state.last_sequence}")
             state.last_sequence = header.last_sequence
@@ -130,7 +132,7 @@ class FakeCluster:
         self._next_topic_id = 1
         self._next_group_id = 1
         self._next_producer_id = 1000
-        self.names: dict[str, tuple[int, int]] = {}  # of named producers: id and epoch
+        self.names: dict[str, tuple[int, int, bytes]] = {}  # of named producers: id, epoch and stamp
         self._watchers: set[asyncio.Queue[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -251,14 +253,23 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
     # ------------------------------------------------------------------------------------------------------------ queue
 
     async def InitProducer(self, request, context):
-        if request.HasField("name"):
-            producer_id, epoch = self.cluster.names.get(request.name) or (self.cluster.next_producer_id(), -1)
-            if request.HasField("epoch") and request.epoch < epoch:
-                await abort(context, detail(pb.PRODUCER_FENCED))
-            epoch = request.epoch if request.HasField("epoch") else epoch + 1
-            self.cluster.names[request.name] = (producer_id, epoch)
-            return pb.InitProducerResponse(producer_id=producer_id, epoch=epoch)
-        return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
+        if not request.HasField("name"):
+            return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
+        names = self.cluster.names
+        producer_id, epoch, stamp = names.get(request.name) or (self.cluster.next_producer_id(), -1, b"")
+        wanted = request.epoch if request.HasField("epoch") else epoch + 1
+        if wanted < epoch:
+            await abort(context, detail(pb.PRODUCER_FENCED))
+        if wanted > epoch or (request.HasField("replaces") and request.replaces == stamp):
+            stamp = request.stamp
+        names[request.name] = (producer_id, wanted, stamp)
+        return pb.InitProducerResponse(producer_id=producer_id, epoch=wanted, stamp=stamp)
+
+    async def Append(self, request, context):
+        response = await self.append(request)
+        if response is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "dropped")
+        return response
 
     async def AppendStream(self, request_iterator, context) -> AsyncIterator[pb.AppendResponse]:
         self.streams += 1

@@ -437,6 +437,25 @@ def test_a_name_with_epoch_confirms_raises_or_is_fenced(cluster: Cluster) -> Non
     assert cluster.code(mc.InitNamedProducer("p", -1)) == codes.INVALID_ARGUMENT
 
 
+def test_an_epochs_stamp_is_written_once_and_then_replaced_only_by_who_knows_it(cluster: Cluster) -> None:
+    def stamped(epoch: int, stamp: bytes, replaces: bytes | None = None) -> bytes:
+        result = cluster.run(mc.InitNamedProducer("p", epoch, stamp, replaces))
+        assert isinstance(result, mc.ProducerInitialized)
+        return result.stamp
+
+    assert stamped(1, b"first") == b"first"
+    assert stamped(1, b"second") == b"first"
+    assert stamped(1, b"second", b"other") == b"first"
+    assert stamped(1, b"second", b"first") == b"second"
+    assert stamped(1, b"second", b"first") == b"second"  # repeated after a lost answer
+    assert stamped(1, b"") == b"second"
+    assert stamped(2, b"", b"second") == b""  # an epoch begins with what its first user says
+    assert stamped(2, b"late") == b""
+    assert named(cluster, "p")[1] == 3
+    assert stamped(3, b"x") == b""
+    assert cluster.code(mc.InitNamedProducer("p", 4, bytes(4097))) == codes.INVALID_ARGUMENT
+
+
 def test_a_name_expires_14_days_after_its_last_use(cluster: Cluster) -> None:
     used_id, _ = named(cluster, "used", 5)
     idle_id, _ = named(cluster, "idle", 5)

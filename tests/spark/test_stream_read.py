@@ -170,7 +170,8 @@ def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
     one = run(subscribe=name, startingOffsets="latest", includeHeaders="true", columns="topic,partition,offset,key")
     one.start({"processingTime": "200 milliseconds"})
     deadline = time.monotonic() + QUERY_SECONDS
-    while not one.progress():  # from its first progress on, the query knows where it began
+    while one.query.status["message"] != "Waiting for next trigger":  # by then the query knows where it began
+        assert one.query.isActive, one.query.exception()
         assert time.monotonic() < deadline
         threading.Event().wait(0.1)
     producer.send_and_wait(name, b"v", b"k", headers=(("h", b"1"),))

@@ -1,0 +1,1 @@
+"""Flights → mean delay per day, carrier and airport → a picture: a pipeline of RaftMQ, Spark and a Python consumer."""

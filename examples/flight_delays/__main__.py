@@ -1,0 +1,77 @@
+"""Run the pipeline: ``python -m examples.flight_delays [--flights N] [--to flight-delays.png]``.
+
+Starts three brokers, writes flights to a topic, lets Spark average their delays, reads the results with the SDK and draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raftmq import Admin, Producer
+from raftmq.testing import LocalCluster
+
+from examples.demo_flights.source import FLIGHT_COUNT, archive_path, read_flights
+from examples.flight_delays.picture import draw
+from examples.flight_delays.pipeline import start
+from examples.flight_delays.results import Delay, read_results
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS, DELAYS = "flights", "flight-delays"
+PARTITIONS = 3
+
+
+async def write_flights(servers: str, count: int, flights: str = FLIGHTS, delays: str = DELAYS) -> None:
+    """Make both topics, and write the year's first flights in the order in which they left."""
+    async with Admin(bootstrap_servers=servers) as admin:
+        await admin.create_topic(flights, partitions=PARTITIONS)
+        await admin.create_topic(delays, partitions=PARTITIONS)
+    async with Producer(bootstrap_servers=servers) as producer:
+        await producer.send_many(flights, islice(read_flights(archive_path()), count))
+
+
+def run(
+    spark: SparkSession, servers: str, checkpoint: str, flights: str = FLIGHTS, delays: str = DELAYS
+) -> list[Delay]:
+    """Average what is there, and read the results."""
+    query = start(spark, servers, flights, delays, checkpoint)
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return asyncio.run(read_results(servers, delays, PARTITIONS))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Everything, from the brokers to the picture."""
+    parser = argparse.ArgumentParser(prog="python -m examples.flight_delays", description=__doc__)
+    parser.add_argument("--flights", type=int, default=FLIGHT_COUNT, help="only the first so many (default: all)")
+    parser.add_argument("--to", type=Path, default=Path("flight-delays.png"), help="the picture")
+    found = parser.parse_args(arguments)
+    from pyspark.sql import SparkSession
+
+    with LocalCluster(brokers=3) as cluster, tempfile.TemporaryDirectory() as folder:
+        asyncio.run(write_flights(cluster.bootstrap_servers, found.flights))
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .getOrCreate()
+        )
+        try:
+            delays = run(spark, cluster.bootstrap_servers, f"{folder}/checkpoint")
+        finally:
+            spark.stop()
+    draw(delays, found.to)
+    print(f"{len(delays)} results of {sum(delay.flights for delay in delays)} flights: {found.to}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The Spark part: reads flights as they come, averages their delays in windows of a day, writes each window's results once.
+
+A window is written when the watermark has passed its end: flights that come more than `LATENESS` behind the newest are dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FLIGHT: Final = (
+    "year INT, month INT, day INT, hour INT, minute INT, dep_delay INT, carrier STRING, origin STRING, time_hour STRING"
+)
+WINDOW: Final = "1 day"
+LATENESS: Final = "6 hours"
+
+
+def delays(flights: DataFrame) -> DataFrame:
+    """Mean departure delay per day, carrier and airport; cancelled flights have none and do not count."""
+    from pyspark.sql import functions as f
+
+    parsed = flights.select(f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight")).select("flight.*")
+    return (
+        parsed.where("dep_delay IS NOT NULL")
+        .withColumn("departure", f.expr("make_timestamp(year, month, day, hour, minute, 0)"))
+        .withWatermark("departure", LATENESS)
+        .groupBy(f.window("departure", WINDOW), "carrier", "origin")
+        .agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("mean_delay"))
+    )
+
+
+def start(spark: SparkSession, servers: str, source: str, target: str, checkpoint: str) -> StreamingQuery:
+    """Start the query; it ends when all flights that are there have been read."""
+    from pyspark.sql import functions as f
+
+    flights = (
+        spark.readStream.format("raftmq")
+        .option("bootstrap.servers", servers)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("columns", "value")
+        .load()
+    )
+    result = delays(flights).select(
+        f.concat_ws("/", "carrier", "origin").alias("key"),
+        f.to_json(
+            f.struct(
+                f.date_format("window.start", "yyyy-MM-dd").alias("day"), "carrier", "origin", "flights", "mean_delay"
+            )
+        ).alias("value"),
+    )
+    return (
+        result.writeStream.format("raftmq")
+        .outputMode("append")
+        .option("bootstrap.servers", servers)
+        .option("topic", target)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )

@@ -1,0 +1,6 @@
+"""``python -m raftmq.spark archive|compact|replay|audit|mirror …``; see `raftmq.spark.jobs.main`."""
+
+from raftmq.spark.jobs.main import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

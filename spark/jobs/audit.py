@@ -1,0 +1,220 @@
+"""Checks a topic: offsets without gaps or repetitions, duplicates, the order of each key; and counts records per hour.
+
+Everything is a shuffle or a window by key, so more data than one machine holds can be audited. With a checkpoint an audit begins where the
+last one ended; duplicates and order are then judged within what is new. Must not change anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.jobs.folder import Folder
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ENDS: Final = "ends.json"
+SAMPLES: Final = 10
+"""Examples shown of each kind of violation."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """What to check, and how."""
+
+    source: Mapping[str, str]
+    """Options of the source, without offsets."""
+    topics: tuple[str, ...]
+    duplicates_by: str | None
+    """``key``, ``value`` or ``header:NAME``: no two records of a topic share it. None: not checked."""
+    order_by: str | None
+    """``timestamp`` or ``header:NAME`` (a number): never falls within a key. None: not checked."""
+    checkpoint: str | None
+
+
+@dataclass
+class Findings:
+    """What an audit found."""
+
+    records: int = 0
+    partitions: int = 0
+    violations: dict[str, int] = field(default_factory=dict)
+    """By kind."""
+    samples: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Some of each kind."""
+
+    def add(self, kind: str, found: DataFrame) -> None:
+        """Note the rows of `found`, each of which is a violation."""
+        counted = found.count()
+        if counted:
+            self.violations[kind] = counted
+            self.samples[kind] = [row.asDict(recursive=True) for row in found.limit(SAMPLES).collect()]
+
+
+def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
+    """Audit, and say what was found. Returns an exit code: 1 when anything is wrong. Raises `InvalidOptionError`."""
+    from pyspark.sql import functions as f
+
+    identity = _identity(settings.duplicates_by)
+    position = _position(settings.order_by)
+    starts = _starts(spark, settings)
+    reader = spark.read.format("raftmq").options(**settings.source).option("subscribe", ",".join(settings.topics))
+    # what is there now: every pass below must see the same records, whatever is written meanwhile
+    ends = _ends(settings)
+    reader = reader.option("startingOffsets", json.dumps(starts) if starts else "earliest")
+    rows = reader.option("endingOffsets", json.dumps(ends)).option("includeHeaders", "true").load()
+    findings = Findings()
+    passes: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("offsets", lambda: _check_offsets(rows, starts, ends, findings)),
+        ("duplicates", lambda: _check_duplicates(rows, identity, findings)),
+        ("order", lambda: _check_order(rows, position, findings)),
+    )
+    for name, check in passes:
+        if stop.is_asked:
+            return EXIT_STOPPED
+        check()
+        say("checked", check=name, violations=sum(findings.violations.values()))
+    hours = rows.groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour")).count().orderBy("topic", "hour")
+    for row in hours.toLocalIterator():
+        say("hour", topic=row["topic"], hour=str(row["hour"]), records=row["count"])
+    say(
+        "audited",
+        records=findings.records,
+        partitions=findings.partitions,
+        violations=findings.violations,
+        samples=findings.samples,
+    )
+    if findings.violations:
+        return EXIT_VIOLATION
+    if settings.checkpoint is not None:
+        Folder(spark, settings.checkpoint).write(ENDS, json.dumps(ends, sort_keys=True))
+    return EXIT_OK
+
+
+Offsets = dict[str, dict[str, int]]
+"""By topic and partition, as the source's options have them."""
+
+
+def _starts(spark: SparkSession, settings: AuditSettings) -> Offsets:
+    if settings.checkpoint is None:
+        return {}
+    found: Offsets = json.loads(Folder(spark, settings.checkpoint).read(ENDS) or "{}")
+    if not found:
+        return {}
+    # partitions that came since begin at the earliest
+    return {
+        topic: {partition: found.get(topic, {}).get(partition, -2) for partition in partitions}
+        for topic, partitions in _ends(settings).items()
+    }
+
+
+def _ends(settings: AuditSettings) -> Offsets:
+    from raftmq import TopicPartition
+    from raftmq.sync import Admin, Consumer
+
+    servers = settings.source.get("bootstrap.servers", "")
+    with Admin(bootstrap_servers=servers) as admin, Consumer(bootstrap_servers=servers) as consumer:
+        found: Offsets = {}
+        for topic in settings.topics:
+            count = len(admin.describe_topic(topic).partitions)
+            ends = consumer.end_offsets([TopicPartition(topic, n) for n in range(count)])
+            found[topic] = {str(partition.partition): offset for partition, offset in ends.items()}
+        return found
+
+
+def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Findings) -> None:
+    """A partition is dense when as many distinct offsets are there as lie between its first and its end, and no offset twice."""
+    from pyspark.sql import functions as f
+
+    per_partition = rows.groupBy("topic", "partition").agg(
+        f.count("*").alias("records"),
+        f.count_distinct("offset").alias("distinct_offsets"),
+        f.min("offset").alias("first"),
+        f.max("offset").alias("last"),
+    )
+    found = {(row["topic"], row["partition"]): row for row in per_partition.toLocalIterator()}
+    findings.records = sum(row["records"] for row in found.values())
+    findings.partitions = sum(map(len, ends.values()))
+    for topic, partitions in ends.items():
+        for partition, end in partitions.items():
+            row = found.get((topic, int(partition)))
+            start = starts.get(topic, {}).get(partition, -2)
+            kinds = _offset_violations(row.asDict() if row is not None else None, start, end)
+            for kind, count in kinds.items():
+                findings.violations[kind] = findings.violations.get(kind, 0) + count
+                sample = {"topic": topic, "partition": int(partition), "start": start, "end": end}
+                findings.samples.setdefault(kind, []).append(sample | (row.asDict() if row is not None else {}))
+
+
+def _offset_violations(row: Mapping[str, int] | None, start: int, end: int) -> dict[str, int]:
+    if row is None:
+        # nothing between an explicit start and the end; without one, retention may have taken everything
+        return {"missing_offsets": end - start} if 0 <= start < end else {}
+    first = row["first"] if start < 0 else start
+    kinds = {
+        "missing_offsets": end - first - row["distinct_offsets"],
+        "repeated_offsets": row["records"] - row["distinct_offsets"],
+    }
+    return {kind: count for kind, count in kinds.items() if count > 0}
+
+
+def _identity(text: str | None) -> Column | None:
+    from pyspark.sql import functions as f
+
+    if text is None:
+        return None
+    if text in ("key", "value"):
+        return f.col(text)
+    return _header(text, "--duplicates-by")
+
+
+def _position(text: str | None) -> Column | None:
+    from pyspark.sql import functions as f
+
+    if text is None:
+        return None
+    if text == "timestamp":
+        return f.col("timestamp")
+    return _header(text, "--order-by").cast("string").cast("decimal(38,9)")
+
+
+def _header(text: str, option: str) -> Column:
+    from pyspark.sql import functions as f
+
+    kind, _, name = text.partition(":")
+    if kind != "header" or not name:
+        raise InvalidOptionError(f"{option} is key, value, timestamp or header:NAME as its help says, not {text!r}")
+    named = f.filter("headers", lambda header: header["key"] == f.lit(name))
+    return f.when(f.size(named) > 0, f.element_at(named, 1)["value"])
+
+
+def _check_duplicates(rows: DataFrame, identity: Column | None, findings: Findings) -> None:
+    from pyspark.sql import functions as f
+
+    if identity is None:
+        return
+    named = rows.select("topic", "partition", "offset", identity.alias("identity")).where("identity IS NOT NULL")
+    groups = named.groupBy("topic", "identity").agg(
+        f.count("*").alias("records"),
+        f.min(f.struct("partition", "offset")).alias("first"),
+        f.max("offset").alias("last_offset"),
+    )
+    findings.add("duplicates", groups.where("records > 1"))
+
+
+def _check_order(rows: DataFrame, position: Column | None, findings: Findings) -> None:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    if position is None:
+        return
+    keyed = rows.where("key IS NOT NULL").select("topic", "partition", "key", "offset", position.alias("position"))
+    keyed = keyed.where("position IS NOT NULL")
+    in_key = Window.partitionBy("topic", "partition", "key").orderBy("offset")
+    before = keyed.withColumn("position_before", f.lag("position").over(in_key))
+    findings.add("out_of_order", before.where("position < position_before"))

@@ -1,0 +1,65 @@
+"""A folder on whatever file system Spark writes to, through Hadoop's own classes: lists, reads, and writes small files whole.
+
+Must not be used for data, which Spark writes itself. Invariant: a file that is there is complete: it is written under another name
+(beginning with a dot, which Spark's readers skip) and renamed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Folder:
+    """One folder; made when something is written into it."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        if jvm is None:
+            raise RuntimeError("jobs need a session with a JVM of its own, not Spark Connect")
+        self._path_of = jvm.org.apache.hadoop.fs.Path
+        self._io = jvm.org.apache.commons.io.IOUtils
+        self._path = self._path_of(path)
+        self._files = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+    def names(self) -> list[str]:
+        """Names of what is in the folder, sorted, without hidden ones; none if there is no such folder."""
+        if not self._files.exists(self._path):
+            return []
+        found = [status.getPath().getName() for status in self._files.listStatus(self._path)]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+    def read(self, name: str) -> str | None:
+        """A small file's text; None if there is no such file."""
+        path = self._path_of(self._path, name)
+        try:
+            stream = self._files.open(path)
+        except Exception:
+            if not self._files.exists(path):
+                return None
+            raise
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file whole, in the place of one that is there."""
+        hidden = self._path_of(self._path, f".{name}.{uuid4().hex}")
+        stream = self._files.create(hidden)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        target = self._path_of(self._path, name)
+        if self._files.exists(target):
+            self._files.delete(target, False)
+        if not self._files.rename(hidden, target):
+            raise OSError(f"{target} could not be written")
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a folder with all that is in it; without effect if there is none."""
+        self._files.delete(self._path_of(self._path, name), True)

@@ -1,0 +1,176 @@
+"""The command line of the jobs: ``python -m raftmq.spark JOB …``, or ``spark-submit`` with this file.
+
+::
+
+    python -m raftmq.spark archive --bootstrap-servers localhost:9400 --topics flights --to /data/flights --master 'local[4]'
+    python -m raftmq.spark compact --archive /data/flights
+    python -m raftmq.spark replay --bootstrap-servers localhost:9400 --archive /data/flights --checkpoint /data/replay
+    python -m raftmq.spark audit --bootstrap-servers localhost:9400 --topics flights --duplicates-by header:id
+    python -m raftmq.spark mirror --from localhost:9400 --to localhost:9500 --topics flights --checkpoint /data/mirror
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raftmq.spark.jobs.running import EXIT_OK, Stop, open_session, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.adaptive.enabled": "true"}
+REPLAY_TASKS = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one job. Returns its exit code: 0 well, 1 a violation was found, 130 stopped on request.
+
+    Raises what the job does: a bad option, or what Spark says.
+    """
+    found = parser().parse_args(arguments)
+    spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
+    stop = Stop()
+    stop.listen()
+    try:
+        code = _run(spark, found, stop)
+    finally:
+        spark.stop()
+    say("ended", job=found.job, exit_code=code)
+    return code
+
+
+def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
+    # imported here: a job loads what it needs, and --help nothing of Spark
+    match found.job:
+        case "archive":
+            from raftmq.spark.jobs.archive import ArchiveSettings, archive
+
+            source = _source(found) | {"startingOffsets": "earliest"}
+            checkpoint = found.checkpoint or f"{found.to.rstrip('/')}/checkpoint"
+            return archive(spark, ArchiveSettings(source, found.to, checkpoint, found.continuous), stop)
+        case "compact":
+            from raftmq.spark.jobs.archive import compact
+
+            say("compacted_to", entries=compact(spark, found.archive, found.small_mib << 20))
+            return EXIT_OK
+        case "replay":
+            from raftmq.spark.jobs.replay import ReplaySettings, replay
+
+            sink = {"bootstrap.servers": found.bootstrap_servers} | dict(found.option)
+            settings = ReplaySettings(
+                sink, found.archive, found.checkpoint, found.topic, not found.by_key, tasks=found.tasks
+            )
+            return replay(spark, settings, stop)
+        case "audit":
+            from raftmq.spark.jobs.audit import AuditSettings, audit
+
+            options = {"bootstrap.servers": found.bootstrap_servers} | dict(found.option)
+            topics = tuple(found.topics.split(","))
+            return audit(
+                spark, AuditSettings(options, topics, found.duplicates_by, found.order_by, found.checkpoint), stop
+            )
+        case _:
+            from raftmq.spark.jobs.mirror import MirrorSettings, mirror
+
+            return mirror(
+                spark,
+                MirrorSettings(
+                    source_servers=found.source,
+                    target_servers=found.to,
+                    topics=tuple(found.topics.split(",")),
+                    prefix=found.prefix,
+                    source=dict(found.option),
+                    checkpoint=found.checkpoint,
+                    trigger_seconds=found.continuous,
+                ),
+                stop,
+            )
+
+
+def _source(found: argparse.Namespace) -> dict[str, str]:
+    return {"bootstrap.servers": found.bootstrap_servers, "subscribe": found.topics} | dict(found.option)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    whole = argparse.ArgumentParser(prog="python -m raftmq.spark", description="Jobs over RaftMQ topics, run by Spark.")
+    jobs = whole.add_subparsers(dest="job", required=True)
+
+    archive = jobs.add_parser("archive", help="topics to Parquet, each record once")
+    _servers(archive)
+    _topics(archive)
+    archive.add_argument("--to", required=True, metavar="FOLDER", help="the archive; any file system that Spark knows")
+    archive.add_argument("--checkpoint", metavar="FOLDER", help="default: checkpoint/ in the archive")
+    _continuous(archive)
+
+    compact = jobs.add_parser("compact", help="merge an archive's small files")
+    compact.add_argument("--archive", required=True, metavar="FOLDER")
+    compact.add_argument("--small-mib", type=int, default=128, help="merge what is smaller (default: 128)")
+
+    replay = jobs.add_parser("replay", help="an archive back to topics")
+    _servers(replay)
+    replay.add_argument("--archive", required=True, metavar="FOLDER")
+    replay.add_argument("--checkpoint", required=True, metavar="FOLDER", help="where the job remembers how far it is")
+    replay.add_argument("--topic", help="where all records go (default: to the topics they came from)")
+    replay.add_argument("--by-key", action="store_true", help="partitions by key instead of those that records had")
+    replay.add_argument("--tasks", type=int, default=REPLAY_TASKS, help=f"at a time (default: {REPLAY_TASKS})")
+
+    audit = jobs.add_parser("audit", help="check a topic; exit code 1 when something is wrong")
+    _servers(audit)
+    _topics(audit)
+    audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which no two records share")
+    audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which never falls within a key")
+    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit ended")
+
+    mirror = jobs.add_parser("mirror", help="copy topics to another cluster, each record once")
+    mirror.add_argument("--from", required=True, dest="source", metavar="HOST:PORT", help="brokers to read from")
+    mirror.add_argument("--to", required=True, metavar="HOST:PORT", help="brokers to write to")
+    _topics(mirror)
+    mirror.add_argument("--prefix", default="", help="before the topics' names on the target")
+    mirror.add_argument("--checkpoint", required=True, metavar="FOLDER")
+    _continuous(mirror)
+
+    for job in (archive, compact, replay, audit, mirror):
+        job.add_argument("--master", help="Spark's cluster (default: spark-submit's, or local[*])")
+        job.add_argument(
+            "--conf",
+            action="append",
+            type=_pair,
+            default=[],
+            metavar="KEY=VALUE",
+            help="a setting of Spark; again and again",
+        )
+        job.add_argument(
+            "--option", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="of the source, or sink"
+        )
+    return whole
+
+
+def _servers(job: argparse.ArgumentParser) -> None:
+    job.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,HOST:PORT…]")
+
+
+def _topics(job: argparse.ArgumentParser) -> None:
+    job.add_argument("--topics", required=True, metavar="NAME[,NAME…]")
+
+
+def _continuous(job: argparse.ArgumentParser) -> None:
+    job.add_argument(
+        "--continuous",
+        type=float,
+        metavar="SECONDS",
+        help="go on, with a batch so often (default: what is there, then end)",
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"KEY=VALUE, not {text!r}")
+    return key, value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

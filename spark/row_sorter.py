@@ -1,0 +1,102 @@
+"""Sorts a task's rows in bounded memory, and takes a digest of them that does not depend on their order.
+
+Rows are tuples of bytes and whole numbers, all of the same shape. Beyond the memory allowed they go to temporary files in sorted runs,
+which are merged as they are read back; the files have no names, so a killed process leaves nothing.
+
+Must not know what the rows mean. Invariant: the same multiset of rows gives the same sequence and the same digest, in every process.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import tempfile
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import IO, Final, Generic, TypeVar
+
+RowT = TypeVar("RowT", bound=tuple[bytes | int, ...])
+
+ROW_OVERHEAD_BYTES: Final = 400
+"""A tuple of nine, and the heads of its objects."""
+CHUNK_ROWS: Final = 256
+CHUNK_BYTES: Final = 256 * 1024
+"""Rows are read back in pieces no larger than either, one piece of each run in memory."""
+DIGEST_BYTES: Final = 16
+_DIGEST_MODULUS: Final = 1 << 8 * DIGEST_BYTES
+_MARSHAL_VERSION: Final = 2
+"""The last version without references between objects: equal rows give equal bytes."""
+
+
+class RowSorter(Generic[RowT]):
+    """Add rows, then iterate once; `close` (or ``with``) frees the files."""
+
+    def __init__(self, memory_bytes: int, directory: str | None = None) -> None:
+        self._memory_bytes = memory_bytes
+        self._directory = directory
+        self._rows: list[RowT] = []
+        self._used_bytes = 0
+        self._runs: list[IO[bytes]] = []
+        self._sum = 0
+        self.count = 0
+        """Rows added."""
+
+    def add(self, row: RowT, payload_bytes: int) -> None:
+        """Take a row of about that many bytes; sorts and writes to disk what is in memory when there is too much."""
+        self._rows.append(row)
+        self._sum += int.from_bytes(
+            blake2b(marshal.dumps(row, _MARSHAL_VERSION), digest_size=DIGEST_BYTES).digest(), "little"
+        )
+        self.count += 1
+        self._used_bytes += payload_bytes + ROW_OVERHEAD_BYTES
+        if self._used_bytes > self._memory_bytes:
+            self._spill()
+
+    @property
+    def spilled_runs(self) -> int:
+        """Files in use."""
+        return len(self._runs)
+
+    def digest(self) -> bytes:
+        """Of all rows so far, whatever their order: the number of rows and the sum of their hashes."""
+        return self.count.to_bytes(8, "little") + (self._sum % _DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "little")
+
+    def __iter__(self) -> Iterator[RowT]:
+        self._rows.sort()
+        if not self._runs:
+            return iter(self._rows)
+        return heapq.merge(*map(_read_run, self._runs), self._rows)
+
+    def close(self) -> None:
+        """Free memory and files."""
+        for run in self._runs:
+            run.close()
+        self._runs.clear()
+        self._rows.clear()
+
+    def __enter__(self) -> RowSorter[RowT]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spill(self) -> None:
+        self._rows.sort()
+        run = tempfile.TemporaryFile(dir=self._directory, prefix="raftmq-sort-")  # noqa: SIM115 - lives as long as the sorter
+        self._runs.append(run)
+        chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES * len(self._rows) // self._used_bytes))
+        for start in range(0, len(self._rows), chunk_rows):
+            marshal.dump(self._rows[start : start + chunk_rows], run, _MARSHAL_VERSION)
+        run.flush()
+        self._rows.clear()
+        self._used_bytes = 0
+
+
+def _read_run(run: IO[bytes]) -> Iterator[RowT]:
+    run.seek(0)
+    while True:
+        try:
+            chunk = marshal.load(run)
+        except EOFError:
+            return
+        yield from chunk

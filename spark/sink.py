@@ -1,0 +1,181 @@
+"""The sink: what Spark calls to write to topics, exactly once per (query, batch, task).
+
+`batch_writer` and `stream_writer` are called on the driver, once for each run of a batch, and what they return travels to the tasks.
+A batch `write` has no query, so its name is a new uuid, or the options ``writerName`` and ``writerEpoch``. Must not do the work:
+that is `sink_task`'s. The writers hold plain values only, as they are pickled.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.taskcontext import TaskContext
+from raftmq.client.exact_append import ExactAppender
+from raftmq.errors import ProducerFencedError
+from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
+from raftmq.spark.cluster import cluster_of
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.sink_columns import Chunk, SinkColumns, check_schema, chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
+from raftmq.spark.sink_options import SinkOptions, read_sink_options
+from raftmq.spark.sink_task import SinkTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import Row, StructType
+
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+"""Local properties that Spark gives the tasks of a streaming query."""
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: dict[str, int]
+    """Per topic."""
+    replay_of: WriteIdentity | None = None
+    """What was written, if an earlier run had begun it: whether all came back that wrote then is still to be seen."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
+    found, columns = _checked(options, schema, overwrite)
+    name = found.writer_name if found.writer_name is not None else str(uuid.uuid4())
+    return BatchWriter(found, columns, WriteIdentity(name, found.writer_epoch, _attempt()))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of a run of one batch of a streaming query. Raises `InvalidOptionError`, `InvalidSchemaError`."""
+    found, columns = _checked(options, schema, overwrite)
+    if found.writer_name is not None:
+        raise InvalidOptionError("writerName and writerEpoch are for batch writes; a query has its id and its batches'")
+    if ArrowStreamWriter is not None:
+        return ArrowStreamWriter(found, columns, _attempt())
+    return RowStreamWriter(found, columns, _attempt())
+
+
+def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, SinkColumns]:
+    found = read_sink_options(options)
+    if overwrite:
+        raise InvalidOptionError(
+            "a topic cannot be overwritten: write with mode append, or output mode append or update"
+        )
+    return found, check_schema(schema.fields, found)
+
+
+def _attempt() -> int:
+    return time.time_ns() // 1000
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity) -> None:
+        self._options = options
+        self._columns = columns
+        self._identity = identity
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows. Raises as `SinkTask.run`."""
+        identity = self._identity if self._options.is_exactly_once else None
+        return _run(self._options, self._columns, identity, chunks_of_batches(iterator, self._columns))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have written. Raises `ReplayMismatchError` when one that wrote in an earlier run did not come back."""
+        _check_ledger(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some tasks have not written. What was written stays: the write's next run writes the rest."""
+
+
+class _StreamWriter:
+    """What the stream writers for rows and for Arrow share."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, attempt: int) -> None:
+        self._options = options
+        self._columns = columns
+        self._attempt = attempt
+
+    def _write(self, chunks: Iterator[Chunk]) -> WriterCommitMessage:
+        identity = _identity_of_query(self._attempt) if self._options.is_exactly_once else None
+        return _run(self._options, self._columns, identity, chunks)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks have written. Raises `ReplayMismatchError` when one that wrote in an earlier run did not come back."""
+        _check_ledger(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Some tasks have not written. What was written stays: the batch's next run writes the rest."""
+
+
+class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
+    """For PySpark 4.0, which hands a stream writer rows only."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        """Write one task's rows. Raises as `SinkTask.run`."""
+        return self._write(chunks_of_rows(iterator, self._columns))
+
+
+def _arrow_stream_writer() -> Callable[[SinkOptions, SinkColumns, int], DataSourceStreamWriter] | None:
+    base = getattr(datasource, "DataSourceStreamArrowWriter", None)
+    if base is None:
+        return None
+
+    class ArrowStreamWriter(_StreamWriter, base):  # type: ignore[misc, valid-type] # of whatever version runs
+        """For PySpark from 4.1 on."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            """Write one task's rows. Raises as `SinkTask.run`."""
+            return self._write(chunks_of_batches(iterator, self._columns))
+
+    ArrowStreamWriter.__qualname__ = "ArrowStreamWriter"  # so that it pickles by name
+    return ArrowStreamWriter
+
+
+ArrowStreamWriter = _arrow_stream_writer()
+
+
+def _identity_of_query(attempt: int) -> WriteIdentity:
+    context = TaskContext.get()
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
+    if query_id is None or batch_id is None:
+        raise NotInQueryError(f"Spark did not say which batch this is ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY})")
+    return WriteIdentity(query_id, int(batch_id), attempt)
+
+
+def _run(
+    options: SinkOptions, columns: SinkColumns, identity: WriteIdentity | None, chunks: Iterator[Chunk]
+) -> WriterCommitMessage:
+    context = TaskContext.get()
+    if context is None:
+        raise NotInQueryError("the sink writes in Spark's tasks only")
+    written = SinkTask(options, columns, identity, context.partitionId()).run(chunks)
+    return TaskDone(written.rows, identity if written.is_replay else None)
+
+
+def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Every task that wrote in an earlier run has written the same again, or the batch has other tasks now."""
+    identity = next((m.replay_of for m in messages if isinstance(m, TaskDone) and m.replay_of is not None), None)
+    if identity is None:
+        return
+    cluster = cluster_of(options.client)
+    appender = ExactAppender(cluster.resolver)
+    try:
+        found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.epoch))
+    except ProducerFencedError:
+        return  # a later batch has begun, so this one was found complete
+    missing = BatchLedger.decode(found.stamp).missing(identity.attempt)
+    if missing:
+        raise ReplayMismatchError(
+            f"tasks {missing} of batch {identity.epoch} wrote in an earlier run of it and have no rows in this one; what they"
+            " wrote stays"
+        )

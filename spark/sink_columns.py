@@ -1,0 +1,325 @@
+"""The columns a sink takes, and their way from Arrow or Spark rows to sortable rows.
+
+Must not import Spark: types are told by their names. Invariant: what comes out depends on a row's contents alone, so a row that is
+computed again goes to the same partition, in the same place of the order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+from zlib import crc32
+
+from raftmq.client import settings
+from raftmq.client.partitioner import PARTITIONERS
+from raftmq.errors import RecordTooLargeError, UnknownPartitionError
+from raftmq.spark.sink_errors import InvalidSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from raftmq.client.batch_codec import Headers
+    from raftmq.spark.sink_options import SinkOptions
+
+ROWS_PER_CHUNK: Final = 1000
+"""Spark rows gathered into columns at a time, where there is no Arrow."""
+WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+
+_LENGTH = struct.Struct("<i")
+_NULL = _LENGTH.pack(-1)
+
+
+SinkRow = tuple[bytes, int, int, bool, bytes, bool, bytes, bytes, int]
+"""A row as it is sorted, by its parts in this order; a plain tuple, for speed and for `marshal`.
+
+- topic (UTF-8), partition;
+- order: of the order column, 0 without one;
+- whether there is a key, the key; whether there is a value, the value: nulls come first;
+- headers, packed by `pack_headers`, empty for none;
+- timestamp in milliseconds: of the timestamp column, 0 without one.
+"""
+
+
+class Field(Protocol):
+    """What is needed of a Spark `StructField`."""
+
+    name: str
+
+    @property
+    def dataType(self) -> FieldType:  # noqa: N802 - Spark's name
+        """Its type."""
+        ...
+
+
+class FieldType(Protocol):
+    """What is needed of a Spark `DataType`."""
+
+    def simpleString(self) -> str:  # noqa: N802 - Spark's name
+        """The type's name, as in DDL."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Position of each column in the data; None: there is none."""
+
+    value: int
+    key: int | None
+    headers: int | None
+    topic: int | None
+    partition: int | None
+    order: int | None
+    timestamp: int | None
+    width: int
+    """Columns in all; those with other names are ignored."""
+
+
+def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
+    """Find the columns. Raises `InvalidSchemaError` when one is missing, there twice, or of another type."""
+    positions: dict[str, int] = {}
+    for position, field in enumerate(fields):
+        if field.name.lower() in positions:
+            raise InvalidSchemaError(f"the column {field.name!r} is there twice")
+        positions[field.name.lower()] = position
+
+    def find(name: str | None, types: str, is_allowed: Callable[[str], bool]) -> int | None:
+        position = positions.get(name.lower()) if name is not None else None
+        if position is None:
+            return None
+        actual = fields[position].dataType.simpleString()
+        if not is_allowed(actual):
+            raise InvalidSchemaError(f"the column {name!r} is {types}, not {actual}")
+        return position
+
+    value = find("value", "string or binary", _is_bytes)
+    if value is None:
+        names = ", ".join(field.name for field in fields)
+        raise InvalidSchemaError(f"there is no column 'value' (string or binary); there are: {names}")
+    found = SinkColumns(
+        value=value,
+        key=find("key", "string or binary", _is_bytes),
+        headers=find("headers", HEADERS_TYPE, lambda found: _plain(found) == HEADERS_TYPE),
+        topic=find("topic", "string", _is_text),
+        partition=find("partition", "a whole number", WHOLE.__contains__),
+        order=find(options.order_column, "a whole number or a timestamp", (WHOLE | TIMES).__contains__),
+        timestamp=find(options.timestamp_column, "a timestamp", TIMES.__contains__),
+        width=len(fields),
+    )
+    if found.topic is None and options.topic is None:
+        raise InvalidSchemaError("nothing says where to write: set the option topic, or add a column 'topic'")
+    for option, name, position in (
+        ("orderColumn", options.order_column, found.order),
+        ("timestampColumn", options.timestamp_column, found.timestamp),
+    ):
+        if name is not None and position is None:
+            raise InvalidSchemaError(f"{option} names {name!r}, and there is no such column")
+    return found
+
+
+def _is_text(found: str) -> bool:
+    return found.startswith(("string", "varchar", "char"))
+
+
+def _is_bytes(found: str) -> bool:
+    return found == "binary" or _is_text(found)
+
+
+def _plain(found: str) -> str:
+    return found.replace(" ", "").lower()
+
+
+# ---------------------------------------------------------------------------------------------------- from Spark to columns
+
+Chunk = Sequence[Sequence[object]]
+"""Columns of a few rows, in the order of the schema; those that the sink ignores are empty."""
+
+
+def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: SinkColumns) -> Iterator[Chunk]:
+    """Arrow's columns as Python values; times as microseconds."""
+    import pyarrow as pa
+
+    used = _used(columns)
+    for batch in batches:
+        chunk: list[Sequence[object]] = []
+        for position in range(columns.width):
+            if position not in used:
+                chunk.append(())
+                continue
+            column = batch.column(position)
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+            elif position in (columns.key, columns.value) and not pa.types.is_binary(column.type):
+                column = column.cast(pa.binary())
+            chunk.append(column.to_pylist())
+        if batch.num_rows:
+            yield chunk
+
+
+def chunks_of_rows(rows: Iterable[Sequence[object]], columns: SinkColumns) -> Iterator[Chunk]:
+    """Spark's rows, some at a time, as columns."""
+    source = iter(rows)
+    used = _used(columns)
+    while gathered := list(islice(source, ROWS_PER_CHUNK)):
+        by_column = list(zip(*gathered, strict=True))
+        yield [_plain_cells(cells) if position in used else () for position, cells in enumerate(by_column)]
+
+
+def _used(columns: SinkColumns) -> set[int]:
+    positions = (
+        columns.value,
+        columns.key,
+        columns.headers,
+        columns.topic,
+        columns.partition,
+        columns.order,
+        columns.timestamp,
+    )
+    return {position for position in positions if position is not None}
+
+
+def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
+    """As Arrow's would be: bytes instead of bytearrays, microseconds instead of times."""
+    return [
+        bytes(cell)
+        if isinstance(cell, bytearray)
+        else round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
+        if isinstance(cell, datetime)
+        else cell
+        for cell in cells
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ from columns to rows
+
+
+class RowBuilder:
+    """Makes sortable rows of chunks. One per task."""
+
+    def __init__(self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str], int]) -> None:
+        """`partition_count` gives the number of partitions of a topic; it raises when there is none."""
+        self._columns = columns
+        self._topic = options.topic
+        self._partitioner = PARTITIONERS[options.partitioner]
+        self._is_empty_a_key = options.partitioner != "crc32"  # as in the SDK
+        self._partition_count = partition_count
+
+    def rows(self, chunk: Chunk) -> Iterator[tuple[SinkRow, int]]:
+        """Each row with the bytes of its key, value and headers.
+
+        Raises:
+            InvalidSchemaError: a topic is null.
+            UnknownTopicError: there is no such topic.
+            UnknownPartitionError: a partition is negative or above the topic's last.
+            RecordTooLargeError: above 1 MiB.
+        """
+        columns = self._columns
+        values = chunk[columns.value]
+        count = len(values)
+
+        def column(position: int | None) -> Sequence[object]:
+            return chunk[position] if position is not None else (None,) * count
+
+        topics = (self._topic,) * count if self._topic is not None else column(columns.topic)
+        for value, key, headers, topic, partition, order, time_us in zip(
+            values,
+            column(columns.key),
+            column(columns.headers),
+            topics,
+            column(columns.partition),
+            column(columns.order),
+            column(columns.timestamp),
+            strict=True,
+        ):
+            yield self._row(value, key, headers, topic, partition, order, time_us)
+
+    def _row(
+        self,
+        value: object,
+        key: object,
+        headers: object,
+        topic: object,
+        partition: object,
+        order: object,
+        time_us: object,
+    ) -> tuple[SinkRow, int]:
+        if not isinstance(topic, str):
+            raise InvalidSchemaError("a row's topic is null; the option topic gives all rows one")
+        value_bytes, key_bytes, packed = _bytes_of(value), _bytes_of(key), pack_headers(headers)
+        size = len(value_bytes) + len(key_bytes) + len(packed)
+        if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
+            raise RecordTooLargeError(f"a row of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
+        partition_count = self._partition_count(topic)
+        if isinstance(partition, int):
+            if not 0 <= partition < partition_count:
+                raise UnknownPartitionError(f"{topic} has partitions 0 to {partition_count - 1}, not {partition}")
+            chosen = partition
+        elif key_bytes or (key is not None and self._is_empty_a_key):
+            chosen = self._partitioner(key_bytes, partition_count)
+        else:  # by contents, not in turn: the row must come to the same partition when it is computed again
+            chosen = crc32(packed, crc32(value_bytes)) % partition_count
+        row = (
+            topic.encode(),
+            chosen,
+            order if isinstance(order, int) else 0,
+            key is not None,
+            key_bytes,
+            value is not None,
+            value_bytes,
+            packed,
+            time_us // 1000 if isinstance(time_us, int) else 0,
+        )
+        return row, size
+
+
+def _bytes_of(cell: object) -> bytes:
+    if cell is None:
+        return b""
+    return cell if isinstance(cell, bytes) else str(cell).encode()
+
+
+def pack_headers(headers: object) -> bytes:
+    """A row's headers as bytes that compare and hash: length and bytes of each name and value; a null value has length -1.
+
+    Raises `InvalidSchemaError` for a header without a name.
+    """
+    if not headers:
+        return b""
+    assert isinstance(headers, Sequence)
+    parts: list[bytes] = []
+    for header in headers:
+        name, value = _header(header)
+        encoded = name.encode()
+        parts += (_LENGTH.pack(len(encoded)), encoded)
+        parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def _header(header: Mapping[str, object]) -> tuple[str, bytes | None]:
+    name, value = header["key"], header["value"]
+    if not isinstance(name, str):
+        raise InvalidSchemaError("a header's key is null")
+    assert value is None or isinstance(value, bytes | bytearray)
+    return name, None if value is None else bytes(value)
+
+
+def unpack_headers(packed: bytes) -> Headers:
+    """What `pack_headers` packed."""
+    pairs: list[tuple[str, bytes | None]] = []
+    at = 0
+    while at < len(packed):
+        name, at = _cell(packed, at)
+        value, at = _cell(packed, at)
+        assert name is not None
+        pairs.append((name.decode(), value))
+    return tuple(pairs)
+
+
+def _cell(packed: bytes, at: int) -> tuple[bytes | None, int]:
+    (length,) = _LENGTH.unpack_from(packed, at)
+    start = at + _LENGTH.size
+    return (None, start) if length < 0 else (packed[start : start + length], start + length)

@@ -1,0 +1,87 @@
+"""The sink's options, read once on the driver and sent to the tasks. Must not import Spark or open anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raftmq.client import settings
+from raftmq.client.batch_codec import CODECS
+from raftmq.client.partitioner import PARTITIONERS
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
+
+CLIENT_ID: Final = "spark-raftmq-sink"
+BATCH_RECORDS: Final = 5000
+"""Records of 100 bytes then make the SDK's usual batch of 512 KiB."""
+SORT_MEMORY_BYTES: Final = 64 * settings.MIB
+"""Rows of one task in memory; Python objects take part of a Spark task's memory overhead, of which 384 MiB is the least."""
+DELIVERY_TIMEOUT_MS: Final = 120_000
+REPLAY_TIMEOUT_MS: Final = 300_000
+WRITER_NAME_BYTES_MAX: Final = 200
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """How to write."""
+
+    client: ClientOptions
+    topic: str | None
+    """Where all rows go; None: the column says."""
+    codec: int
+    """Codec number of the batch header."""
+    partitioner: str
+    batch_records_max: int
+    sort_memory_bytes: int
+    delivery_timeout_seconds: float
+    replay_timeout_seconds: float
+    """How long a task of a batch that is run again waits for those that wrote in the earlier run."""
+    is_exactly_once: bool
+    writer_name: str | None
+    """Makes a batch write repeatable: the same name, epoch and rows are written once. None: each write is its own."""
+    writer_epoch: int
+    timestamp_column: str | None
+    """Gives the records their timestamps; None: the time of writing."""
+    order_column: str | None
+    """Rows of one task and partition are written in this column's order; None: in that of their bytes."""
+
+
+def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Read and check all options. Raises `InvalidOptionError`."""
+    reader = OptionReader(options)
+    client = read_client_options(reader, CLIENT_ID)
+    compression = (reader.setting("compression.type") or "none").lower()
+    if compression not in CODECS:
+        raise InvalidOptionError(f"compression.type is none, lz4, zstd or snappy, not {compression!r}")
+    writer_name = reader.text("writerName")
+    writer_epoch = reader.integer("writerEpoch", minimum=0)
+    if (writer_name is None) != (writer_epoch is None):
+        raise InvalidOptionError("writerName and writerEpoch go together: the same two are written once")
+    if writer_name is not None and len(writer_name.encode()) > WRITER_NAME_BYTES_MAX:
+        raise InvalidOptionError(f"writerName has at most {WRITER_NAME_BYTES_MAX} bytes")
+    found = SinkOptions(
+        client=client,
+        topic=reader.text("topic"),
+        codec=CODECS[compression],
+        partitioner=reader.choice("partitioner", "crc32", tuple(PARTITIONERS)),
+        batch_records_max=_whole(reader, "batchRecords", BATCH_RECORDS),
+        sort_memory_bytes=_whole(reader, "sortMemoryBytes", SORT_MEMORY_BYTES),
+        delivery_timeout_seconds=reader.setting_integer("delivery.timeout.ms", DELIVERY_TIMEOUT_MS) / 1000,
+        replay_timeout_seconds=reader.milliseconds("replayTimeout", REPLAY_TIMEOUT_MS) / 1000,
+        is_exactly_once=reader.choice("delivery", EXACTLY_ONCE, (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
+        writer_name=writer_name,
+        writer_epoch=writer_epoch or 0,
+        timestamp_column=reader.text("timestampColumn"),
+        order_column=reader.text("orderColumn"),
+    )
+    reader.finish()
+    return found
+
+
+def _whole(reader: OptionReader, name: str, default: int) -> int:
+    number = reader.integer(name, default)
+    assert number is not None
+    return number

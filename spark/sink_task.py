@@ -1,0 +1,159 @@
+"""One task of a write: gathers and sorts its rows, proves that they are the batch's, and writes each of them once.
+
+What makes it once: the task writes under a producer of its own (name of query and task, epoch the batch), its n-th row in a partition
+under sequence n, and brokers take each sequence once. That needs the same rows each time the task runs, so before anything is written
+
+1. the ledger of the batch is opened, which also fixes how many partitions the topic has for this batch;
+2. all rows are read, and sorted;
+3. their digest is claimed and the task enters the ledger, as `batch_ledger` explains.
+
+Must not decide who may write (`batch_ledger`), nor cut or send (`partition_writer`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raftmq.client.exact_append import ExactAppender
+from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, WriteIdentity, enter_batch, open_batch
+from raftmq.spark.cluster import Cluster, cluster_of
+from raftmq.spark.partition_writer import Identity, PartitionWriter
+from raftmq.spark.row_sorter import RowSorter
+from raftmq.spark.sink_columns import Chunk, RowBuilder, SinkColumns, SinkRow
+from raftmq.spark.sink_errors import ReplayMismatchError
+
+if TYPE_CHECKING:
+    from raftmq.client.resolver import TopicInfo
+    from raftmq.spark.sink_options import SinkOptions
+
+LEDGER_POLL_SECONDS: Final = 0.25
+"""Between looks at the ledger while a task waits for others; each look is an entry in the metadata log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task wrote."""
+
+    rows: dict[str, int]
+    """Per topic; those count that an earlier run of the task had written already."""
+    is_replay: bool
+    """Whether the batch was begun by an earlier attempt."""
+
+
+class SinkTask:
+    """See the module. Use once, in the task's process."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity | None, task: int) -> None:
+        """Without `identity` the rows are written at least once: each run of the task writes all of them."""
+        self._options = options
+        self._columns = columns
+        self._identity = identity
+        self._task = task
+        self._cluster: Cluster = cluster_of(options.client)
+        self._appender = ExactAppender(
+            self._cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds
+        )
+        self._topics: dict[str, TopicInfo] = {}
+        self._ledger = BatchLedger(0, 0)
+        self._producer_ids: dict[str, int] = {}
+        """By the names that were claimed."""
+
+    def run(self, chunks: Iterable[Chunk]) -> Written:
+        """Write all rows; returns when they are on disk on a majority.
+
+        Raises:
+            ReplayMismatchError: the rows, or the tasks, are not those of an earlier run of the batch. Nothing was written.
+            SupersededError, ProducerFencedError: a later run of the batch, or a later batch, has begun.
+            RaftMQError: as `RowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
+        """
+        identity, topic = self._identity, self._options.topic
+        if identity is not None:
+            counts = {topic: self._topic(topic).partition_count} if topic is not None else {}
+            self._ledger = self._agree(identity, open_batch(identity, counts))
+        directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        with closing(RowSorter[SinkRow](self._options.sort_memory_bytes, directory)) as sorter:
+            builder = RowBuilder(self._columns, self._options, self._partition_count)
+            for chunk in chunks:
+                for row, size in builder.rows(chunk):
+                    sorter.add(row, size)
+            producer = self._enter(identity, sorter)
+            if producer is None:
+                return Written({}, self._is_replay)
+            has_timestamps = self._columns.timestamp is not None
+            writer = PartitionWriter(
+                self._cluster,
+                self._appender,
+                producer,
+                codec=self._options.codec,
+                batch_records_max=self._options.batch_records_max,
+                timestamp_ms=None if has_timestamps else time.time_ns() // 1_000_000,
+            )
+            return Written(writer.write(sorter, self._topic), self._is_replay)
+
+    @property
+    def _is_replay(self) -> bool:
+        return self._identity is not None and self._ledger.first_attempt != self._identity.attempt
+
+    # ------------------------------------------------------------------------------------------------------------ topics
+
+    def _topic(self, name: str) -> TopicInfo:
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._cluster.run(
+                lambda: self._cluster.resolver.topic(name, self._options.client.request_timeout_ms / 1000)
+            )
+        return found
+
+    def _partition_count(self, name: str) -> int:
+        """As many as the topic had when the batch was first run."""
+        fixed = self._ledger.partition_counts.get(name)
+        count = self._topic(name).partition_count
+        return count if fixed is None else min(fixed, count)
+
+    # ---------------------------------------------------------------------------------------------------------- agreeing
+
+    def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[SinkRow]) -> Identity | None:
+        """Prove the rows; returns under what to write them, or None when there are none."""
+        if not sorter.count:
+            if identity is not None and self._ledger.has(self._task):
+                raise ReplayMismatchError(
+                    f"task {self._task} of batch {identity.epoch} runs again without the rows it had"
+                )
+            return None
+        if identity is None:
+            return Identity(self._cluster.run(self._appender.anonymous_id), 0)
+        self._ledger = self._agree(identity, enter_batch(identity, self._task, sorter.digest(), self._ledger))
+        return Identity(self._producer_ids[identity.task_name(self._task)], identity.epoch)
+
+    def _agree(self, identity: WriteIdentity, steps: Generator[Ask, bytes, BatchLedger]) -> BatchLedger:
+        """Do what the steps ask for, until they end."""
+        deadline = time.monotonic() + self._options.replay_timeout_seconds
+        try:
+            ask = next(steps)
+            while True:
+                if isinstance(ask, Claim):
+                    answer = self._claim(identity, ask)
+                elif time.monotonic() < deadline:
+                    time.sleep(LEDGER_POLL_SECONDS)
+                    answer = b""
+                else:
+                    raise ReplayMismatchError(
+                        f"task {ask.waiting_for} wrote in an earlier run of batch {identity.epoch} and did not come back within"
+                        f" {self._options.replay_timeout_seconds:g} s (replayTimeout): there are other tasks than before, or too"
+                        " few cores to run as many at once"
+                    )
+                ask = steps.send(answer)
+        except StopIteration as end:
+            ledger = end.value
+            assert isinstance(ledger, BatchLedger)
+            return ledger
+
+    def _claim(self, identity: WriteIdentity, ask: Claim) -> bytes:
+        found = self._cluster.run(lambda: self._appender.claim(ask.name, identity.epoch, ask.stamp, ask.replaces))
+        self._producer_ids[ask.name] = found.producer_id
+        return found.stamp

@@ -1,0 +1,35 @@
+"""What is in a topic, read by the SDK: the sink's tests must not trust the source."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from raftmq import Record, TopicPartition, sync
+
+
+def read_all(servers: str, topic: str) -> list[Record]:
+    """Every record, partition by partition."""
+    with sync.Admin(bootstrap_servers=servers) as admin:
+        partitions = [TopicPartition(topic, n) for n in range(len(admin.describe_topic(topic).partitions))]
+    found: list[Record] = []
+    with sync.Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        for partition in partitions:
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            end = consumer.end_offsets([partition])[partition]
+            while consumer.position(partition) < end:
+                for records in consumer.getmany(timeout_ms=1000).values():
+                    found += records
+    return found
+
+
+def written_count(servers: str, topic: str) -> int:
+    """How many records the topic holds."""
+    with sync.Consumer(bootstrap_servers=servers) as consumer, sync.Admin(bootstrap_servers=servers) as admin:
+        partitions = [TopicPartition(topic, n) for n in range(len(admin.describe_topic(topic).partitions))]
+        return sum(consumer.end_offsets(partitions).values())
+
+
+def value_counts(servers: str, topic: str) -> Counter[bytes | None]:
+    """How often each value is there."""
+    return Counter(record.value for record in read_all(servers, topic))

@@ -1,0 +1,212 @@
+"""The jobs in a real Spark, on small data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raftmq import Record, sync
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.jobs.archive import ArchiveSettings, archive, compact
+from raftmq.spark.jobs.audit import AuditSettings, audit
+from raftmq.spark.jobs.manifest import Manifest, read_archive
+from raftmq.spark.jobs.mirror import MirrorSettings, mirror
+from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop
+
+from tests.spark.conftest import prepare_environment
+from tests.spark.reading import read_all
+
+Spark = Any  # a SparkSession; pyspark is imported once Java is there
+
+
+def produce(producer: sync.Producer, topic: str, start: int, end: int, partitions: int = 3) -> None:
+    deliveries = [
+        producer.send(
+            topic,
+            value=None if n % 7 == 0 else b"v%d" % n,
+            key=None if n % 5 == 0 else b"k%d" % (n % 4),
+            partition=n % partitions,
+            timestamp_ms=1_700_000_000_000 + n * 3_600_000,
+            headers=[("id", b"%d" % n), ("empty", b"")] if n % 2 else (),
+        )
+        for n in range(start, end)
+    ]
+    for delivery in deliveries:
+        delivery.result(30)
+
+
+def content(records: list[Record]) -> list[tuple[object, ...]]:
+    """All but offsets, partition by partition in order."""
+    return [(r.partition, r.key, r.value, r.headers, r.timestamp) for r in records]
+
+
+def archived(spark: Spark, path: Path) -> list[tuple[object, ...]]:
+    rows = read_archive(spark, str(path)).orderBy("partition", "offset").collect()
+    return [
+        (
+            row["partition"],
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            tuple((pair["key"], bytes(pair["value"])) for pair in row["headers"] or ()),
+            round(row["timestamp"].timestamp() * 1000),
+        )
+        for row in rows
+    ]
+
+
+def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
+    spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
+):
+    source, target = topic(partitions=3), topic(partitions=3)
+    folder = tmp_path / "archive"
+    settings = ArchiveSettings(
+        source={"bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"},
+        archive=str(folder),
+        checkpoint=str(folder / "checkpoint"),
+        trigger_seconds=None,
+    )
+    for bounds in ((0, 40), (40, 100)):
+        produce(producer, source, *bounds)
+        assert archive(spark, settings, Stop()) == EXIT_OK
+    expected = content(read_all(servers, source))
+    assert len(expected) == 100
+    assert archived(spark, folder) == expected
+    manifest = Manifest(spark, str(folder))
+    assert [entry.records for entry in manifest.entries() if entry.records] == [40, 60]
+
+    # the job dies after it wrote a batch's data, before it said so
+    last = manifest.entries()[-1]
+    (folder / "manifest" / f"{last.name}.json").unlink()
+    (folder / "checkpoint" / "commits" / str(last.first)).unlink()
+    with pytest.raises(InvalidOptionError):  # nobody else goes on there
+        archive(spark, ArchiveSettings(settings.source, str(folder), str(tmp_path / "other"), None), Stop())
+    assert archive(spark, settings, Stop()) == EXIT_OK
+    assert archived(spark, folder) == expected
+
+    assert compact(spark, str(folder)) == 1
+    assert archived(spark, folder) == expected
+    assert len(list((folder / "data").iterdir())) > 1  # for those who still read
+    assert compact(spark, str(folder)) == 1
+    assert len(list((folder / "data").iterdir())) == 1
+    assert archived(spark, folder) == expected
+
+    back = ReplaySettings(
+        {"bootstrap.servers": servers}, str(folder), str(tmp_path / "replay"), target, keeps_partitions=True, tasks=2
+    )
+    assert replay(spark, back, Stop()) == EXIT_OK
+    assert content(read_all(servers, target)) == expected
+    (tmp_path / "replay" / DONE).unlink()  # it died before it noted what it had done
+    (tmp_path / "replay" / f".{DONE}.crc").unlink(missing_ok=True)
+    assert replay(spark, back, Stop()) == EXIT_OK
+    assert content(read_all(servers, target)) == expected
+
+    stopped = Stop()
+    stopped.ask()
+    assert (
+        replay(spark, ReplaySettings(back.sink, str(folder), str(tmp_path / "r2"), target, True, 2), stopped)
+        == EXIT_STOPPED
+    )
+    assert len(read_all(servers, target)) == 100
+
+
+def report(output: str) -> dict[str, Any]:
+    events = [json.loads(line) for line in output.splitlines()]
+    (found,) = [event for event in events if event["event"] == "audited"]
+    found["hours"] = Counter({event["hour"]: event["records"] for event in events if event["event"] == "hour"})
+    return found
+
+
+def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
+    spark: Spark,
+    servers: str,
+    topic: Callable[..., str],
+    producer: sync.Producer,
+    admin: sync.Admin,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    name = topic(partitions=2)
+    produce(producer, name, 0, 40, partitions=2)
+    source = {"bootstrap.servers": servers}
+    settings = AuditSettings(source, (name,), "header:id", "header:id", str(tmp_path / "audit"))
+    assert audit(spark, settings, Stop()) == EXIT_OK
+    found = report(capsys.readouterr().out)
+    assert (found["records"], found["partitions"], found["violations"]) == (40, 2, {})
+    assert sum(found["hours"].values()) == 40
+    assert len(found["hours"]) == 40
+
+    produce(producer, name, 41, 42, partitions=2)
+    produce(producer, name, 41, 42, partitions=2)  # again
+    producer.send(name, key=b"k1", headers=[("id", b"40")], partition=1).result(30)  # behind 41
+    assert audit(spark, settings, Stop()) == EXIT_VIOLATION
+    found = report(capsys.readouterr().out)
+    assert (found["records"], found["violations"]) == (3, {"duplicates": 1, "out_of_order": 1})
+    assert found["samples"]["duplicates"][0]["records"] == 2
+
+    from raftmq import TopicPartition
+
+    admin.delete_records({TopicPartition(name, 1): 22})  # two of the three that the last audit has not passed
+    loose = AuditSettings(source | {"failOnDataLoss": "false"}, (name,), None, None, str(tmp_path / "audit"))
+    assert audit(spark, loose, Stop()) == EXIT_VIOLATION
+    assert report(capsys.readouterr().out)["violations"] == {"missing_offsets": 2}
+
+
+def test_a_mirror_copies_everything_once(
+    spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, admin: sync.Admin, checkpoint: str
+):
+    name = topic(partitions=3)
+    settings = MirrorSettings(servers, servers, (name,), "copy-", {}, checkpoint, None)
+    try:
+        for bounds in ((0, 50), (50, 60)):
+            produce(producer, name, *bounds)
+            assert mirror(spark, settings, Stop()) == EXIT_OK
+            assert content(read_all(servers, f"copy-{name}")) == content(read_all(servers, name))
+        admin.add_partitions(name, 4)
+        with pytest.raises(InvalidOptionError, match="3 partitions"):
+            mirror(spark, settings, Stop())
+    finally:
+        admin.delete_topic(f"copy-{name}")
+
+
+def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
+    servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
+):
+    prepare_environment()
+    name = topic(partitions=1)
+    produce(producer, name, 0, 20, partitions=1)
+    arguments = [
+        *("archive", "--bootstrap-servers", servers, "--topics", name, "--to", str(tmp_path / "archive")),
+        *("--continuous", "1", "--master", "local[1]", "--conf", "spark.driver.memory=1g"),
+        *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+    ]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "raftmq.spark", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    guard = threading.Timer(200, job.kill)
+    guard.start()
+    try:
+        assert job.stdout is not None
+        events = []
+        for line in job.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "batch" and events[-1]["records"] == 20:
+                os.kill(job.pid, signal.SIGTERM)
+        assert job.wait() == EXIT_STOPPED
+    finally:
+        guard.cancel()
+        job.kill()
+        job.wait()
+    assert [event["event"] for event in events] == ["batch", "archived", "ended"]
+    assert events[1]["records"] == 20
+    shutil.rmtree(tmp_path / "archive")

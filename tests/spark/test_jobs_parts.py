@@ -1,0 +1,95 @@
+"""What the jobs compute without Spark."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.spark.jobs.archive import groups
+from raftmq.spark.jobs.audit import _offset_violations
+from raftmq.spark.jobs.main import parser
+from raftmq.spark.jobs.manifest import Entry, current, is_part
+
+
+def entry(first: int, last: int | None = None, data_bytes: int = 1) -> Entry:
+    return Entry(first, first if last is None else last, "q", records=1, data_bytes=data_bytes)
+
+
+def test_an_entry_that_another_covers_does_not_count():
+    """A compaction died after it had written its entry, before it deleted those that it replaces."""
+    found = [entry(4), entry(0, 3), entry(2), entry(1), entry(5, 9), entry(0, 1)]
+    assert current(found) == [entry(0, 3), entry(4), entry(5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("000000000002-000000000002", True),
+        ("000000000001-000000000005", False),  # the entry's own
+        ("000000000001-000000000004", True),
+        ("000000000006-000000000006", False),  # a batch that is being written
+        ("000000000005-000000000006", False),
+        ("something", False),
+    ],
+)
+def test_only_data_that_an_entry_replaced_are_deleted(name, expected):
+    assert is_part(name, entry(1, 5)) is expected
+
+
+@given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 40))
+def test_neighbours_are_merged_up_to_the_size_of_one(sizes, small):
+    entries = [entry(number, data_bytes=size) for number, size in enumerate(sizes)]
+    found = list(groups(entries, small))
+    for group in found:
+        assert len(group) > 1
+        assert all(known.data_bytes < small for known in group)
+        assert sum(known.data_bytes for known in group) <= small
+        assert all(one.last + 1 == other.first for one, other in pairwise(group))
+    merged = [known for group in found for known in group]
+    assert merged == sorted(merged, key=lambda known: known.first)
+    assert len(merged) == len({known.first for known in merged})
+
+
+def test_small_neighbours_are_merged():
+    entries = [entry(number, data_bytes=size) for number, size in enumerate([3, 3, 3, 9, 2, 9, 1, 1, 0])]
+    assert [[known.first for known in group] for group in groups(entries, 8)] == [[0, 1], [6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("row", "start", "end", "expected"),
+    [
+        (None, -2, 0, {}),
+        (None, -2, 7, {}),
+        (None, 7, 7, {}),
+        (None, 5, 7, {"missing_offsets": 2}),
+        ({"records": 5, "distinct_offsets": 5, "first": 3, "last": 7}, -2, 8, {}),
+        ({"records": 5, "distinct_offsets": 5, "first": 3, "last": 7}, 3, 8, {}),
+        ({"records": 5, "distinct_offsets": 5, "first": 3, "last": 7}, 2, 8, {"missing_offsets": 1}),
+        ({"records": 5, "distinct_offsets": 5, "first": 3, "last": 7}, 3, 9, {"missing_offsets": 1}),
+        (
+            {"records": 5, "distinct_offsets": 4, "first": 3, "last": 7},
+            3,
+            8,
+            {"missing_offsets": 1, "repeated_offsets": 1},
+        ),
+    ],
+)
+def test_gaps_and_repetitions_are_told_apart(row, start, end, expected):
+    assert _offset_violations(row, start, end) == expected
+
+
+@pytest.mark.parametrize("job", ["archive", "compact", "replay", "audit", "mirror"])
+def test_each_job_has_help(job, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([job, "--help"])
+    assert ended.value.code == 0
+    assert "--master" in capsys.readouterr().out
+
+
+def test_settings_are_pairs():
+    found = parser().parse_args(["compact", "--archive", "a", "--conf", "x=1", "--conf", "y=a=b"])
+    assert dict(found.conf) == {"x": "1", "y": "a=b"}
+    with pytest.raises(SystemExit):
+        parser().parse_args(["compact", "--archive", "a", "--conf", "x"])

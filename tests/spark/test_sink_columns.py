@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import random
+from zlib import crc32
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import Row, StructType, _parse_datatype_string
+from raftmq.client.partitioner import murmur2_partition
+from raftmq.errors import RecordTooLargeError, UnknownPartitionError
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.sink_columns import (
+    RowBuilder,
+    SinkColumns,
+    check_schema,
+    chunks_of_batches,
+    chunks_of_rows,
+    pack_headers,
+    unpack_headers,
+)
+from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.sink_options import SinkOptions, read_sink_options
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def options(**given: str) -> SinkOptions:
+    return read_sink_options({"bootstrap.servers": "h:1", **given})
+
+
+def columns_of(ddl: str, found: SinkOptions | None = None) -> SinkColumns:
+    fields = [StructType.fromDDL(ddl)[n] for n in range(len(StructType.fromDDL(ddl)))]
+    return check_schema(fields, found or options(topic="t"))
+
+
+def rows_of(batch: pa.RecordBatch, ddl: str, found: SinkOptions, partitions: int = 4) -> list[tuple[object, ...]]:
+    columns = columns_of(ddl, found)
+    builder = RowBuilder(columns, found, lambda _: partitions)
+    return [row for chunk in chunks_of_batches([batch], columns) for row, _ in builder.rows(chunk)]
+
+
+def test_columns_are_found_by_name_in_any_case_and_order():
+    found = columns_of("other double, Value string, KEY binary, partition int, topic string")
+    assert (found.value, found.key, found.partition, found.topic, found.headers) == (1, 2, 3, 4, None)
+    assert columns_of("value binary, headers array<struct<key: string, value: binary>>").headers == 1
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given", "says"),
+    [
+        ("key string", {"topic": "t"}, "no column 'value'"),
+        ("value int", {"topic": "t"}, "'value' is string or binary, not int"),
+        ("value string, key double", {"topic": "t"}, "'key' is string or binary, not double"),
+        ("value string, partition string", {"topic": "t"}, "'partition' is a whole number, not string"),
+        ("value string, headers map<string,binary>", {"topic": "t"}, "'headers' is array"),
+        ("value string, topic int", {"topic": "t"}, "'topic' is string, not int"),
+        ("value string", {}, "option topic"),
+        ("value string, VALUE string", {"topic": "t"}, "twice"),
+        ("value string, at string", {"topic": "t", "timestampColumn": "at"}, "'at' is a timestamp, not string"),
+        ("value string", {"topic": "t", "orderColumn": "n"}, "orderColumn names 'n'"),
+    ],
+)
+def test_a_schema_that_cannot_be_written_says_why(ddl, given, says):
+    with pytest.raises(InvalidSchemaError) as raised:
+        columns_of(ddl, options(**given))
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"compression.type": "gzip"},
+        {"writerName": "a"},
+        {"writerEpoch": "1"},
+        {"writerName": "x" * 201, "writerEpoch": "1"},
+        {"delivery": "sometimes"},
+        {"partitioner": "sticky"},
+        {"batchRecords": "0"},
+        {"kafka.security.protocol": "SSL"},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(given):
+    with pytest.raises(InvalidOptionError):
+        options(**given)
+
+
+def test_rows_get_their_partitions_from_the_column_the_key_or_their_contents():
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"a", b"b", b"c", None], pa.binary()),
+            "key": pa.array(["k", None, "k", ""], pa.string()),
+            "partition": pa.array([None, None, 3, None], pa.int32()),
+        }
+    )
+    ddl = "value binary, key string, partition int"
+    rows = rows_of(batch, ddl, options(topic="t"))
+    assert [row[1] for row in rows] == [crc32(b"k") % 4, crc32(b"b") % 4, 3, 0]
+    assert [(row[3], row[4], row[5], row[6]) for row in rows] == [
+        (True, b"k", True, b"a"),
+        (False, b"", True, b"b"),
+        (True, b"k", True, b"c"),
+        (True, b"", False, b""),
+    ]
+    murmur = rows_of(batch, ddl, options(topic="t", partitioner="murmur2"))
+    assert [row[1] for row in murmur] == [murmur2_partition(b"k", 4), crc32(b"b") % 4, 3, murmur2_partition(b"", 4)]
+
+
+def test_the_topic_option_overrides_the_column_and_a_null_topic_is_refused():
+    batch = pa.record_batch({"value": pa.array(["a", "b"]), "topic": pa.array(["x", None])})
+    assert [row[0] for row in rows_of(batch, "value string, topic string", options(topic="t"))] == [b"t", b"t"]
+    with pytest.raises(InvalidSchemaError, match="null"):
+        rows_of(batch, "value string, topic string", options())
+
+
+@pytest.mark.parametrize("partition", [-1, 4])
+def test_a_partition_that_is_not_there_is_refused(partition):
+    batch = pa.record_batch({"value": pa.array(["a"]), "partition": pa.array([partition])})
+    with pytest.raises(UnknownPartitionError):
+        rows_of(batch, "value string, partition bigint", options(topic="t"))
+
+
+def test_a_row_above_the_records_limit_is_refused():
+    batch = pa.record_batch({"value": pa.array([bytes(1 << 20)])})
+    with pytest.raises(RecordTooLargeError):
+        rows_of(batch, "value binary", options(topic="t"))
+
+
+def test_rows_and_arrow_batches_give_the_same():
+    """PySpark 4.0 hands a stream's sink rows, later ones Arrow: a query that moves on must meet the same digests."""
+    source = random.Random(5)
+    ddl = "value binary, key string, headers array<struct<key:string,value:binary>>, at timestamp, n bigint"
+    at = [None, 0, 1_700_000_000_123_456]
+    cells = [
+        {
+            "value": source.choice([None, b"", source.randbytes(5)]),
+            "key": source.choice([None, "", "ключ"]),
+            "headers": source.choice([None, [], [{"key": "a", "value": b"1"}, {"key": "", "value": None}]]),
+            "at": source.choice(at),
+            "n": source.randint(-5, 5),
+        }
+        for _ in range(50)
+    ]
+    found = options(topic="t", timestampColumn="at", orderColumn="n")
+    schema = pa.schema(
+        [
+            ("value", pa.binary()),
+            ("key", pa.string()),
+            ("headers", HEADERS),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("n", pa.int64()),
+        ]
+    )
+    batch = pa.RecordBatch.from_pylist(cells, schema=schema)
+    expected = rows_of(batch, ddl, found)
+    columns = columns_of(ddl, found)
+    builder = RowBuilder(columns, found, lambda _: 4)
+    spark_rows = [
+        Row(
+            value=None if cell["value"] is None else bytearray(cell["value"]),
+            key=cell["key"],
+            headers=[Row(**pair) for pair in cell["headers"]] if cell["headers"] is not None else None,
+            at=batch.column("at")[number].as_py(),
+            n=cell["n"],
+        )
+        for number, cell in enumerate(cells)
+    ]
+    assert [row for chunk in chunks_of_rows(spark_rows, columns) for row, _ in builder.rows(chunk)] == expected
+    assert {row[8] for row in expected} == {0, 1_700_000_000_123}
+
+
+def test_headers_come_back_as_they_were():
+    pairs = [("a", b"1"), ("", None), ("ü" * 300, b""), ("a", b"2")]
+    packed = pack_headers([{"key": name, "value": value} for name, value in pairs])
+    assert unpack_headers(packed) == tuple(pairs)
+    assert (pack_headers(None), pack_headers([]), unpack_headers(b"")) == (b"", b"", ())
+    with pytest.raises(InvalidSchemaError):
+        pack_headers([{"key": None, "value": b""}])
+
+
+def test_spark_names_types_as_the_check_expects():
+    assert _parse_datatype_string("array<struct<key: string, value: binary>>").simpleString() == (
+        "array<struct<key:string,value:binary>>"
+    )
