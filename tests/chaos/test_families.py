@@ -16,13 +16,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("chaos"
 
 SEED = 5
 SECONDS = 4.0
-DAILY = ("kill", "links")
-"""What the daily run has time for; the others are long."""
 
 
-@pytest.mark.parametrize(
-    "family", [name if name in DAILY else pytest.param(name, marks=pytest.mark.long) for name in families()]
-)
+@pytest.mark.parametrize("family", families())
 async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, family: str, tmp_path: Path) -> None:
     missing = {"disk": missing_for_shim(), "power": missing_for_volumes()}.get(family)
     if missing:

@@ -75,7 +75,7 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
     return answer(cluster, "cluster", "remove", *arguments, "--yes")
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("victim", [1, 3])
 async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
     """1 bootstrapped the cluster; 3 is any other."""
     async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:
@@ -127,7 +127,6 @@ async def check_refused(cluster: LocalCluster, victim: int) -> None:
     cluster.kill(victim)
 
 
-@pytest.mark.long
 async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_missing() -> None:
     """Two of three: nothing can take the third replica, until a broker is added or the removed one starts empty."""
     victim = 3
@@ -160,7 +159,6 @@ def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
     cluster.restart(node_id)
 
 
-@pytest.mark.long
 async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> None:
     victim = 4
     async with (

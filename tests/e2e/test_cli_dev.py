@@ -105,7 +105,6 @@ def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
 def test_data_identity_and_ports_are_found_again(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with dev(tmp_path, "--data-dir", str(data), "--port", "0") as first:
@@ -137,7 +136,6 @@ def test_data_identity_and_ports_are_found_again(tmp_path: Path) -> None:
     assert refused.stderr == f"raftmq: the cluster in {data} has 3 brokers, not 2\n"
 
 
-@pytest.mark.long
 def test_a_kept_cluster_can_grow(tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"), "--port", "0")
     with dev(tmp_path, "--brokers", "1", *data) as first:
@@ -148,7 +146,6 @@ def test_a_kept_cluster_can_grow(tmp_path: Path) -> None:
         assert second.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.long
 def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) -> None:
     """Each knows the others' addresses of the last run only, so a majority must be where it was."""
     with socket.socket() as one, socket.socket() as two:

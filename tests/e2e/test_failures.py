@@ -176,7 +176,6 @@ def is_refused_by_stranger(cluster: LocalCluster, node_id: int) -> bool:
     return "this node belongs to cluster" in cluster.logs(node_id)
 
 
-@pytest.mark.long
 async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
     """Its data directory comes to stand where a broker of this cluster was: same node id, same addresses."""
     async with LocalCluster(brokers=3) as stranger:

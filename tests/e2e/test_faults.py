@@ -51,7 +51,6 @@ async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
     await workload.check()
 
 
-@pytest.mark.long
 async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -67,7 +66,6 @@ async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
     await workload.check()
 
 
-@pytest.mark.long
 async def test_brokers_can_be_stopped_one_after_the_other(cluster: LocalCluster, workload: Workload) -> None:
     for node_id in cluster.node_ids:
         assert await asyncio.to_thread(cluster.stop, node_id) == 0
@@ -94,7 +92,6 @@ async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_not_believed_afte
     await workload.check()
 
 
-@pytest.mark.long
 async def test_acknowledged_records_survive_when_the_cluster_starts_again_later(
     cluster: LocalCluster, workload: Workload
 ) -> None:

@@ -64,7 +64,6 @@ async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
         member.kill()
 
 
-@pytest.mark.long
 async def test_members_come_and_go_and_unmoved_partitions_keep_their_owners(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
@@ -120,7 +119,6 @@ async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Broke
     other.kill()
 
 
-@pytest.mark.long
 async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_group_are_not() -> None:
     settings = ("--set", "offsets_retention_seconds=2", "--set", "retention_check_seconds=0.2")
     async with LocalCluster(brokers=1, broker_arguments=settings) as cluster:

@@ -42,7 +42,6 @@ async def administer(admin: RecordingAdmin, random: Random, operations: int) -> 
             continue
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("is_a_broker_killed", [False, True])
 async def test_changes_and_looks_of_several_administrators_are_linearizable(
     cluster: LocalCluster, is_a_broker_killed: bool

@@ -102,7 +102,6 @@ async def test_a_node_whose_disk_was_wiped_gets_everything_again(cluster: LocalC
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-@pytest.mark.long
 async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalCluster, workload: Workload) -> None:
     """The bootstrapping node has no part that the others do not have."""
     victim = 1
@@ -115,7 +114,6 @@ async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalClu
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-@pytest.mark.long
 async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -130,7 +128,6 @@ async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-@pytest.mark.long
 async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalCluster, workload: Workload) -> None:
     victim, leader = 2, 1
     cluster.kill(victim)

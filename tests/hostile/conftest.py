@@ -116,8 +116,9 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
     return besieged
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """They share a victim, whose memory is measured."""
+    """All in one process: they share a victim, and what they sent is added up."""
     item.add_marker(pytest.mark.xdist_group("hostile"))
 
 
