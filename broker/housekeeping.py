@@ -146,4 +146,4 @@ class Housekeeping:
             # a member that is away for very long gets a snapshot: it must not make the log grow for ever
             index = max(min([index, *matches]), index - METADATA_LOG_ENTRIES_MAX)
         if index > group.log_start.index + METADATA_TAIL_ENTRIES:
-            self._engine.commits.truncate(group, LogIndex(index))
+            self._engine.guarded(group, self._engine.commits.truncate, group, LogIndex(index))

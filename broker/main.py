@@ -117,6 +117,8 @@ async def _serve(config: BrokerConfig) -> int:
         await node.stop()
         return code
     await node.wait_stopped()
+    for stopped in stopping:
+        await stopped  # what kept it from ending in order is told like what keeps one from starting
     return EXIT_OK
 
 

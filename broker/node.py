@@ -7,7 +7,8 @@ The node decides nothing about the protocol; it wires parts, and every step that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 
 import structlog
 from raftmq.broker.config import BrokerConfig, split_address
@@ -94,7 +95,7 @@ class Node:
             self.engine, self.store, self.registry, self.replicas, self._on_metadata_changed
         )
         publisher = self.engine.publisher
-        self._peers = PeerDirectory(self.registry, self._metadata, self.transport, publisher, self._readers.submit)
+        self._peers = PeerDirectory(self.registry, self._metadata, self.transport, publisher, self._in_background)
         publisher.may_lead = self._peers.may_lead
         self.disk_watch = DiskWatch(disk, self.engine, config.data_dir)
         self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
@@ -190,14 +191,23 @@ class Node:
         self._is_caught_up = True
 
     async def wait_stopped(self) -> None:
-        """Until `stop` is done."""
+        """Until `stop` is done, or has failed."""
         await self._stopped.wait()
 
     async def stop(self) -> None:
-        """Not ready → hand leaderships over → finish requests → close, within the shutdown time."""
+        """Not ready → hand leaderships over → finish requests → close, within the shutdown time.
+
+        Whatever it raises, it is over: the process must end.
+        """
         if self._is_stopping:
             return
         self._is_stopping = True
+        try:
+            await self._stop()
+        finally:
+            self._stopped.set()
+
+    async def _stop(self) -> None:
         log.info("broker_stopping", node_id=self.node_id)
         seconds_max = min(_HAND_OVER_SECONDS_MAX, self.timing.shutdown_seconds)
         await hand_over(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
@@ -208,13 +218,13 @@ class Node:
         await self.transport.close()
         await self.http.stop()
         await self.loop.run_in_executor(None, self.writers.close)
+        # the registry's writes among what waits there: a quarantine must be remembered
+        await self.loop.run_in_executor(None, self._readers.shutdown)
         for key in self.store.open_replicas():
             self.store.close(key)
         self.registry.close(is_clean=True)
         self.watchdog.stop()
         self.gc_pauses.stop()
-        self._readers.shutdown(wait=False)
-        self._stopped.set()
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(coroutine)
@@ -224,6 +234,14 @@ class Node:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background_task_failed", reason=repr(error), exc_info=error)
+            self.on_fatal(error)
+
+    def _in_background(self, write: Callable[..., object], *arguments: object) -> None:
+        """A short write of the registry, off the loop. A commit of its that fails ends the process like any other."""
+        self._readers.submit(write, *arguments).add_done_callback(self._on_written)
+
+    def _on_written(self, done: Future[object]) -> None:
+        if (error := done.exception()) is not None:
             self.on_fatal(error)
 
     def _advertised(self, host: str, port: int) -> str:
@@ -296,11 +314,6 @@ class Node:
     def metadata(self) -> Group[Metadata]:
         """See `ServiceHost`."""
         return self._metadata.require_filled()
-
-    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
-        """See `ServiceHost`."""
-        partition = self.partitions.get(group_id)
-        return partition.group if partition is not None else None
 
     def partition_groups(self) -> list[Group[LogPartition]]:
         """See `ServiceHost`."""
@@ -418,7 +431,7 @@ class Node:
                 self.registry.quarantine(group.key, str(error))
             self.on_fatal(error)
         if is_suspect:
-            self._readers.submit(self.registry.quarantine, group.key, str(error))
+            self._in_background(self.registry.quarantine, group.key, str(error))
         self._bump_topology()
 
     def on_fatal(self, error: BaseException) -> None:

@@ -1,0 +1,89 @@
+"""How a node ends, in order or not: real disk, sockets and cores in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from raftmq.broker import housekeeping
+from raftmq.broker.services.call import Call
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
+from raftmq.storage.registry import Registry, RegistryError
+
+from tests.broker.whole_nodes import WAIT_SECONDS
+
+READERS = 4
+
+
+async def test_a_node_that_cannot_end_in_order_ends_all_the_same(nodes, monkeypatch):
+    """It waited for its own end for ever when a step of it failed, deaf to every further signal."""
+    node = await nodes.serve("one", bootstrap=True)
+
+    def fail(*, is_clean):
+        raise RegistryError("no space left on device")
+
+    monkeypatch.setattr(node.registry, "close", fail)
+    stopping = asyncio.ensure_future(nodes.stop(node))
+    await asyncio.wait_for(node.wait_stopped(), WAIT_SECONDS)
+    with pytest.raises(RegistryError):
+        await stopping
+    monkeypatch.undo()
+    node.registry.close(is_clean=False)
+
+
+async def test_a_registry_that_cannot_be_written_ends_the_process(nodes, monkeypatch):
+    """After a failed commit nobody knows what is on disk: the failure was nobody's to see, and the next write went on."""
+    node = await nodes.serve("one", bootstrap=True)
+    has_ended = threading.Event()
+
+    def fail(*arguments):
+        raise RegistryError("cannot be written")
+
+    monkeypatch.setattr(node.registry, "set_seeds", fail)
+    monkeypatch.setattr(node._parts, "end_process", has_ended.set)
+    node._peers.refresh()
+    assert await asyncio.to_thread(has_ended.wait, WAIT_SECONDS)
+
+
+async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    request = pb.CreateTopicRequest(name="flights", partitions=1)
+    await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))
+    (group,) = node.partition_groups()
+    may_go_on = threading.Event()
+    for _ in range(READERS):
+        node._readers.submit(may_go_on.wait)
+    node.engine.break_group(group, DamagedReplicaError(group.key, "a flipped byte"))
+    shutdown = node._readers.shutdown
+
+    def go_on_and_shutdown(**arguments):  # all of it waits until nobody waits any longer
+        may_go_on.set()
+        shutdown(**arguments)
+
+    monkeypatch.setattr(node._readers, "shutdown", go_on_and_shutdown)
+    await nodes.stop(node)
+    registry = Registry(node.config.data_dir / "node.mdb")
+    assert registry.quarantined() == {group.key: f"{DamagedReplicaError(group.key, 'a flipped byte')}"}
+    registry.close(is_clean=True)
+
+
+async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_node(nodes, monkeypatch):
+    """Trimming its log read a row; that the operating system had nothing left for that ended the process."""
+    node = await nodes.serve("one", bootstrap=True)
+    monkeypatch.setattr(housekeeping, "METADATA_TAIL_ENTRIES", 1)
+    group = node.metadata
+
+    def refuse(key, index):
+        raise StorageUnavailableError(key, "no memory")
+
+    monkeypatch.setattr(node.store, "header", refuse)
+    node.engine.commits.flush_state(group)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while group.durable_state_index < group.core.applied_index:
+            await asyncio.shield(group.wait_progress())
+    group.log.clear()
+    node._housekeeping._trim_metadata()
+    assert not group.is_closed
+    assert group.pending_truncation is None
