@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, timed_out
 from raftmq.proto import queue_pb2 as pb
 
 Applied = asyncio.Future[list[object]]
@@ -61,21 +61,6 @@ class AppendTicket:
             assert isinstance(outcome, int)
             result.base_offsets.append(outcome)
         return result
-
-
-def timed_out() -> RequestError:
-    """The answer when the time is over after proposing: nobody knows yet."""
-    return RequestError(
-        pb.REQUEST_TIMED_OUT,
-        "not committed in time; it may still be: retry with the same producer id and sequence",
-    )
-
-
-def expired() -> RequestError:
-    """The answer when the time was over before anything was proposed: a timeout whose outcome is certain."""
-    error = RequestError(pb.REQUEST_TIMED_OUT, "the deadline passed before the request was looked at; nothing was done")
-    error.detail.outcome = pb.NOT_APPLIED
-    return error
 
 
 def _failure(future: Applied | None) -> RequestError | None:

@@ -133,8 +133,8 @@ class Campaigns:
 
     def begin_first(self, group: Group[StateMachine], attempts: int = _FIRST_CAMPAIGNS_MAX) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""
-        if not attempts or group.is_closed or group.core.leader_id or group.core.role is Role.LEADER:
+        if not attempts or group.is_closed or group.core.leader_id:
             return
-        if group.core.role is Role.FOLLOWER or group.core.role is Role.PRE_CANDIDATE:
+        if group.core.role in _WAITING:
             self._host.guarded(group, self.ask, group)
         self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self.begin_first, group, attempts - 1)

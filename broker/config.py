@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -331,8 +332,6 @@ def load_config(
 
 def _read_file(file: Path) -> dict[str, object]:
     """A file of its own, so that an error in it is reported as its."""
-    import tomllib
-
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -13,6 +13,7 @@ from typing import cast
 
 import grpc.aio
 import structlog
+from raftmq.broker.commands import refused
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.engine import Engine
 from raftmq.broker.founding import born, unborn
@@ -277,7 +278,7 @@ class Forming:
                 await self._initialize_cluster()  # a crash came between the replica's creation and this
             result = await self._metadata.propose(self._registration())
             if isinstance(result, Rejected):
-                raise RequestError(cast("pb.ErrorCode", result.code), result.message)
+                raise refused(result)
             return
         me = self._registry.node_id
         known = [n.client_address for n in group.machine.nodes() if n.node_id != me and n.state != "removed"]

@@ -13,7 +13,7 @@ from raftmq.broker.histogram import SHORT_SECONDS, Histogram
 
 
 class GcPauses:
-    """One process's collections while it is `watching`. A callback of the collector: it allocates nothing that is collected."""
+    """One process's collections between `start` and `stop`. A callback of the collector: it allocates nothing that is collected."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(SHORT_SECONDS)

@@ -38,6 +38,7 @@ _REFUSAL_CODES = {
 }
 
 THROTTLE_RETRY_MS = 50
+_LEADERLESS_RETRY_MS = 100
 _BEHIND_RETRY_MS = 100
 _UNCONFIRMED_RETRY_MS = 20
 
@@ -201,7 +202,9 @@ class Group(Generic[MachineT]):
         node_id, address, term = self._host.leader_hint(self.group_id)
         if node_id == 0:
             return RequestError(
-                pb.NO_LEADER, f"group {self.group_id} has no leader at the moment; try again", retry_after_ms=100
+                pb.NO_LEADER,
+                f"group {self.group_id} has no leader at the moment; try again",
+                retry_after_ms=_LEADERLESS_RETRY_MS,
             )
         return RequestError(
             pb.NOT_LEADER,
@@ -384,8 +387,8 @@ class Group(Generic[MachineT]):
     def _leadership_lost(self) -> RequestError:
         return RequestError(
             pb.LEADERSHIP_LOST,
-            f"leadership of group {self.group_id} changed before the append was committed; "
-            "retry with the same producer id and sequence",
+            f"leadership of group {self.group_id} changed before this was committed; it may still be "
+            "(a batch: retry with the same producer id and sequence)",
         )
 
     def fail_waiters(self) -> None:

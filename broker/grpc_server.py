@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Protocol, TypeVar, cast
 
@@ -220,7 +220,7 @@ class _Adapter:
         raise failure
 
     async def stream(
-        self, method: str, answers: AsyncIterator[ResponseT], context: Context
+        self, method: str, answers: AsyncGenerator[ResponseT, None], context: Context
     ) -> AsyncIterator[ResponseT]:
         self._metrics.stream_started(method)
         try:
@@ -232,15 +232,7 @@ class _Adapter:
             raise internal_error(method, error) from None
         finally:
             self._metrics.stream_ended(method)
-            await cast("AsyncGeneratorLike", answers).aclose()
-
-
-class AsyncGeneratorLike(Protocol):
-    """What can be closed before its end."""
-
-    async def aclose(self) -> None:
-        """End it."""
-        ...
+            await answers.aclose()
 
 
 class _QueueServicer(pb_grpc.QueueServicer):

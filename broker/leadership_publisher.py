@@ -30,11 +30,6 @@ _GONE_ELECTIONS = 2
 class LeadershipPublisher:
     """One node's part in the leadership table that all nodes keep."""
 
-    peers: Sequence[NodeId] = ()
-    """Every other node of the cluster; kept by the node."""
-    may_lead: Callable[[GroupId, NodeId], bool] = staticmethod(lambda group_id, node_id: True)
-    """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -52,6 +47,10 @@ class LeadershipPublisher:
         """Groups that this node led last, as far as it knows, and leads no more: told again to whoever missed it."""
         self.node_id = NO_NODE
         """This node; 0 before the engine's start."""
+        self.peers: Sequence[NodeId] = ()
+        """Every other node of the cluster; kept by the node."""
+        self.may_lead: Callable[[GroupId, NodeId], bool] = lambda group_id, node_id: True
+        """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
         self._table = table
         self._groups = groups
         self._transport = transport

@@ -61,10 +61,6 @@ class LeadershipTable:
         self._on_change(group_id)
         return True
 
-    def led_by(self, node_id: NodeId) -> list[GroupId]:
-        """Groups believed to be led by a node."""
-        return [group_id for group_id, row in self._rows.items() if row.node_id == node_id]
-
     def groups(self) -> list[GroupId]:
         """Every group that was ever claimed and is not forgotten."""
         return list(self._rows)

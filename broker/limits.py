@@ -126,7 +126,7 @@ class Timing:
     retention_check_seconds: float = 5.0
     """How often housekeeping looks at every replica: how late retention may be."""
     controller_seconds: float = 0.5
-    """How often the controller and the reconcilers look (they also run on each change)."""
+    """How often each node's reconciler looks, which on the metadata leader is the controller."""
     catch_up_seconds: float = 600.0
     """For so long a learner that catches up holds back the deletion of old records; then it gets another snapshot."""
     connect_timeout_seconds: float = 1.0

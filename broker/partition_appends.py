@@ -21,9 +21,9 @@ from raftmq.batch_header import (
     UnsupportedCodecError,
     validate,
 )
-from raftmq.broker.append_ticket import AppendTicket, Applied, expired
+from raftmq.broker.append_ticket import AppendTicket, Applied
 from raftmq.broker.group import Group
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, expired
 from raftmq.fsm.append_judge import (
     Accept,
     AppendJudge,

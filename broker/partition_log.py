@@ -6,13 +6,12 @@ ones. Source: Ongaro's thesis 6.4 (read-only queries).
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import structlog
-from raftmq.broker.append_ticket import expired, timed_out
+from raftmq.broker.commands import execute
 from raftmq.broker.group import Group
 from raftmq.broker.partition_appends import PartitionAppends
 from raftmq.broker.partition_offsets import PartitionOffsets
@@ -21,11 +20,10 @@ from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.fsm.log_commands import TrimLog, Trimmed, encode_command
 from raftmq.fsm.log_partition import LogPartition
-from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import TopicConfig, effective_config
 from raftmq.proto import queue_pb2 as pb
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
+from raftmq.raft.entry import Entry, EntryHeader
 from raftmq.raft.ready import Role
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import LogStore
@@ -172,6 +170,7 @@ class PartitionLog:
         if index is not None and index <= self.group.log_start.index:
             index = None
         found: list[Entry] = []
+        failure: RequestError | None = None
         try:
             if index is None:
                 index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
@@ -182,10 +181,13 @@ class PartitionLog:
                     break
                 found = _data_from(entries, offset)
                 index = LogIndex(entries[-1].index + 1)
-        finally:
-            # while a thread read, a trim may have passed by: whatever else happened, that is what the reader must hear
-            if offset < self.log_start_offset:
-                raise self._out_of_range(f"offset {offset} is below the log's start {self.log_start_offset}")
+        except RequestError as error:
+            failure = error
+        # while a thread read, a trim may have passed by: whatever came of the reading, that is what the reader must hear
+        if offset < self.log_start_offset:
+            raise self._out_of_range(f"offset {offset} is below the log's start {self.log_start_offset}") from failure
+        if failure is not None:
+            raise failure
         if found:
             self._remember_position(found[-1])
         return found
@@ -249,22 +251,13 @@ class PartitionLog:
         Raises:
             RequestError: OFFSET_OUT_OF_RANGE above the end; REQUEST_TIMED_OUT or LEADERSHIP_LOST (outcome unknown).
         """
-        if self._host.loop.time() >= deadline:
-            raise expired()
         self.group.require_leader()
         end = self.high_watermark
         if before_offset < -1 or before_offset > end:
             raise self._out_of_range(f"cannot delete before offset {before_offset}: the log ends at {end}")
         before = end if before_offset == -1 else before_offset
-        _, applied = self.group.propose([Proposal(EntryKind.COMMAND, encode_command(TrimLog(before)))])
-        await asyncio.wait((applied,), timeout=max(0.0, deadline - self._host.loop.time()))
-        if not applied.done():
-            raise timed_out()
-        result = applied.result()[0]
-        if isinstance(result, Rejected):
-            raise RequestError(cast("pb.ErrorCode", result.code), result.message)
-        assert isinstance(result, Trimmed)
-        return result.log_start_offset
+        trimmed = await execute(self.group, encode_command(TrimLog(before)), Trimmed, deadline)
+        return trimmed.log_start_offset
 
     async def truncation_index(self) -> LogIndex | None:
         """The last log index whose row may be deleted here: everything up to it is below the log's start.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar
 
-from raftmq.broker.append_ticket import expired, timed_out
-from raftmq.broker.group import Group
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.commands import execute, refused
+from raftmq.broker.group import THROTTLE_RETRY_MS, Group
+from raftmq.broker.request_error import RequestError, expired, timed_out
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import (
     CommitOffset,
@@ -37,8 +37,8 @@ from raftmq.raft.entry import EntryKind, Proposal
 
 COMMITS_GATHERED_MAX: Final = 1000
 """Owners whose commits wait in one partition; one more is told to come again. Two groups of ten members have twenty."""
-_THROTTLE_RETRY_MS: Final = 50
 FORGOTTEN_AT_ONCE: Final = 1000
+"""Groups in one entry; the rest is forgotten by the next round."""
 
 ResultT = TypeVar("ResultT")
 
@@ -97,7 +97,7 @@ class PartitionOffsets:
         if waiting is None:
             if len(self._waiting) >= COMMITS_GATHERED_MAX:
                 raise RequestError(
-                    pb.THROTTLED, "too many commits wait in this partition", retry_after_ms=_THROTTLE_RETRY_MS
+                    pb.THROTTLED, "too many commits wait in this partition", retry_after_ms=THROTTLE_RETRY_MS
                 )
             waiting = self._waiting[owner] = _Waiting(command)
         waiting.command = command
@@ -134,23 +134,12 @@ class PartitionOffsets:
             results = result.results if isinstance(result, Results) else (result,)
             # a command that could not be read was rejected as a whole
             for one, found in zip(waiting, results * len(waiting) if len(results) == 1 else results, strict=True):
-                _answer(one.futures, _error(found) if isinstance(found, Rejected) else None)
+                _answer(one.futures, refused(found) if isinstance(found, Rejected) else None)
         if self._waiting:
             self._flush()
 
     async def _execute(self, command: LogPartitionCommand, result_type: type[ResultT], deadline: float) -> ResultT:
-        if self._loop.time() >= deadline:
-            raise expired()
-        self._group.require_leader()
-        _, applied = self._group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
-        await asyncio.wait((applied,), timeout=max(0.0, deadline - self._loop.time()))
-        if not applied.done():
-            raise timed_out()
-        result = applied.result()[0]
-        if isinstance(result, Rejected):
-            raise _error(result)
-        assert isinstance(result, result_type)
-        return result
+        return await execute(self._group, encode_command(command), result_type, deadline)
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -181,10 +170,6 @@ class PartitionOffsets:
             if known.touched_time_ms < before_ms and not is_alive(group)
         ]
         return await self.forget(tuple(idle[:FORGOTTEN_AT_ONCE]), before_ms, deadline) if idle else 0
-
-
-def _error(rejected: Rejected) -> RequestError:
-    return RequestError(cast("pb.ErrorCode", rejected.code), rejected.message)
 
 
 def _answer(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:

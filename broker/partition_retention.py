@@ -69,8 +69,8 @@ class PartitionRetention:
         self._marks: ByteMarks | None = None
         """Where so many bytes ended; None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
-        self._postponed_pace = LogPace()
         """(log start offset, append time of the entry that holds it)."""
+        self._postponed_pace = LogPace()
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """An entry was applied: the hook of the group."""

@@ -65,3 +65,18 @@ class RequestError(Exception):
             self.detail.leader.node_id = leader_node_id
             self.detail.leader.address = leader_address
             self.detail.leader.leader_epoch = leader_epoch
+
+
+def timed_out() -> RequestError:
+    """The answer when the time is over after proposing: nobody knows yet."""
+    return RequestError(
+        pb.REQUEST_TIMED_OUT,
+        "not committed in time; it may still be (a batch: retry with the same producer id and sequence)",
+    )
+
+
+def expired() -> RequestError:
+    """The answer when the time was over before anything was proposed: a timeout whose outcome is certain."""
+    error = RequestError(pb.REQUEST_TIMED_OUT, "the deadline passed before the request was looked at; nothing was done")
+    error.detail.outcome = pb.NOT_APPLIED
+    return error

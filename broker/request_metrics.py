@@ -7,7 +7,6 @@ methods are those of the protocol, codes those of `ErrorCode` and the two words 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from raftmq.broker.histogram import LATENCY_SECONDS, Histogram
@@ -20,9 +19,6 @@ STREAMS: Final = ("AppendStream", "Watch")
 """Methods whose calls are streams. Each request of an AppendStream is counted as a request."""
 KINDS: Final = ("append", "poll", "other")
 _KIND_OF_METHOD: Final = {"Append": "append", "AppendStream": "append", "Poll": "poll"}
-
-Observe = Callable[[str, str, float], None]
-"""A request was answered: its method, `OK` or the name of its error code, and the seconds it took."""
 
 
 class RequestMetrics:

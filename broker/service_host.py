@@ -36,10 +36,6 @@ class ServiceHost(Protocol):
         """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
-    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
-        """This node's serving replica of a partition, if it has one."""
-        ...
-
     def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
         """(node, its client address, term) believed to lead the group; node 0 when nobody."""
         ...

@@ -28,7 +28,6 @@ from raftmq.fsm.metadata_commands import (
     TopicCreated,
 )
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
-from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.placement import PlacementError, host_count, place
 from raftmq.fsm.topic_config import (
     TopicConfigError,
@@ -71,7 +70,7 @@ class AdminService:
         )
 
     async def _create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
-        deadline = self._deadline(request.timeout_ms, call)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         config = dict(request.config)
         _checked(lambda: check_topic_name(request.name))
         _checked(lambda: check_topic_config(config))
@@ -97,7 +96,7 @@ class AdminService:
         )
 
     async def _add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
-        deadline = self._deadline(request.timeout_ms, call)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         async with self._planning:
             topic = await self._locator.topic_by_name(request.name, deadline)
             count = len(topic.group_ids)
@@ -146,9 +145,8 @@ class AdminService:
             )
         nodes = metadata.nodes()
         reachable = [n for n in nodes if n.state == "active" and self._host.is_connected(NodeId(n.node_id))]
-        if (
-            len(reachable) >= replication_factor
-        ):  # one that is down would keep partitions from having a leader, or all replicas
+        # one that is down would keep partitions from having a leader, or all replicas
+        if len(reachable) >= replication_factor:
             nodes = tuple(reachable)
         counts = {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes}
         # each node says what it takes; one of an older version does not, and is judged by what this one takes
@@ -258,11 +256,8 @@ class AdminService:
 
     # ------------------------------------------------------------------------------------------------ helpers
 
-    def _deadline(self, timeout_ms: int, call: Call) -> float:
-        return min(call.deadline, self._host.loop.time() + timeout_ms / 1000) if timeout_ms else call.deadline
-
     def _topic(self, topic_id: int) -> pb.Topic | None:
-        topic: TopicView | None = self._metadata.topic(topic_id)
+        topic = self._metadata.topic(topic_id)
         return topic_message(self._metadata, topic) if topic is not None else None
 
 

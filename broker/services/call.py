@@ -41,3 +41,7 @@ class Call:
     principal: Principal = ANYONE
     is_forwarded: bool = False
     """It came from another broker, which took this one for the metadata leader: it must not be forwarded again."""
+
+    def within(self, timeout_ms: int, now: float) -> float:
+        """The call's deadline, or `timeout_ms` after `now` (loop time) if that is sooner; 0: the request has none."""
+        return min(self.deadline, now + timeout_ms / 1000) if timeout_ms else self.deadline

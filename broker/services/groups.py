@@ -9,8 +9,9 @@ Source: KIP-848.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
+from raftmq.broker.commands import refused
 from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.group_planner import assignor_names
 from raftmq.broker.request_error import RequestError
@@ -77,7 +78,7 @@ class GroupsService:
             if verdict is None:
                 break
             if isinstance(verdict, Rejected):
-                raise RequestError(cast("pb.ErrorCode", verdict.code), verdict.message)
+                raise refused(verdict)
             if isinstance(verdict, JoinConsumerGroup):
                 self._check_join(group, verdict)
                 await self._leader.execute(verdict, MemberJoined, call.deadline)

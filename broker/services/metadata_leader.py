@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from google.protobuf.message import Message
+from raftmq.broker.commands import execute
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
-from raftmq.fsm.metadata_commands import MetadataCommand, Rejected, encode_command
+from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
 from raftmq.proto import queue_pb2 as pb
-from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID, NO_NODE
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -57,19 +56,5 @@ class MetadataLeader:
         return await self._forwarder.forward(address, path, request, response_type, timeout_seconds)
 
     async def execute(self, command: MetadataCommand, result_type: type[ResultT], deadline: float) -> ResultT:
-        """Propose a command here and wait until it is applied.
-
-        Raises:
-            RequestError: what the state machine rejected it with; NOT_LEADER (nothing was done); LEADERSHIP_LOST or
-                REQUEST_TIMED_OUT (it may have been done).
-        """
-        proposal = Proposal(EntryKind.COMMAND, encode_command(command))
-        _, applied = self._host.metadata.propose([proposal])
-        await asyncio.wait((applied,), timeout=max(0.0, deadline - self._host.loop.time()))
-        if not applied.done():
-            raise RequestError(pb.REQUEST_TIMED_OUT, "the change was not committed in time; it may still be")
-        result = applied.result()[0]
-        if isinstance(result, Rejected):
-            raise RequestError(cast("pb.ErrorCode", result.code), result.message)
-        assert isinstance(result, result_type)
-        return result
+        """Change metadata here and wait until the change is applied. Raises as `commands.execute`."""
+        return await execute(self._host.metadata, encode_command(command), result_type, deadline)

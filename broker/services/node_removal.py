@@ -49,9 +49,7 @@ class NodeRemovalService:
         )
 
     async def _remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
-        deadline = call.deadline
-        if request.timeout_ms:
-            deadline = min(deadline, self._host.loop.time() + request.timeout_ms / 1000)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         node = self._removable(request.node_id, is_forced=request.force)
         partitions = self._metadata.partitions_of_node(node.node_id)
         without_majority = [partition for partition in partitions if not self._has_majority_without(node, partition)]

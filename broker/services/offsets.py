@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from raftmq.broker.append_ticket import expired
 from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, expired
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.locator import Locator, check_partitions
-from raftmq.fsm.consumer_groups import is_group_text
+from raftmq.fsm.consumer_groups import PartitionId, is_group_text
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
-
-PartitionId = tuple[int, int]
 
 
 def check_group_name(name: str) -> None:
@@ -42,16 +39,13 @@ class OffsetsService:
         self._locator = locator
         self._partitions = partitions
 
-    def _deadline(self, timeout_ms: int, call: Call) -> float:
-        return min(call.deadline, self._host.loop.time() + timeout_ms / 1000) if timeout_ms else call.deadline
-
     # ------------------------------------------------------------------------------------------------ open
 
     async def open_partitions(self, request: pb.OpenPartitionsRequest, call: Call) -> pb.OpenPartitionsResponse:
         """Fence partitions for the member they were given to; answers where it begins."""
         check_partitions(len(request.partitions))
         check_group_name(request.group)
-        deadline = self._deadline(request.timeout_ms, call)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
         if not self._is_owner_of_all(request):
             await self._locator.confirm_metadata(deadline)
@@ -96,7 +90,7 @@ class OffsetsService:
         """Commit offsets in partitions this node leads."""
         check_partitions(len(request.partitions))
         check_group_name(request.group)
-        deadline = self._deadline(request.timeout_ms, call)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
         results = await asyncio.gather(*(self._ack(request, part, deadline) for part in request.partitions))
         return pb.AckResponse(partitions=results)

@@ -14,7 +14,8 @@ from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
-from raftmq.broker.services.offsets import OffsetsService, PartitionId
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import NamedTuple
 
 import structlog
-from raftmq.broker.append_ticket import AppendTicket, expired
+from raftmq.broker.append_ticket import AppendTicket
 from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, expired
 from raftmq.broker.request_metrics import OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import DEFAULT_CALL_SECONDS, Call
@@ -95,15 +95,13 @@ class QueueService:
 
     async def append(self, request: pb.AppendRequest, call: Call) -> pb.AppendResponse:
         """Append batches to partitions this node leads; each partition has its own result."""
-        deadline = call.deadline
-        if request.timeout_ms:
-            deadline = min(deadline, self._host.loop.time() + request.timeout_ms / 1000)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         begun = await self._begin(request, deadline)
         return await self._finish(request.correlation_id, begun, deadline)
 
     async def append_stream(
         self, requests: AsyncIterator[pb.AppendRequest], call: Call
-    ) -> AsyncIterator[pb.AppendResponse]:
+    ) -> AsyncGenerator[pb.AppendResponse, None]:
         """Append requests as they come; answers in any order, by correlation id."""
         answers: asyncio.Queue[pb.AppendResponse | None] = asyncio.Queue()
         reader = self._host.loop.create_task(self._read_stream(requests, answers))
@@ -259,9 +257,7 @@ class QueueService:
     async def delete_records(self, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
         """Trim partitions this node leads."""
         check_partitions(len(request.partitions))
-        deadline = call.deadline
-        if request.timeout_ms:
-            deadline = min(deadline, self._host.loop.time() + request.timeout_ms / 1000)
+        deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
         results = await asyncio.gather(*(self._delete(part, deadline) for part in request.partitions))
         return pb.DeleteRecordsResponse(partitions=results)

@@ -278,10 +278,6 @@ class Harness:
     def metadata(self) -> Group[Metadata]:
         return cast("Group[Metadata]", self.groups[METADATA_GROUP_ID])
 
-    def log_partition(self, group_id: GroupId) -> Group[LogPartition] | None:
-        found = self.partitions.get(group_id)
-        return found.group if found is not None else None
-
     async def wait_revision(self, revision: int) -> None:
         while self.metadata.machine.applied_index < revision:
             await asyncio.shield(self.metadata.wait_progress())

@@ -31,7 +31,6 @@ def test_only_the_claimant_of_the_term_withdraws():
     assert not one.withdraw(7, 4, 2)
     assert one.withdraw(7, 5, 2)
     assert one.get(7) == (5, 0)
-    assert one.led_by(2) == []
 
 
 def test_none_of_the_same_term_does_not_replace_a_leader():

@@ -486,3 +486,20 @@ async def test_damage_found_by_a_read_is_reported_and_never_served():
             await log.read(0, 1 << 20)
         assert raised.value.code == pb.REPLICA_QUARANTINED
         assert reported == [log.group.group_id]
+
+
+async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by():
+    """The reader's cancellation was replaced by an answer, and whoever had cancelled it waited."""
+    async with running(recent_bytes_max=1) as node:
+        topic = await node.topic()
+        log = node.partition(topic)
+        for number in range(3):
+            await node.append(topic, batch(1, sequence=number))
+
+        async def trimmed_meanwhile(function, *arguments):
+            await log.delete_records(2, node.loop.time() + 10)
+            raise asyncio.CancelledError
+
+        log.in_thread = trimmed_meanwhile
+        with pytest.raises(asyncio.CancelledError):
+            await log.read(0, 1 << 20)
