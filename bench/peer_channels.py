@@ -15,7 +15,8 @@ import grpc.aio
 import uvloop
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
-from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.peer_transport import PeerTransport
 from raftmq.types import NodeId
 
 ROUNDS = 5

@@ -31,7 +31,7 @@ from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_codec import FrameType, decode_beats, decode_leadership, decode_message, encode_message
-from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.broker.peer_protocol import Channel, Transport
 from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.snapshot_streams import SnapshotReceiver

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.peer_codec import Beats, FrameType
-from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.broker.peer_protocol import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import Heartbeat, HeartbeatResponse
 from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term

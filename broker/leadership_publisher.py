@@ -16,7 +16,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Timing
 from raftmq.broker.peer_codec import FrameType, encode_leadership
-from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.broker.peer_protocol import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role, RoleChange
 from raftmq.types import NO_NODE, GroupId, NodeId, Term

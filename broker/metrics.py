@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from raftmq.broker.engine import Engine
     from raftmq.broker.gc_pauses import GcPauses
     from raftmq.broker.grpc_server import GrpcServer
-    from raftmq.broker.peer_transport import Channel, PeerTransport
+    from raftmq.broker.peer_protocol import Channel
+    from raftmq.broker.peer_transport import PeerTransport
     from raftmq.broker.reconciler import Reconciler
     from raftmq.broker.watchdog import Watchdog
     from raftmq.storage.log_store import LogStore, ReplicaKey

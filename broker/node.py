@@ -27,7 +27,8 @@ from raftmq.broker.node_parts import NodeParts
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.peer_codec import FrameType
 from raftmq.broker.peer_directory import PeerDirectory
-from raftmq.broker.peer_transport import Channel, Hello, PeerTransport
+from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.peer_transport import PeerTransport
 from raftmq.broker.readiness import (
     METADATA_LEADERLESS_ELECTIONS,
     STALL_REMEMBERED_SECONDS,

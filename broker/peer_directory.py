@@ -11,7 +11,8 @@ from collections.abc import Callable
 from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.peer_codec import WIRE_VERSION
-from raftmq.broker.peer_transport import NOT_FORMED_REASON, Channel, Hello, Transport
+from raftmq.broker.peer_link import NOT_FORMED_REASON
+from raftmq.broker.peer_protocol import Channel, Hello, Transport
 from raftmq.storage.registry import Registry
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 

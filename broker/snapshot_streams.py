@@ -26,7 +26,7 @@ from raftmq.broker.peer_codec import (
     encode_snapshot_end,
     encode_snapshot_rows,
 )
-from raftmq.broker.peer_transport import Channel, Transport
+from raftmq.broker.peer_protocol import Channel, Transport
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError

@@ -17,7 +17,7 @@ from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
 from raftmq.broker.log_pace import LogPace
-from raftmq.broker.peer_transport import Transport
+from raftmq.broker.peer_protocol import Transport
 from raftmq.broker.snapshot_streams import SnapshotSender
 from raftmq.broker.writers import Writers
 from raftmq.fsm.state_machine import StateMachine

@@ -15,7 +15,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.node import Node
 from raftmq.broker.peer_codec import FrameType, Parts
-from raftmq.broker.peer_transport import Channel
+from raftmq.broker.peer_protocol import Channel
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.fsm.state_machine import StateMachine

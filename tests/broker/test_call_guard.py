@@ -8,11 +8,13 @@ import socket
 import grpc
 import grpc.aio
 import pytest
-from raftmq.broker import call_guard
-from raftmq.broker.call_guard import CallGuard, Room, close_connections_to, peer_address
+from raftmq.broker import call_guard, call_rooms
+from raftmq.broker.call_guard import CallGuard
+from raftmq.broker.call_rooms import Room
 from raftmq.broker.grpc_hardening import quiet_grpc
 from raftmq.broker.limits import MIB, Limits
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.slow_readers import close_connections_to, peer_address
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -106,7 +108,7 @@ async def test_the_one_that_stood_still_for_longest_makes_room(clock):
 async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
     """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
     cut = []
-    monkeypatch.setattr(call_guard, "cut_off", lambda loop, peer: cut.append(peer))
+    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: cut.append(peer))
     room = Room(clock, 2, "answers")
     held, tasks = await _started(room, 2)
     held[0].is_sending = True
@@ -150,7 +152,7 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
 async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
     """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
     of them was over before it began, and the loop did nothing but look."""
-    monkeypatch.setattr(call_guard, "cut_off", lambda loop, peer: None)
+    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: None)
     room = Room(clock, 2, "answers")
     held, tasks = await _started(room, 2)
     held[0].is_sending = True

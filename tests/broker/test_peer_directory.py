@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from raftmq.broker.peer_codec import WIRE_VERSION
 from raftmq.broker.peer_directory import PeerDirectory
-from raftmq.broker.peer_transport import Channel, Hello
+from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.fsm.metadata_views import ReplicaView
 
 from tests.broker.harness import CLUSTER_ID, running

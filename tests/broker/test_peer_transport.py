@@ -10,7 +10,9 @@ import pytest
 import structlog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import NOT_FORMED_REASON, Channel, Hello, PeerTransport, _verdict
+from raftmq.broker.peer_link import NOT_FORMED_REASON, verdict
+from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.peer_transport import PeerTransport
 
 TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)
 
@@ -120,7 +122,7 @@ def _failure(number: int) -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "verdict"),
+    ("numbers", "telling"),
     [
         ([errno.ECONNREFUSED], errno.ECONNREFUSED),
         ([errno.ECONNREFUSED, errno.ECONNREFUSED], errno.ECONNREFUSED),
@@ -131,12 +133,12 @@ def _failure(number: int) -> OSError:
         ([errno.ENETUNREACH], errno.ENETUNREACH),
     ],
 )
-def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, verdict):
+def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, telling):
     """A machine without IPv6 has no way to ::1; a host of which one address does not answer may be cut off, not gone."""
-    error = _verdict([_failure(number) for number in numbers])
-    assert isinstance(error, ConnectionRefusedError) == (verdict == errno.ECONNREFUSED)
-    if verdict != errno.ECONNREFUSED:
-        assert error.errno == verdict
+    error = verdict([_failure(number) for number in numbers])
+    assert isinstance(error, ConnectionRefusedError) == (telling == errno.ECONNREFUSED)
+    if telling != errno.ECONNREFUSED:
+        assert error.errno == telling
 
 
 async def test_a_name_whose_first_address_refuses_is_reached_at_the_second(monkeypatch):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 from raftmq.broker.peer_codec import FRAME_HEADER
-from raftmq.broker.peer_transport import Hello
+from raftmq.broker.peer_protocol import Hello
 
 from tests.chaos.links import CLIENTS, Place
 

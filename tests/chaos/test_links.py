@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import Hello
+from raftmq.broker.peer_protocol import Hello
 
 from tests.chaos.links import CLIENTS
 from tests.chaos.machine import missing_for_namespaces

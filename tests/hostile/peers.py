@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftmq.broker import peer_codec as codec
 from raftmq.broker.peer_codec import FrameType
-from raftmq.broker.peer_transport import Channel, Hello
+from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.types import NodeId
 
 

@@ -30,7 +30,8 @@ from raftmq.batch_header import (
 from raftmq.broker import peer_codec as codec
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, FrameError, FrameType, frame
-from raftmq.broker.peer_transport import Hello, PeerTransport, _decode_hello, _Inbound
+from raftmq.broker.peer_protocol import Hello, decode_hello
+from raftmq.broker.peer_transport import PeerTransport, _Inbound
 from raftmq.client.batch_codec import compress, decode_columns, decode_records
 from raftmq.errors import UnsupportedCompressionError
 
@@ -107,7 +108,7 @@ def test_a_hello_is_understood_or_refused():
     def case(rng: Random) -> str:
         data = hostile(rng, valid)
         try:
-            value = _decode_hello(memoryview(data))
+            value = decode_hello(memoryview(data))
         except FrameError:
             return "refused"
         assert isinstance(value, Hello)

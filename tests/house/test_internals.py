@@ -19,7 +19,7 @@ from crc32c import crc32c
 from raftmq import batch_header
 from raftmq.broker import peer_codec
 from raftmq.broker.peer_codec import FrameType
-from raftmq.broker.peer_transport import Channel, Hello
+from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.client import batch_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.group_offsets import GroupOffset
