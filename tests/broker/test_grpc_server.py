@@ -12,7 +12,8 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from raftmq.broker.grpc_server import RIGHTS, GrpcServer
+from raftmq.broker.grpc_security import RIGHTS
+from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Principal, Right
