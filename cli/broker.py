@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported, reported_question
+from raftmq.cli.options import key_values
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,18 +30,7 @@ SetOption = Annotated[
 ]
 
 
-def parse_settings(pairs: list[str] | None) -> dict[str, object]:
-    """``KEY=VALUE`` options as flags of the configuration."""
-    settings: dict[str, object] = {}
-    for pair in pairs or ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--set")
-        settings[key] = value
-    return settings
-
-
-def load(file: Path | None, flags: dict[str, object]) -> LoadedConfig:
+def load(file: Path | None, flags: Mapping[str, object]) -> LoadedConfig:
     """The configuration of all sources together; what cannot be used is a usage error."""
     from raftmq.broker.config import ConfigError, load_config
 
@@ -162,7 +153,7 @@ def start(
     }
     # A flag that was not given must not hide what --set says of its key.
     given = {key: value for key, value in flags.items() if value is not None}
-    loaded = load(config, parse_settings(settings) | given)
+    loaded = load(config, {**key_values(settings, "--set"), **given})
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
     directory = loaded.config.data_dir
@@ -182,7 +173,7 @@ def show(config: ConfigFileOption = None, settings: SetOption = None, output: Ou
     """Show each value a broker started here would use, and where it comes from."""
     from raftmq.broker.config import CONFIG_KEYS
 
-    loaded = load(config, parse_settings(settings))
+    loaded = load(config, key_values(settings, "--set"))
     values = {name: getattr(loaded.config, name) for name in CONFIG_KEYS}
     if output is Output.JSON:
         print_json({name: {"value": plain(value), "source": loaded.sources[name]} for name, value in values.items()})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli.ask import ask
 from raftmq.cli.exit_codes import ExitCode, reported, reported_question
 from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, YesOption
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
@@ -33,13 +33,7 @@ def status(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show the brokers and whether every partition has a leader. Exit code 3 when one has none, or nobody leads the cluster."""
-    from raftmq.client.admin import Admin
-
-    async def ask() -> ClusterDescription:
-        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
-            return await admin.describe_cluster()
-
-    cluster = asyncio.run(ask())
+    cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
     if output is Output.JSON:
         print_json(dataclasses.asdict(cluster))
     else:
@@ -63,17 +57,10 @@ def remove(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Remove a broker for good: its data directory is refused for ever. One that died with replicas needs --force."""
-    from raftmq.client.admin import Admin
-
     given_up = " and give up the data on it" if force else ""
     if not yes and not typer.confirm(f"Remove broker {node_id} for ever{given_up}?", err=True):
         raise SystemExit(ExitCode.INTERRUPTED)
-
-    async def ask() -> BrokerRemoval:
-        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
-            return await admin.remove_broker(node_id, force=force)
-
-    removal = asyncio.run(ask())
+    removal = ask(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
     if output is Output.JSON:
         print_json(
             {

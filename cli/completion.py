@@ -15,13 +15,14 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """The topics that begin with what was typed; none when the cluster does not answer at once."""
     import asyncio
 
+    from raftmq.cli.options import DEFAULT_BOOTSTRAP
     from raftmq.client.admin import Admin
     from raftmq.errors import RaftMQError
 
     servers = context.params.get("bootstrap_servers")
 
     async def names() -> list[str]:
-        async with Admin(bootstrap_servers=servers or "127.0.0.1:9400", request_timeout_ms=PATIENCE_MS) as admin:
+        async with Admin(bootstrap_servers=servers or DEFAULT_BOOTSTRAP, request_timeout_ms=PATIENCE_MS) as admin:
             return [topic.name for topic in await admin.list_topics() if topic.name.startswith(incomplete)]
 
     try:

@@ -32,3 +32,14 @@ TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),
 ]
+
+
+def key_values(pairs: list[str] | None, option: str) -> dict[str, str]:
+    """The ``KEY=VALUE`` pairs given to an option as a dictionary; a pair without ``=`` is a usage error."""
+    values = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=option)
+        values[key] = value
+    return values

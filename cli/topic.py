@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli.ask import ask
 from raftmq.cli.exit_codes import ExitCode, reported, reported_question
 from raftmq.cli.options import (
     COUNT_MAX,
@@ -18,6 +17,7 @@ from raftmq.cli.options import (
     TimeoutOption,
     TopicArgument,
     YesOption,
+    key_values,
 )
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 from raftmq.errors import TopicAlreadyExistsError
@@ -25,8 +25,6 @@ from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
     from raftmq.client.admin import Admin, TopicDescription
-
-Answer = TypeVar("Answer")
 
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 
@@ -37,28 +35,6 @@ ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given several times."),
 ]
-
-
-def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
-    """Run one call with an open Admin."""
-    from raftmq.client.admin import Admin
-
-    async def run() -> Answer:
-        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
-            return await question(admin)
-
-    return asyncio.run(run())
-
-
-def parse_config(pairs: list[str] | None) -> dict[str, str]:
-    """``KEY=VALUE`` options as a dictionary; a pair without ``=`` is a usage error."""
-    config = {}
-    for pair in pairs or ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--config")
-        config[key] = value
-    return config
 
 
 def print_change(output: Output, name: str, what: str) -> None:
@@ -94,7 +70,7 @@ def create(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create a topic, and wait until each of its partitions has a leader."""
-    settings = parse_config(config)
+    settings = key_values(config, "--config")
     try:
         topic = ask(
             bootstrap_servers, timeout, lambda admin: admin.create_topic(name, partitions, replication_factor, settings)
@@ -187,7 +163,7 @@ def alter(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Change a topic's settings."""
-    settings = parse_config(config)
+    settings = key_values(config, "--config")
     if not settings and not unset:
         raise typer.BadParameter("give --config KEY=VALUE or --unset KEY")
     ask(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import cluster, consume, input_lines, input_records, output, times, topic
+from raftmq.cli import cluster, consume, input_lines, input_records, options, output, times
 from raftmq.cli.main import app
 from raftmq.client.admin import BrokerRemoval
 from raftmq.types import Record, TopicPartition
@@ -316,9 +316,9 @@ def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_topic_settings_are_pairs() -> None:
-    assert topic.parse_config(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    assert options.key_values(["a=1", "b=x=y"], "--config") == {"a": "1", "b": "x=y"}
     with pytest.raises(typer.BadParameter, match="KEY=VALUE"):
-        topic.parse_config(["=1"])
+        options.key_values(["=1"], "--config")
 
 
 @pytest.mark.parametrize(

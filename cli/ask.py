@@ -1,0 +1,23 @@
+"""One question to the cluster: opens an `Admin`, asks, closes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from raftmq.client.admin import Admin
+
+Answer = TypeVar("Answer")
+
+
+def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
+    """Run one call with an open Admin. `timeout` is in seconds."""
+    from raftmq.client.admin import Admin
+
+    async def run() -> Answer:
+        async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:
+            return await question(admin)
+
+    return asyncio.run(run())
