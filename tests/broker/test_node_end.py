@@ -56,13 +56,13 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     for _ in range(READERS):
         node._readers.submit(may_go_on.wait)
     node.engine.break_group(group, DamagedReplicaError(group.key, "a flipped byte"))
-    close = node.writers.close
+    shutdown = node._readers.shutdown
 
-    def close_and_go_on():
-        close()
+    def go_on_and_shutdown(**arguments):  # all of it waits until nobody waits any longer
         may_go_on.set()
+        shutdown(**arguments)
 
-    monkeypatch.setattr(node.writers, "close", close_and_go_on)
+    monkeypatch.setattr(node._readers, "shutdown", go_on_and_shutdown)
     await nodes.stop(node)
     registry = Registry(node.config.data_dir / "node.mdb")
     assert registry.quarantined() == {group.key: f"{DamagedReplicaError(group.key, 'a flipped byte')}"}

@@ -488,7 +488,7 @@ async def test_damage_found_by_a_read_is_reported_and_never_served():
         assert reported == [log.group.group_id]
 
 
-async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by():
+async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by(monkeypatch):
     """The reader's cancellation was replaced by an answer, and whoever had cancelled it waited."""
     async with running(recent_bytes_max=1) as node:
         topic = await node.topic()
@@ -500,6 +500,6 @@ async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by():
             await log.delete_records(2, node.loop.time() + 10)
             raise asyncio.CancelledError
 
-        log.in_thread = trimmed_meanwhile
+        monkeypatch.setattr(log, "in_thread", trimmed_meanwhile)
         with pytest.raises(asyncio.CancelledError):
             await log.read(0, 1 << 20)

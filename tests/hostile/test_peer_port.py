@@ -16,7 +16,8 @@ from crc32c import crc32c
 from raftmq.broker import peer_codec as codec
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_transport import Channel, PeerTransport
+from raftmq.broker.peer_protocol import Channel
+from raftmq.broker.peer_transport import PeerTransport
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.types import NodeId
