@@ -99,7 +99,7 @@ ahead of a slow record its partition gets. With 1,000, a handler of 10 ms is kep
 WORKER_RECORDS_MAX: Final = 10_000
 """The same over all partitions of a worker: small objects of some 500 bytes, so 5 MB beside the records themselves."""
 WORKER_BYTES_MAX: Final = 64 * MIB
-"""Keys and values in work: above it nothing more is taken. What one poll brings may come on top: `CONSUMER_BUFFER_BYTES_MAX`."""
+"""Keys, values and headers in work: above it nothing more is taken. What one poll brings may come on top: `CONSUMER_BUFFER_BYTES_MAX`."""
 WORKER_POLL_MS: Final = 500
 """How long one poll of a worker waits; room that handlers make ends the waiting."""
 WORKER_PROCESS_START_SECONDS: Final = 60.0

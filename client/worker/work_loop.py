@@ -371,9 +371,7 @@ class WorkLoop(RebalanceListener):
         ordering, schedule, tracker = self._ordering, self._schedule, work.tracker
         for record in records:
             tracker.take(record.offset)
-            size = (len(record.key) if record.key is not None else 0) + (
-                len(record.value) if record.value is not None else 0
-            )
+            size = bytes_of(record)
             self._bytes += size
             schedule.add(RecordJob(work, record, lane_of(ordering, record), size))
         self._in_work += len(records)
@@ -459,7 +457,9 @@ class WorkLoop(RebalanceListener):
         started = loop.time()
         try:
             outcome = await self._executor.run(job.record)
-        except BaseException:  # cancelled: its partition is gone, or the worker ends
+        except (
+            BaseException
+        ):  # cancelled, as its partition is gone or the worker ends; or there is no place to run a handler
             self._end(job)
             raise
         seconds = loop.time() - started
@@ -573,7 +573,7 @@ class WorkLoop(RebalanceListener):
         except RaftMQError as error:
             self.counters.commit_failures_total += 1
             if self._commit_pace.is_due():
-                log.warning("commit_failed partitions=%d error_code=%s", len(offsets), name_of(error))
+                log.warning("progress_not_committed partitions=%d error_code=%s", len(offsets), name_of(error))
             return
         self.counters.commits_total += 1
         for work in works:
@@ -583,3 +583,9 @@ class WorkLoop(RebalanceListener):
 async def _all_idle(works: Iterable[PartitionWork]) -> None:
     for work in works:
         await work.idle.wait()
+
+
+def bytes_of(record: Record) -> int:
+    """What a record holds in memory, but for its objects."""
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(text) for name, text in record.headers) if record.headers else size

@@ -550,6 +550,25 @@ async def test_cancelled_it_ends_at_once_and_leaves_nothing_behind() -> None:
         assert {task for task in asyncio.all_tasks() if "raftmq" in task.get_name()} == set()
 
 
+async def test_without_a_place_to_run_handlers_the_worker_ends_and_blames_no_record() -> None:
+    class Homeless(LoopExecutor):
+        async def run(self, record: Record) -> None:
+            raise OSError("no more processes")
+
+    consumer, letters = FakeConsumer(), Letters()
+    retries = RetryPolicy(0, 0.0, 0.0)
+    loop = WorkLoop(lambda _: consumer, Homeless(Desk(), None), "key", retries, LIMITS, letters, random.Random(1))
+    consumer.listener = loop
+    running = asyncio.ensure_future(loop.run())
+    consumer.write(0, b"a", b"b")
+    await consumer.assign(0)
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(OSError, match="no more processes"):
+            await running
+    assert consumer.commits == []
+    assert letters.kept == []
+
+
 async def test_a_handler_that_takes_too_long_has_failed() -> None:
     desk, letters = Desk(), Letters()
     async with working(desk, letters=letters, timeout_seconds=0.01) as (consumer, loop, _):
