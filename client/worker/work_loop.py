@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from raftmq.client import settings
-from raftmq.client.background import cancel_and_wait, spawn
+from raftmq.client.background import cancel_and_wait, done_before, spawn
 from raftmq.client.error_details import name_of
 from raftmq.client.logs import Pace, log
 from raftmq.client.metrics import WorkerCounters, WorkerMetrics
@@ -190,7 +190,7 @@ class WorkLoop(RebalanceListener):
         """
         tasks: list[asyncio.Task[None]] = []
         try:
-            if await self._start():
+            if await done_before(self._start(), self._stopped):
                 tasks.append(spawn(self._poll_forever(), "raftmq-worker-poll", self._fail))
                 tasks.append(spawn(self._commit_forever(), "raftmq-worker-commit", self._fail))
                 await self._stopped.wait()
@@ -207,21 +207,7 @@ class WorkLoop(RebalanceListener):
         if at_once:
             self._hurried.set()
 
-    async def _start(self) -> bool:
-        """True when everything is up; False when it was stopped before. Raises what starting raises."""
-        starting = asyncio.ensure_future(self._start_parts())
-        stopping = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-            return starting.done()
-        finally:
-            stopping.cancel()
-            if not starting.done():
-                await cancel_and_wait(starting)
-
-    async def _start_parts(self) -> None:
+    async def _start(self) -> None:
         await self._executor.start()
         await self._consumer.start()
         log.info("worker_started concurrency=%d ordering=%s", self._limits.concurrency, self._ordering)

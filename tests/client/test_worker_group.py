@@ -48,7 +48,7 @@ class Letters(DeadLetters):
 
     async def put(self, record: Record, attempts: int, failure: Failure) -> None:
         where = {"group": GROUP, "topic": TOPIC, "partition": record.partition, "offset": record.offset}
-        operation = self._recorder.invoke(self._process, "dead_letter", **where)  # type: ignore[typeddict-item]
+        operation = self._recorder.invoke(self._process, "dead_letter", **where)
         await asyncio.sleep(0)
         operation.ok()
 
@@ -91,7 +91,7 @@ class Member(FakeConsumer):
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         for name, offset in (offsets or {}).items():
             place = {"group": GROUP, "topic": TOPIC, "partition": name.partition, "offset": offset}
-            self._recorder.invoke(self.name, "commit", **place).info()  # type: ignore[typeddict-item]
+            self._recorder.invoke(self.name, "commit", **place).info()
         await super().commit(offsets)
 
     def held(self) -> list[int]:
