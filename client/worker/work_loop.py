@@ -220,7 +220,11 @@ class WorkLoop(RebalanceListener):
         self._drop(self._works.values())
         self._pause(self._works.values())
         await self._wait_idle(self._works.values(), self._limits.drain_seconds, is_stopping=True)
-        await self._commit(list(self._works.values()))
+        try:
+            async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
+                await self._commit(list(self._works.values()))
+        except TimeoutError:  # no cluster: what is not committed is worked on again, which is better than not to end
+            log.warning("progress_not_committed partitions=%d error_code=%s", len(self._works), "TimeoutError")
         running = self._running_count
         if running and self._failure is None:
             self._failure = DrainTimeoutError(

@@ -178,8 +178,8 @@ class Worker:
         self._executor = self._make_executor()
         self._work_loop: WorkLoop | None = None
         self._was_started = False
-        self._lock = threading.Lock()
-        """Guards the two below it, which `stop` may use in another thread."""
+        self._lock = threading.RLock()
+        """Guards the two below it, which `stop` may use in another thread, or in a signal handler."""
         self._stop_requests = 0
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
@@ -297,6 +297,7 @@ class Worker:
             bootstrap_servers=self._bootstrap_servers,
             client_id=self.client_id,
             max_block_ms=self._request_timeout_ms,
+            delivery_timeout_ms=settings.DEAD_LETTER_DELIVERY_MS,
             transport=self._transport,
         )
         await stack.enter_async_context(producer)

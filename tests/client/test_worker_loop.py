@@ -521,6 +521,23 @@ async def test_a_second_stop_does_not_wait() -> None:
             await running
 
 
+async def test_a_cluster_that_does_not_answer_does_not_keep_a_worker_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settings, "CLOSE_COMMIT_SECONDS", 0.01)
+    desk = Desk(is_open=True)
+    async with working(desk) as (consumer, loop, running):
+        consumer.may_commit.clear()
+        consumer.write(0, b"a")
+        await consumer.assign(0)
+        await consumer.wait_idle_poll()
+        assert desk.begun == [(0, 0)]
+        loop.stop()
+        await running
+        assert consumer.is_closed
+        assert consumer.committed == {}
+
+
 async def test_an_error_of_the_consumer_ends_the_worker_after_draining() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, running):
