@@ -23,14 +23,16 @@ from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.metrics import WorkerMetrics
 from raftmq.client.producer import Producer
 from raftmq.client.transport import Transport
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, ExecutorName, Handler, place_of
+from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import RetryPolicy
 from raftmq.client.worker.process_executor import ProcessExecutor
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
-from raftmq.client.worker.work_loop import GroupConsumer, WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
 from raftmq.types import Record
 

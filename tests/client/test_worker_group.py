@@ -11,12 +11,14 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
+from raftmq.client.worker.partition_work import RecordJob
 from raftmq.client.worker.prefix import PrefixTracker
 from raftmq.client.worker.schedule import LaneSchedule, Ordering
-from raftmq.client.worker.work_loop import RecordJob, WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.types import Record, TopicPartition
 
 from sim.history.checker import Verdict, judge

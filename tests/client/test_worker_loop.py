@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 from raftmq.client import settings
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.client.worker.schedule import Ordering
-from raftmq.client.worker.work_loop import WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import DrainTimeoutError, FencedError, PoisonRecordError, UnknownTopicError
 from raftmq.types import Record
 

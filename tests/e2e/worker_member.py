@@ -19,8 +19,9 @@ from typing import Literal
 import msgspec
 from raftmq import Producer, Record, TopicPartition, Worker
 from raftmq.client.worker.dead_letters import DeadLetters
+from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.outcome import Failure
-from raftmq.client.worker.work_loop import GroupConsumer, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 
 from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
