@@ -43,6 +43,20 @@ async def cancel_and_wait(*tasks: asyncio.Task[None] | None) -> None:
         _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
 
 
+async def done_before(coroutine: Coroutine[object, object, None], event: asyncio.Event) -> bool:
+    """Run something that `event` cuts short: False when it did. Raises what the coroutine raises; cancelling cancels it."""
+    running = asyncio.ensure_future(coroutine)
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        return running.done()
+    finally:
+        waiting.cancel()
+        await cancel_and_wait(running)
+
+
 class Backoff:
     """Exponential waiting with jitter: each wait is between half and all of a bound that doubles up to a maximum."""
 

@@ -59,7 +59,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "handler_overdue": "A handler in a thread takes longer than it may, and cannot be stopped: its record is held up until it returns",
     "record_dead_lettered": "A record was moved to the dead-letter topic after its last try",
     "revocation_overdue": "Handlers of revoked partitions did not end in time; their next owner repeats the records",
-    "commit_failed": "A worker's commit failed and is repeated; what is not committed in the end is worked on again",
+    "progress_not_committed": "A worker's commit failed and is repeated; what is not committed in the end is worked on again",
 }
 """Every event of the SDK, and what it means. A test compares them with the calls in the code, both ways."""
 

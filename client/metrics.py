@@ -209,7 +209,7 @@ class WorkerMetrics:
     """Taken and not below what may be committed: what would come again if the worker died now and nothing of it were committed."""
     records_in_work_max: int
     bytes_in_work: int
-    """Keys and values of records that are not done."""
+    """Keys, values and headers of records that are not done."""
     partitions: int
     """Assigned."""
     partitions_paused: int

@@ -109,7 +109,7 @@ ahead of a slow record its partition gets. With 1,000, a handler of 10 ms is kep
 WORKER_RECORDS_MAX: Final = 10_000
 """The same over all partitions of a worker: small objects of some 500 bytes, so 5 MB beside the records themselves."""
 WORKER_BYTES_MAX: Final = 64 * MIB
-"""Keys and values in work: above it nothing more is taken. What one poll brings may come on top: `CONSUMER_BUFFER_BYTES_MAX`."""
+"""Keys, values and headers in work: above it nothing more is taken. What one poll brings may come on top: `CONSUMER_BUFFER_BYTES_MAX`."""
 WORKER_POLL_MS: Final = 500
 """How long one poll of a worker waits; room that handlers make ends the waiting."""
 WORKER_PROCESS_START_SECONDS: Final = 60.0
@@ -119,3 +119,5 @@ WORKER_HANDLER_END_SECONDS: Final = 2.0
 """How long cancelled async handlers may take to end before they are left alone."""
 DEAD_LETTER_TEXT_BYTES_MAX: Final = KIB
 """Of an error's text in a header: the whole sentence of nearly every error, and no payload that somebody put into one."""
+DEAD_LETTER_DELIVERY_MS: Final = 15_000
+"""Until the producer of dead letters gives a batch up; the worker then tries again, so it bounds only what a stopping worker waits."""

@@ -27,7 +27,10 @@ class Executor(Protocol):
         """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""
 
     async def run(self, record: Record) -> Outcome:
-        """Run the handler and say what became of it; never raises what the handler raised."""
+        """Run the handler and say what became of it: what the handler raises is an outcome.
+
+        What is raised is of the place itself, such as no process to be had; no other record would fare better.
+        """
 
     async def close(self) -> None:
         """End what can be ended, and wait for nothing else."""

@@ -59,11 +59,16 @@ class _Child:
         self._connection: Connection | None = None
         self._is_closed = False
 
-    def begin(self) -> Failure | None:
-        """Start the process unless it runs; what the handler's module raised there, if it cannot be loaded."""
+    def begin(self) -> None:
+        """Start the process unless it runs.
+
+        Raises:
+            InvalidArgumentError: the handler cannot be loaded there, or the process ends before it is.
+            OSError: no process can be started.
+        """
         with self._lock:
             if self._is_closed or self._connection is not None:
-                return None
+                return
             ours, theirs = _SPAWN.Pipe()
             process = _SPAWN.Process(target=serve, args=(theirs, self._pickled), name="raftmq-worker", daemon=True)
             process.start()
@@ -74,16 +79,14 @@ class _Child:
         except EOFError:
             answer = None
         if answer == READY:
-            return None
+            return
         code = self._end()
-        if isinstance(answer, Failure):
-            return answer
-        return Failure("ProcessDied", f"a process for handlers ended with exit code {code} before it was ready")
+        why = f"{answer.error}: {answer.message}" if isinstance(answer, Failure) else f"it ended with exit code {code}"
+        raise InvalidArgumentError(f"the handler cannot be loaded in a process of its own: {why}")
 
     def call(self, record: Record) -> Outcome:
-        """Have a record worked on."""
-        if (failure := self.begin()) is not None:
-            return failure
+        """Have a record worked on. Raises as `begin`: that is not the record's fault."""
+        self.begin()
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
@@ -140,11 +143,7 @@ class ProcessExecutor:
     async def start(self) -> None:
         """Start one process, to see that the handler can be loaded there; the others start when they are needed."""
         self._first = self._new_child()
-        failure = await asyncio.get_running_loop().run_in_executor(None, self._first.begin)
-        if failure is not None:
-            raise InvalidArgumentError(
-                f"the handler cannot be loaded in a process of its own: {failure.error}: {failure.message}"
-            )
+        await asyncio.to_thread(self._first.begin)
 
     async def run(self, record: Record) -> Outcome:
         """As `Executor.run`."""

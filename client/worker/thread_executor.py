@@ -36,7 +36,10 @@ class ThreadPool:
         self._is_closed = False
 
     async def run(self, record: Record) -> Outcome:
-        """Call in one of the threads, which are started as they are needed. Cancelled, the call goes on and its outcome is dropped."""
+        """Call in one of the threads, which are started as they are needed. Raises what the function raises.
+
+        Cancelled, the call goes on, and its outcome is dropped.
+        """
         self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._busy += 1
@@ -58,16 +61,24 @@ class ThreadPool:
         while (call := self._calls.get()) is not None:
             if self._is_closed:
                 return
-            outcome = function(call.record)
+            outcome: Outcome | BaseException
+            try:
+                outcome = function(call.record)
+            except BaseException as error:  # noqa: BLE001 - a thread's root: `run` raises it
+                outcome = error
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self._set, call.future, outcome)
             except RuntimeError:
                 return  # the loop is closed: the worker has ended without waiting for us
 
-    def _set(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    def _set(self, future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> None:
         self._busy -= 1
-        if not future.done():
+        if future.done():
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
             future.set_result(outcome)
 
 

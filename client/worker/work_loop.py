@@ -2,144 +2,37 @@
 
 Must not know where handlers run (the executor), what may run when (the schedule) or how progress is counted (the prefix tracker).
 Invariants: what is committed of a partition is a prefix without gaps of what was done; nothing new is begun of a partition that is being given
-up, and no outcome of one that is gone counts; a partition is read only while a whole poll of it fits into the limits. State changes in
-functions without ``await``.
+up, and no outcome of one that is gone counts. State changes in functions without ``await``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from raftmq.client import settings
-from raftmq.client.background import cancel_and_wait, spawn
+from raftmq.client.background import cancel_and_wait, done_before, spawn
 from raftmq.client.error_details import name_of
 from raftmq.client.logs import Pace, log
 from raftmq.client.metrics import WorkerCounters, WorkerMetrics
 from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor
+from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.outcome import Failure, Outcome, RetryPolicy
-from raftmq.client.worker.prefix import PrefixTracker
+from raftmq.client.worker.partition_work import PartitionWork, RecordJob, WorkState, bytes_of
 from raftmq.client.worker.schedule import LaneSchedule, Ordering, lane_of
 from raftmq.errors import DrainTimeoutError, PoisonRecordError, RaftMQError
 from raftmq.types import Record, TopicPartition
-
-
-class GroupConsumer(Protocol):
-    """What is used of a consumer in a group; its automatic commit is off, and the loop is its listener."""
-
-    async def start(self) -> None:
-        """As `Consumer.start`."""
-
-    async def close(self) -> None:
-        """As `Consumer.close`."""
-
-    async def getmany(
-        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Record]]:
-        """As `Consumer.getmany`."""
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """As `Consumer.assignment`."""
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.pause`."""
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.resume`."""
-
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `Consumer.commit`."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkLimits:
-    """How much is in work at most, and how long things may take."""
-
-    concurrency: int
-    """Handlers that run at once."""
-    records_max: int
-    """Taken and not below the prefix, over all partitions."""
-    partition_records_max: int
-    """The same of one partition."""
-    bytes_max: int
-    drain_seconds: float
-    """For handlers to end when the worker stops."""
-    revocation_seconds: float
-    """For handlers to end when partitions go to another member."""
-    commit_interval_seconds: float
-
-    @property
-    def poll_records(self) -> int:
-        """Most records of one poll; a partition is read while so many still fit. Half: the other half is worked on meanwhile."""
-        return max(1, self.partition_records_max // 2)
-
-
-class _State(Enum):
-    HELD = 0
-    LEAVING = 1
-    """Nothing new is begun; what runs may end and counts."""
-    GONE = 2
-    """It is not ours any more: no outcome counts."""
-
-
-@dataclass(slots=True, eq=False)
-class PartitionWork:
-    """A partition from its assignment to its end; assigned again, it is another one."""
-
-    partition: TopicPartition
-    tracker: PrefixTracker = field(default_factory=PrefixTracker)
-    state: _State = _State.HELD
-    committed: int | None = None
-    """What was committed last, by this worker."""
-    running_count: int = 0
-    """Handlers that run and records under way to the dead-letter topic."""
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while `running_count` is 0."""
-    is_paused: bool = False
-
-    def __post_init__(self) -> None:
-        self.idle.set()
-
-    def begin(self) -> None:
-        """One more runs."""
-        self.running_count += 1
-        self.idle.clear()
-
-    def end(self) -> None:
-        """One less."""
-        self.running_count -= 1
-        if self.running_count == 0:
-            self.idle.set()
-
-
-@dataclass(slots=True, eq=False)
-class RecordJob:
-    """One record in work."""
-
-    work: PartitionWork
-    record: Record
-    lane: Hashable
-    bytes: int
-    attempts: int = 0
-    """Tries begun."""
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Whose."""
-        return self.work.partition
 
 
 class WorkLoop(RebalanceListener):
     """Runs once, by `run`. It is the consumer's rebalance listener.
 
     Args:
-        consumer: made, not started; closed at the end.
+        make_consumer: makes the consumer, not started, with this loop as its listener; closed at the end.
         executor: runs the handler; closed at the end.
         dead_letters: takes records that failed for the last time; None: such a record stops the loop.
     """
@@ -163,11 +56,8 @@ class WorkLoop(RebalanceListener):
         self._source = source
         self._schedule: LaneSchedule[RecordJob] = LaneSchedule()
         self._works: dict[TopicPartition, PartitionWork] = {}
-        self._in_work = 0  # the sum of the spans of `_works`
-        self._bytes = 0  # of jobs in the schedule
         self._handlers: dict[asyncio.Task[None], RecordJob] = {}
         self._letters: set[asyncio.Task[None]] = set()
-        self._is_full = False  # every partition is paused because the total is reached
         self._is_draining = False
         self._stopped = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -177,6 +67,7 @@ class WorkLoop(RebalanceListener):
         self._handler_pace = Pace(settings.LOG_INTERVAL_SECONDS)
         self._commit_pace = Pace(settings.LOG_INTERVAL_SECONDS)
         self._consumer = make_consumer(self)
+        self._pressure = BackPressure(self._consumer, limits)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -190,7 +81,7 @@ class WorkLoop(RebalanceListener):
         """
         tasks: list[asyncio.Task[None]] = []
         try:
-            if await self._start():
+            if await done_before(self._start(), self._stopped):
                 tasks.append(spawn(self._poll_forever(), "raftmq-worker-poll", self._fail))
                 tasks.append(spawn(self._commit_forever(), "raftmq-worker-commit", self._fail))
                 await self._stopped.wait()
@@ -207,21 +98,7 @@ class WorkLoop(RebalanceListener):
         if at_once:
             self._hurried.set()
 
-    async def _start(self) -> bool:
-        """True when everything is up; False when it was stopped before. Raises what starting raises."""
-        starting = asyncio.ensure_future(self._start_parts())
-        stopping = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-            return starting.done()
-        finally:
-            stopping.cancel()
-            if not starting.done():
-                await cancel_and_wait(starting)
-
-    async def _start_parts(self) -> None:
+    async def _start(self) -> None:
         await self._executor.start()
         await self._consumer.start()
         log.info("worker_started concurrency=%d ordering=%s", self._limits.concurrency, self._ordering)
@@ -232,9 +109,13 @@ class WorkLoop(RebalanceListener):
             "worker_draining handlers_running=%d records_queued=%d", self._running_count, self._schedule.queued_count
         )
         self._drop(self._works.values())
-        self._pause(self._works.values())
+        self._pressure.end(self._works.values())
         await self._wait_idle(self._works.values(), self._limits.drain_seconds, is_stopping=True)
-        await self._commit(list(self._works.values()))
+        try:
+            async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
+                await self._commit(list(self._works.values()))
+        except TimeoutError:  # no cluster: what is not committed is worked on again, which is better than not to end
+            log.warning("progress_not_committed partitions=%d error_code=%s", len(self._works), "TimeoutError")
         running = self._running_count
         if running and self._failure is None:
             self._failure = DrainTimeoutError(
@@ -283,9 +164,9 @@ class WorkLoop(RebalanceListener):
             handlers_running=len(self._handlers),
             records_queued=schedule.queued_count,
             records_waiting=schedule.waiting_count,
-            records_in_work=self._in_work,
+            records_in_work=self._pressure.records,
             records_in_work_max=self._limits.records_max,
-            bytes_in_work=self._bytes,
+            bytes_in_work=self._pressure.bytes,
             partitions=len(self._works),
             partitions_paused=sum(work.is_paused for work in self._works.values()),
         )
@@ -296,14 +177,13 @@ class WorkLoop(RebalanceListener):
         """Partitions are ours from now on."""
         works = [PartitionWork(partition) for partition in sorted(partitions)]
         self._works.update((work.partition, work) for work in works)
-        if self._is_full or self._is_draining:
-            self._pause(works)
+        self._pressure.admit(works)
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Partitions go to another member: what runs may end, in time, and is committed; what has not begun is left to it."""
         works = [self._works[partition] for partition in partitions if partition in self._works]
         for work in works:
-            work.state = _State.LEAVING
+            work.state = WorkState.LEAVING
         self._drop(works)
         await self._wait_idle(works, self._limits.revocation_seconds)
         await self._commit(works)
@@ -323,18 +203,18 @@ class WorkLoop(RebalanceListener):
         for work in works:
             if self._works.get(work.partition) is work:
                 del self._works[work.partition]
-                self._in_work -= work.tracker.span
-            work.state = _State.GONE
+                self._pressure.records -= work.tracker.span
+            work.state = WorkState.GONE
         if self._executor.can_cancel:
             for task, job in self._handlers.items():
-                if job.work.state is _State.GONE:
+                if job.work.state is WorkState.GONE:
                     task.cancel()
-        self._relieve(None)
+        self._pressure.relieve(self._works.values())
         self._pump()
 
     def _drop(self, works: Iterable[PartitionWork]) -> None:
         for work in works:
-            self._bytes -= sum(job.bytes for job in self._schedule.drop(work.partition))
+            self._pressure.bytes -= sum(job.bytes for job in self._schedule.drop(work.partition))
 
     async def _wait_idle(self, works: Iterable[PartitionWork], seconds: float, *, is_stopping: bool = False) -> None:
         """Wait until nothing runs of these, or the time is over, or (`is_stopping`) somebody is in a hurry."""
@@ -352,77 +232,28 @@ class WorkLoop(RebalanceListener):
     async def _poll_forever(self) -> None:
         """Goes on while the worker drains, with everything paused: a member that does not poll would lose its partitions."""
         while True:
-            if self._is_full or self._is_draining:
-                self._pause(work for work in self._works.values() if not work.is_paused)
+            self._pressure.admit(self._works.values())
             found = await self._consumer.getmany(
                 timeout_ms=settings.WORKER_POLL_MS, max_records=self._limits.poll_records
             )
             if found:
                 for partition, records in found.items():
                     self._take(partition, records)
-                self._restrain()
+                self._pressure.restrain(self._works.values())
                 self._pump()
                 await asyncio.sleep(0)  # a consumer that always has records never waits; handlers must get their turn
 
     def _take(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         work = self._works.get(partition)
-        if work is None or work.state is not _State.HELD or self._is_draining:
+        if work is None or work.state is not WorkState.HELD or self._is_draining:
             return  # nothing is taken of it any more: it is not committed either, and its next owner gets it
-        ordering, schedule, tracker = self._ordering, self._schedule, work.tracker
+        ordering, schedule, tracker, pressure = self._ordering, self._schedule, work.tracker, self._pressure
         for record in records:
             tracker.take(record.offset)
-            size = (len(record.key) if record.key is not None else 0) + (
-                len(record.value) if record.value is not None else 0
-            )
-            self._bytes += size
+            size = bytes_of(record)
+            pressure.bytes += size
             schedule.add(RecordJob(work, record, lane_of(ordering, record), size))
-        self._in_work += len(records)
-
-    def _restrain(self) -> None:
-        """Pause what has no room for another poll."""
-        if not self._has_total_room:
-            self._is_full = True
-            self._pause(self._works.values())
-        else:
-            self._pause(work for work in self._works.values() if not self._has_room(work))
-
-    def _relieve(self, work: PartitionWork | None) -> None:
-        """Resume what has room again: a partition, or all of them when the total had been reached."""
-        if self._is_draining or not self._has_total_room:
-            return
-        if self._is_full:
-            self._is_full = False
-            self._resume(self._works.values())
-        elif work is not None:
-            self._resume((work,))
-
-    @property
-    def _has_total_room(self) -> bool:
-        limits = self._limits
-        return self._in_work + limits.poll_records <= limits.records_max and self._bytes < limits.bytes_max
-
-    def _has_room(self, work: PartitionWork) -> bool:
-        return work.tracker.span + self._limits.poll_records <= self._limits.partition_records_max
-
-    def _pause(self, works: Iterable[PartitionWork]) -> None:
-        chosen = [work for work in works if not work.is_paused]
-        if chosen:
-            assigned = self._consumer.assignment()  # it may know before us that one is gone
-            chosen = [work for work in chosen if work.partition in assigned]
-            for work in chosen:
-                work.is_paused = True
-            if chosen:  # without arguments it would pause everything
-                self._consumer.pause(*(work.partition for work in chosen))
-
-    def _resume(self, works: Iterable[PartitionWork]) -> None:
-        chosen = [w for w in works if w.is_paused and w.state is _State.HELD and self._has_room(w)]
-        if chosen:
-            assigned = self._consumer.assignment()
-            chosen = [work for work in chosen if work.partition in assigned]
-            for work in chosen:
-                work.is_paused = False
-            if chosen:
-                self._consumer.resume(*(work.partition for work in chosen))
+        pressure.records += len(records)
 
     # ---------------------------------------------------------------------------------------------------------- working
 
@@ -459,7 +290,9 @@ class WorkLoop(RebalanceListener):
         started = loop.time()
         try:
             outcome = await self._executor.run(job.record)
-        except BaseException:  # cancelled: its partition is gone, or the worker ends
+        except (
+            BaseException
+        ):  # cancelled, as its partition is gone or the worker ends; or there is no place to run a handler
             self._end(job)
             raise
         seconds = loop.time() - started
@@ -472,7 +305,7 @@ class WorkLoop(RebalanceListener):
         self._pump()
 
     def _on_outcome(self, job: RecordJob, outcome: Outcome) -> None:
-        if job.work.state is _State.GONE:
+        if job.work.state is WorkState.GONE:
             self.counters.dropped_total += 1
             self._end(job)
         elif outcome is None:
@@ -486,7 +319,7 @@ class WorkLoop(RebalanceListener):
         seconds = self._retries.wait_seconds(job.attempts, self._source)
         if seconds is None:
             self._give_up(job, failure)
-        elif job.work.state is _State.HELD and not self._is_draining:
+        elif job.work.state is WorkState.HELD and not self._is_draining:
             self.counters.retries_total += 1
             self._schedule.retry(job, asyncio.get_running_loop().time() + seconds)
             job.work.end()
@@ -518,7 +351,7 @@ class WorkLoop(RebalanceListener):
         except BaseException:
             self._end(job)
             raise
-        if job.work.state is _State.GONE:
+        if job.work.state is WorkState.GONE:
             self._end(job)
         else:
             self.counters.dead_letters_total += 1
@@ -530,14 +363,13 @@ class WorkLoop(RebalanceListener):
         work = job.work
         span = work.tracker.span
         work.tracker.finish(job.record.offset)
-        self._in_work -= span - work.tracker.span
+        self._pressure.records -= span - work.tracker.span
         self._end(job)
-        if self._is_full or work.is_paused:
-            self._relieve(work)
+        self._pressure.relieve(self._works.values(), work)
 
     def _end(self, job: RecordJob) -> None:
         self._schedule.finish(job)
-        self._bytes -= job.bytes
+        self._pressure.bytes -= job.bytes
         job.work.end()
 
     def _note_failure(self, job: RecordJob, failure: Failure) -> None:
@@ -564,7 +396,7 @@ class WorkLoop(RebalanceListener):
         offsets: dict[TopicPartition, int] = {}
         for work in works:
             prefix = work.tracker.prefix
-            if prefix is not None and prefix != work.committed and work.state is not _State.GONE:
+            if prefix is not None and prefix != work.committed and work.state is not WorkState.GONE:
                 offsets[work.partition] = prefix
         if not offsets:
             return
@@ -573,7 +405,7 @@ class WorkLoop(RebalanceListener):
         except RaftMQError as error:
             self.counters.commit_failures_total += 1
             if self._commit_pace.is_due():
-                log.warning("commit_failed partitions=%d error_code=%s", len(offsets), name_of(error))
+                log.warning("progress_not_committed partitions=%d error_code=%s", len(offsets), name_of(error))
             return
         self.counters.commits_total += 1
         for work in works:

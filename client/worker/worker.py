@@ -10,26 +10,29 @@ import contextlib
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final, cast, get_args
 
 from raftmq.client import settings
 from raftmq.client.admin import Admin
+from raftmq.client.background import done_before
 from raftmq.client.consumer import Consumer
 from raftmq.client.consumer_settings import OffsetReset
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.metrics import WorkerMetrics
 from raftmq.client.producer import Producer
 from raftmq.client.transport import Transport
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, ExecutorName, Handler, place_of
+from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import RetryPolicy
 from raftmq.client.worker.process_executor import ProcessExecutor
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
-from raftmq.client.worker.work_loop import GroupConsumer, WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
 from raftmq.types import Record
 
@@ -175,10 +178,14 @@ class Worker:
         self._source = random.Random()
         self._generation = current_generation()
         self._executor = self._make_executor()
-        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._work_loop: WorkLoop | None = None
         self._was_started = False
+        self._lock = threading.RLock()
+        """Guards the two below it, which `stop` may use in another thread, or in a signal handler."""
         self._stop_requests = 0
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+        self._dead_letters: DeadLetters | None = None
 
     # -------------------------------------------------------------------------------------------------------- running
 
@@ -211,32 +218,42 @@ class Worker:
         if self._was_started:
             raise ClosedClientError("a worker runs once; make a new one")
         self._was_started = True
-        self._event_loop = asyncio.get_running_loop()
+        with self._lock:
+            self._event_loop = asyncio.get_running_loop()
         try:
-            async with self._letters() as letters:
-                self._work_loop = WorkLoop(
-                    self._make_consumer,
-                    self._executor,
-                    self._ordering,
-                    self._retries,
-                    self._limits,
-                    letters,
-                    self._source,
-                )
-                for number in range(self._stop_requests):
-                    self._work_loop.stop(at_once=number > 0)
-                await self._work_loop.run()
+            async with AsyncExitStack() as stack:
+                if await done_before(self._open_letters(stack), self._stopped):
+                    await self._work()
         finally:
             self._event_loop = None
 
+    async def _work(self) -> None:
+        loop = self._work_loop = WorkLoop(
+            self._make_consumer,
+            self._executor,
+            self._ordering,
+            self._retries,
+            self._limits,
+            self._dead_letters,
+            self._source,
+        )
+        for number in range(self._stop_requests):
+            loop.stop(at_once=number > 0)
+        await loop.run()
+
     def stop(self) -> None:
         """Ask the worker to drain and end; does not wait, and may be called from any thread. A second call ends the draining."""
-        self._stop_requests += 1
-        if self._event_loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: there is nothing to stop
-                self._event_loop.call_soon_threadsafe(self._pass_on_stop, self._stop_requests > 1)
+        with self._lock:
+            self._stop_requests += 1
+            event_loop = self._event_loop
+            if event_loop is None:  # then nobody waits for the event yet, or any more
+                self._stopped.set()
+                return
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: there is nothing to stop
+            event_loop.call_soon_threadsafe(self._pass_on_stop, self._stop_requests > 1)
 
     def _pass_on_stop(self, at_once: bool) -> None:
+        self._stopped.set()
         if self._work_loop is not None:
             self._work_loop.stop(at_once=at_once)
 
@@ -273,23 +290,23 @@ class Worker:
             transport=self._transport,
         )
 
-    @asynccontextmanager
-    async def _letters(self) -> AsyncIterator[DeadLetters | None]:
-        """The dead-letter topic, found or created, and a producer for it."""
+    async def _open_letters(self, stack: AsyncExitStack) -> None:
+        """The dead-letter topic, found or created, and a producer for it, which `stack` closes."""
         if self._dead_letter_topic is None:
-            yield None
             return
         await self._prepare_dead_letter_topic(self._dead_letter_topic)
         producer = Producer(
             bootstrap_servers=self._bootstrap_servers,
             client_id=self.client_id,
             max_block_ms=self._request_timeout_ms,
+            delivery_timeout_ms=settings.DEAD_LETTER_DELIVERY_MS,
             transport=self._transport,
         )
-        async with producer:
-            yield DeadLetters(
-                producer, self._dead_letter_topic, self.group_id, sleep=asyncio.sleep, source=self._source
-            )
+        await stack.enter_async_context(producer)
+        self._dead_letters = self._make_letters(producer, self._dead_letter_topic)
+
+    def _make_letters(self, producer: Producer, topic: str) -> DeadLetters:
+        return DeadLetters(producer, topic, self.group_id, sleep=asyncio.sleep, source=self._source)
 
     async def _prepare_dead_letter_topic(self, name: str) -> None:
         admin = Admin(

@@ -34,6 +34,8 @@ class FakeConsumer:
         self.listener: WorkLoop | None = None
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_error: RaftMQError | None = None
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
         self.read_error: RaftMQError | None = None
         self.paused: set[TopicPartition] = set()
         self.polls = 0
@@ -155,6 +157,7 @@ class FakeConsumer:
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         assert offsets
         await asyncio.sleep(0)
+        await self.may_commit.wait()
         if self.commit_error is not None:
             raise self.commit_error
         if any(self.store.owners[name] is not self or name not in self._positions for name in offsets):

@@ -230,4 +230,6 @@ async def test_a_handler_that_cannot_be_loaded_in_a_process_is_refused_at_the_st
     executor = ProcessExecutor(Unloadable(), 1, None)
     with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
         await executor.start()
+    with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
+        await executor.run(record())  # later it is no record's fault either
     await executor.close()

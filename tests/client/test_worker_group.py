@@ -11,12 +11,14 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
+from raftmq.client.worker.partition_work import RecordJob
 from raftmq.client.worker.prefix import PrefixTracker
 from raftmq.client.worker.schedule import LaneSchedule, Ordering
-from raftmq.client.worker.work_loop import RecordJob, WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.types import Record, TopicPartition
 
 from sim.history.checker import Verdict, judge
@@ -48,7 +50,7 @@ class Letters(DeadLetters):
 
     async def put(self, record: Record, attempts: int, failure: Failure) -> None:
         where = {"group": GROUP, "topic": TOPIC, "partition": record.partition, "offset": record.offset}
-        operation = self._recorder.invoke(self._process, "dead_letter", **where)  # type: ignore[typeddict-item]
+        operation = self._recorder.invoke(self._process, "dead_letter", **where)
         await asyncio.sleep(0)
         operation.ok()
 
@@ -91,7 +93,7 @@ class Member(FakeConsumer):
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         for name, offset in (offsets or {}).items():
             place = {"group": GROUP, "topic": TOPIC, "partition": name.partition, "offset": offset}
-            self._recorder.invoke(self.name, "commit", **place).info()  # type: ignore[typeddict-item]
+            self._recorder.invoke(self.name, "commit", **place).info()
         await super().commit(offsets)
 
     def held(self) -> list[int]:

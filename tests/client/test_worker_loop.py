@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 from raftmq.client import settings
+from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.client.worker.schedule import Ordering
-from raftmq.client.worker.work_loop import WorkLimits, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import DrainTimeoutError, FencedError, PoisonRecordError, UnknownTopicError
 from raftmq.types import Record
 
@@ -521,6 +522,23 @@ async def test_a_second_stop_does_not_wait() -> None:
             await running
 
 
+async def test_a_cluster_that_does_not_answer_does_not_keep_a_worker_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settings, "CLOSE_COMMIT_SECONDS", 0.01)
+    desk = Desk(is_open=True)
+    async with working(desk) as (consumer, loop, running):
+        consumer.may_commit.clear()
+        consumer.write(0, b"a")
+        await consumer.assign(0)
+        await consumer.wait_idle_poll()
+        assert desk.begun == [(0, 0)]
+        loop.stop()
+        await running
+        assert consumer.is_closed
+        assert consumer.committed == {}
+
+
 async def test_an_error_of_the_consumer_ends_the_worker_after_draining() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, running):
@@ -548,6 +566,25 @@ async def test_cancelled_it_ends_at_once_and_leaves_nothing_behind() -> None:
         assert desk.running == {}
         assert consumer.is_closed
         assert {task for task in asyncio.all_tasks() if "raftmq" in task.get_name()} == set()
+
+
+async def test_without_a_place_to_run_handlers_the_worker_ends_and_blames_no_record() -> None:
+    class Homeless(LoopExecutor):
+        async def run(self, record: Record) -> None:
+            raise OSError("no more processes")
+
+    consumer, letters = FakeConsumer(), Letters()
+    retries = RetryPolicy(0, 0.0, 0.0)
+    loop = WorkLoop(lambda _: consumer, Homeless(Desk(), None), "key", retries, LIMITS, letters, random.Random(1))
+    consumer.listener = loop
+    running = asyncio.ensure_future(loop.run())
+    consumer.write(0, b"a", b"b")
+    await consumer.assign(0)
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(OSError, match="no more processes"):
+            await running
+    assert consumer.commits == []
+    assert letters.kept == []
 
 
 async def test_a_handler_that_takes_too_long_has_failed() -> None:

@@ -311,14 +311,13 @@ class Fleet:
     async def stop_one(self) -> None:
         await self._members.pop(self._chance.randrange(len(self._members))).stop()
 
-    async def write(self, seconds: float, keys: int, pause_seconds: float) -> None:
-        """Records with keys, one poison among a hundred, for a while."""
+    async def write(self, until: asyncio.Event, keys: int, pause_seconds: float) -> None:
+        """Records with keys, one poison among a hundred."""
         with HistoryWriter(self._history("writer")) as writer:
             recorder = Recorder(writer.write, time.monotonic_ns)
             plain = Producer(bootstrap_servers=self._cluster.bootstrap_servers)
             async with RecordingProducer(plain, recorder, "writer") as producer:
-                until = time.monotonic() + seconds
-                while time.monotonic() < until:
+                while not until.is_set():
                     for _ in range(20):
                         value = b"w-%d%s" % (self._sent, POISON if self._chance.randrange(100) == 0 else b"")
                         await producer.send(self._topic, value, b"k%d" % self._chance.randrange(keys))
@@ -357,14 +356,16 @@ async def test_a_fleet_that_is_killed_at_random_processes_every_record_and_keys_
     """Sixteen workers in four processes over twelve partitions: one process is frozen past its session, two are killed, two are added."""
     async with Fleet(cluster, tmp_path, "fleet", seed=1, per_process=4) as fleet, asyncio.timeout(WAIT_SECONDS):
         await asyncio.gather(*(fleet.add() for _ in range(4)))
+        enough = asyncio.Event()
+        writing = asyncio.create_task(fleet.write(enough, keys=100, pause_seconds=0.05))
         freezing = asyncio.create_task(fleet.freeze_one(SESSION_MS / 1000 + 3.0))
-        writing = asyncio.create_task(fleet.write(8.0, keys=100, pause_seconds=0.05))
         for _ in range(2):
             await asyncio.sleep(2.0)
             await fleet.kill_one()
             await fleet.add()
-        await writing
         await freezing
+        enough.set()
+        await writing
         verdict = await fleet.finish()
     verdict.demand_clean()
     assert fleet.killed == 2
@@ -379,17 +380,20 @@ async def test_a_hundred_workers_are_killed_and_added_for_minutes(cluster: Local
     async with Fleet(cluster, tmp_path, "hundred", seed=2, per_process=10) as fleet, asyncio.timeout(800):
         for _ in range(10):
             await fleet.add()
-        writing = asyncio.create_task(fleet.write(120.0, keys=500, pause_seconds=0.2))
-        while not writing.done():
-            await asyncio.sleep(chance.uniform(1.0, 6.0))
-            step = chance.choice(["kill", "kill", "stop", "freeze"])
+        enough = asyncio.Event()
+        writing = asyncio.create_task(fleet.write(enough, keys=500, pause_seconds=0.2))
+        freezing: list[asyncio.Task[None]] = []
+        for step in chance.sample(["kill"] * 8 + ["stop"] * 4 + ["freeze"] * 3, k=15):
+            await asyncio.sleep(chance.uniform(0.5, 4.0))
             if step == "freeze":
-                await fleet.freeze_one(SESSION_MS / 1000 + 3.0)
+                freezing.append(asyncio.create_task(fleet.freeze_one(SESSION_MS / 1000 + 3.0)))
             else:
                 await (fleet.kill_one() if step == "kill" else fleet.stop_one())
                 await fleet.add()
+        await asyncio.gather(*freezing)
+        enough.set()
         await writing
         verdict = await fleet.finish()
     verdict.demand_clean()
-    assert fleet.killed > 5
+    assert fleet.killed == 8
     assert verdict.outcomes["process"].get("open", 0) > 0

@@ -12,16 +12,16 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from raftmq import Record, TopicPartition, Worker
+from raftmq import Producer, Record, TopicPartition, Worker
 from raftmq.client.worker.dead_letters import DeadLetters
+from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.outcome import Failure
-from raftmq.client.worker.work_loop import GroupConsumer, WorkLoop
+from raftmq.client.worker.work_loop import WorkLoop
 
 from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
@@ -148,11 +148,8 @@ class RecordingWorker(Worker):
     def _make_consumer(self, listener: WorkLoop) -> GroupConsumer:
         return RecordingConsumer(super()._make_consumer(listener), self._recorder, self.process, self.group_id)
 
-    @asynccontextmanager
-    async def _letters(self) -> AsyncIterator[DeadLetters | None]:
-        async with super()._letters() as letters:
-            assert letters is not None
-            yield RecordingLetters(letters, self._recorder, self.process, self.group_id)
+    def _make_letters(self, producer: Producer, topic: str) -> DeadLetters:
+        return RecordingLetters(super()._make_letters(producer, topic), self._recorder, self.process, self.group_id)
 
 
 async def main(order: Order) -> None:

@@ -1,0 +1,107 @@
+"""What a worker is made of, before it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import raftmq
+from raftmq import Record, Worker
+from raftmq.errors import BootstrapError, ClosedClientError, InvalidArgumentError
+
+
+def handle(record: Record) -> None:
+    pass
+
+
+async def handle_async(record: Record) -> None:
+    pass
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens, and nobody can begin to."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"topic": ()}, "name of a topic"),
+        ({"topic": ""}, "name of a topic"),
+        ({"group_id": ""}, "group_id"),
+        ({"handler": None}, "a handler is a function"),
+        ({"ordering": "chaos"}, "use key, partition or none"),
+        ({"executor": "moon"}, "use one of async, thread, process"),
+        ({"concurrency": 0}, "must be positive"),
+        ({"max_records": 10}, "at least the latter"),
+        ({"retries": -1}, "None means without end"),
+        ({"retry_backoff_ms": 10, "retry_backoff_max_ms": 1}, "retry_backoff_max_ms"),
+        ({"commit_interval_ms": 0}, "commit_interval_ms"),
+        ({"drain_timeout_ms": -1}, "timeouts must not be negative"),
+        ({"handler_timeout_ms": 0}, "None means that a handler may take for ever"),
+        ({"revocation_timeout_ms": 300_001}, "max_poll_interval_ms"),
+        ({"topic": ["a", "b"], "dead_letter_topic": "b"}, "must be another topic"),
+        ({"create_dead_letter_topic": True}, "needs a dead_letter_topic"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_by_name(settings: dict[str, object], words: str) -> None:
+    arguments = {"topic": "t", "group_id": "g", "handler": handle} | settings
+    with pytest.raises(InvalidArgumentError, match=words):
+        Worker(**arguments)
+
+
+def test_several_topics_are_one_worker() -> None:
+    assert Worker(["a", "b"], "g", handle).topics == ("a", "b")
+    assert Worker("ab", "g", handle_async).topics == ("ab",)
+
+
+def test_it_is_public() -> None:
+    assert raftmq.Worker is Worker
+    assert Worker("t", "g", handle).metrics() is None
+
+
+async def test_nobody_at_the_bootstrap_address_is_an_error_in_time(nobody: str) -> None:
+    with pytest.raises(BootstrapError, match=nobody):
+        await Worker("t", "g", handle, bootstrap_servers=nobody, request_timeout_ms=100).serve()
+
+
+async def test_it_runs_once(nobody: str) -> None:
+    worker = Worker("t", "g", handle, bootstrap_servers=nobody)
+    worker.stop()
+    await worker.serve()
+    with pytest.raises(ClosedClientError, match="runs once"):
+        await worker.serve()
+
+
+@pytest.mark.parametrize("dead_letter_topic", [None, "dead"])
+async def test_stopped_while_it_looks_for_a_broker_it_ends(nobody: str, dead_letter_topic: str | None) -> None:
+    worker = Worker(
+        "t",
+        "g",
+        handle_async,
+        bootstrap_servers=nobody,
+        request_timeout_ms=3_600_000,
+        dead_letter_topic=dead_letter_topic,
+    )
+    serving = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0)
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    async with asyncio.timeout(30):
+        await serving
+    stopping.join()
+
+
+def test_run_outside_the_main_thread_takes_no_signals_and_ends_by_stop(nobody: str) -> None:
+    worker = Worker("t", "g", handle, bootstrap_servers=nobody, request_timeout_ms=3_600_000)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    worker.stop()
+    running.join(30)
+    assert not running.is_alive()
