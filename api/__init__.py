@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from raftmq import sync as sync
     from raftmq.client.admin import Admin as Admin
     from raftmq.client.consumer import Consumer as Consumer
+    from raftmq.client.group_admin import GroupDescription as GroupDescription
+    from raftmq.client.group_admin import GroupListing as GroupListing
+    from raftmq.client.group_admin import GroupMemberDescription as GroupMemberDescription
+    from raftmq.client.group_admin import GroupOffset as GroupOffset
+    from raftmq.client.group_admin import OffsetChange as OffsetChange
     from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
     from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
     from raftmq.client.producer_batch import FailedRecords as FailedRecords
+    from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
     from raftmq.types import Record as Record
@@ -43,11 +49,17 @@ _HOMES = {
     "ConsumerMetrics": "raftmq.client.metrics",
     "Delivery": "raftmq.client.producer_batch",
     "FailedRecords": "raftmq.client.producer_batch",
+    "GroupDescription": "raftmq.client.group_admin",
+    "GroupListing": "raftmq.client.group_admin",
+    "GroupMemberDescription": "raftmq.client.group_admin",
+    "GroupOffset": "raftmq.client.group_admin",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
+    "OffsetChange": "raftmq.client.group_admin",
     "Outcome": "raftmq.errors",
     "Producer": "raftmq.client.producer",
     "ProducerMetrics": "raftmq.client.metrics",
     "RaftMQError": "raftmq.errors",
+    "RebalanceListener": "raftmq.client.rebalance_listener",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "TopicPartition": "raftmq.types",
@@ -62,11 +74,17 @@ __all__ = [
     "ConsumerMetrics",
     "Delivery",
     "FailedRecords",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMemberDescription",
+    "GroupOffset",
     "OffsetAndTimestamp",
+    "OffsetChange",
     "Outcome",
     "Producer",
     "ProducerMetrics",
     "RaftMQError",
+    "RebalanceListener",
     "Record",
     "RecordMetadata",
     "TopicPartition",

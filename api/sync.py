@@ -17,23 +17,26 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from raftmq.client.admin import Admin as _AsyncAdmin
 from raftmq.client.admin import BrokerRemoval, ClusterDescription, TopicDescription
 from raftmq.client.consumer import Consumer as _AsyncConsumer
 from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.group_admin import GroupDescription, GroupListing, OffsetChange
 from raftmq.client.leader_calls import OffsetAndTimestamp
 from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
 from raftmq.client.producer import Producer as _AsyncProducer
 from raftmq.client.producer_batch import AppendedSpan, FailedRecords
 from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
 from raftmq.client.producer_batch import Delivery as _AsyncDelivery
+from raftmq.client.rebalance_listener import RebalanceListener as _AsyncRebalanceListener
 from raftmq.errors import ClosedClientError
 from raftmq.types import Record, RecordMetadata, TopicPartition
 
@@ -311,6 +314,38 @@ def _flush_at_exit() -> None:
 atexit.register(_flush_at_exit)
 
 
+class RebalanceListener:
+    """`raftmq.RebalanceListener` for synchronous code: its methods run one at a time in a thread of their own.
+
+    They may call the consumer (`commit`, `seek`, `position`); they must not read from it or close it.
+    """
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """As `raftmq.RebalanceListener.on_assigned`."""
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """As `raftmq.RebalanceListener.on_revoked`."""
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """As `raftmq.RebalanceListener.on_lost`."""
+
+
+class _ListenerInThread(_AsyncRebalanceListener):
+    """Calls a synchronous listener in a thread, where it may wait for the event loop."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_assigned, partitions)
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_revoked, partitions)
+
+    async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_lost, partitions)
+
+
 class Consumer(_Client):
     """`raftmq.Consumer` for synchronous code; threads may share one, but each record goes to one of them.
 
@@ -321,10 +356,15 @@ class Consumer(_Client):
 
     def __init__(self, *topics: str, **settings: object) -> None:
         super().__init__()
+        listener = settings.get("listener")
+        if isinstance(listener, RebalanceListener):
+            settings = settings | {"listener": _ListenerInThread(listener)}
         self._client = _make(self._loop, _AsyncConsumer, topics, settings)
         self._lock = threading.Lock()
         self._chunk: list[Record] = []  # fetched by the iterator and not yet handed out, last first
         self._is_closed = False
+        self._reader: int | None = None
+        """The thread that was handed the last records."""
         self._run(self._client.start)
 
     def __enter__(self) -> Self:
@@ -334,12 +374,18 @@ class Consumer(_Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(is_clean=kind is None)
 
     def close(self) -> None:
         """Close; iterating threads end. As `raftmq.Consumer.close`."""
+        self._close(is_clean=sys.exception() is None)
+
+    def _close(self, *, is_clean: bool) -> None:
+        """What the calling thread was handed last is done with, if it comes here by itself."""
         self._is_closed = True
-        self._run(self._client.close)
+        is_reader = is_clean and self._reader == threading.get_ident()
+        left = self._left() if is_reader else None
+        self._run(lambda: self._client._finish(is_clean=is_clean, left=left))
 
     def metrics(self) -> ConsumerMetrics:
         """As `raftmq.Consumer.metrics`."""
@@ -359,6 +405,7 @@ class Consumer(_Client):
                 if self._is_closed:
                     raise StopIteration
                 if self._chunk:
+                    self._reader = threading.get_ident()
                     return self._chunk.pop()
                 try:
                     found = self._run(
@@ -376,19 +423,24 @@ class Consumer(_Client):
     ) -> dict[TopicPartition, list[Record]]:
         """The next records by partition; empty when there are none in time. As `raftmq.Consumer.getmany`."""
         self._give_back()
+        self._reader = threading.get_ident()
         return self._run(lambda: self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
+
+    def _left(self) -> dict[TopicPartition, int]:
+        """The first offset of each partition that the iterator took and did not hand out."""
+        first: dict[TopicPartition, int] = {}
+        with self._lock:
+            for record in reversed(self._chunk):
+                first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        return first
 
     def _give_back(self) -> None:
         """Return to the consumer what the iterator took and did not hand out, so that positions mean what they say."""
-        with self._lock:
-            first: dict[TopicPartition, int] = {}
-            for record in reversed(self._chunk):
-                first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-            self._chunk = []
-            assigned = self._call(self._client.assignment) if first else frozenset()
-            for partition, offset in first.items():
-                if partition in assigned:
-                    self._run(lambda tp=partition, at=offset: self._client.seek(tp, at))  # type: ignore[misc]
+        first = self._left()
+        if first:
+            with self._lock:
+                self._chunk = []
+                self._call(lambda: self._client._give_back(first))
 
     # -------------------------------------------------------------------------------------------- assignment, positions
 
@@ -397,6 +449,28 @@ class Consumer(_Client):
         self._give_back()
         wanted = list(partitions)
         self._call(lambda: self._client.assign(wanted))
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | _AsyncRebalanceListener | None = None,
+    ) -> None:
+        """As `raftmq.Consumer.subscribe`."""
+        self._give_back()
+        names = topics if isinstance(topics, str) else tuple(topics)
+        hears = _ListenerInThread(listener) if isinstance(listener, RebalanceListener) else listener
+        self._call(lambda: self._client.subscribe(names, pattern=pattern, listener=hears))
+
+    def unsubscribe(self) -> None:
+        """As `raftmq.Consumer.unsubscribe`."""
+        self._give_back()
+        self._call(self._client.unsubscribe)
+
+    def subscription(self) -> frozenset[str]:
+        """As `raftmq.Consumer.subscription`."""
+        return self._call(self._client.subscription)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """As `raftmq.Consumer.assignment`."""
@@ -414,6 +488,29 @@ class Consumer(_Client):
     def paused(self) -> frozenset[TopicPartition]:
         """As `raftmq.Consumer.paused`."""
         return self._call(self._client.paused)
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """As `raftmq.Consumer.commit`; without offsets, of all that was handed to the program's threads."""
+        self.commit_nowait(offsets).result()
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
+        """As `commit`, and does not wait: the future has the outcome. Commits of a partition keep their order."""
+        self._check()
+        left = self._left() if offsets is None else {}
+
+        async def commit() -> None:
+            await self._client._commit(offsets, left)
+
+        return self._loop.start(commit())
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """As `raftmq.Consumer.committed`."""
+        return self._run(lambda: self._client.committed(*partitions))
+
+    def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """As `raftmq.Consumer.lag`."""
+        self._give_back()
+        return self._run(lambda: self._client.lag(*partitions))
 
     def position(self, partition: TopicPartition) -> int:
         """As `raftmq.Consumer.position`."""
@@ -517,6 +614,50 @@ class Admin(_Client):
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """As `raftmq.Admin.delete_records`."""
         return self._run(lambda: self._client.delete_records(before_offsets))
+
+    def list_groups(self) -> list[GroupListing]:
+        """As `raftmq.Admin.list_groups`."""
+        return self._run(self._client.list_groups)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """As `raftmq.Admin.describe_group`."""
+        return self._run(lambda: self._client.describe_group(group))
+
+    def reset_group_offsets(
+        self,
+        group: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        time_ms: int | None = None,
+        shift: int | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        topics: Iterable[str] = (),
+        partitions: Iterable[TopicPartition] = (),
+        dry_run: bool = False,
+        fence_members: bool = False,
+    ) -> list[OffsetChange]:
+        """As `raftmq.Admin.reset_group_offsets`."""
+        return self._run(
+            lambda: self._client.reset_group_offsets(
+                group,
+                to=to,
+                time_ms=time_ms,
+                shift=shift,
+                offsets=offsets,
+                topics=topics,
+                partitions=partitions,
+                dry_run=dry_run,
+                fence_members=fence_members,
+            )
+        )
+
+    def delete_group(self, group: str) -> int:
+        """As `raftmq.Admin.delete_group`."""
+        return self._run(lambda: self._client.delete_group(group))
+
+    def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
+        """As `raftmq.Admin.remove_group_member`."""
+        self._run(lambda: self._client.remove_group_member(group, member_id=member_id, instance_id=instance_id))
 
     def describe_cluster(self) -> ClusterDescription:
         """As `raftmq.Admin.describe_cluster`."""

@@ -1,11 +1,17 @@
-"""What the shell offers after Tab where it is not an option: names of topics.
+"""What the shell offers after Tab where it is not an option: names of topics and groups.
 
 Must never print, fail or take long: somebody is typing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
 import typer
+
+if TYPE_CHECKING:
+    from raftmq.client.admin import Admin
 
 PATIENCE_MS = 1_000
 """A person who pressed Tab waits about this long; no answer is then better than a late one."""
@@ -13,6 +19,23 @@ PATIENCE_MS = 1_000
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """The topics that begin with what was typed; none when the cluster does not answer at once."""
+
+    async def names(admin: Admin) -> list[str]:
+        return [topic.name for topic in await admin.list_topics()]
+
+    return _complete(context, incomplete, names)
+
+
+def complete_group(context: typer.Context, incomplete: str) -> list[str]:
+    """The same for consumer groups."""
+
+    async def names(admin: Admin) -> list[str]:
+        return [group.group for group in await admin.list_groups()]
+
+    return _complete(context, incomplete, names)
+
+
+def _complete(context: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]) -> list[str]:
     import asyncio
 
     from raftmq.client.admin import Admin
@@ -22,7 +45,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
     async def names() -> list[str]:
         async with Admin(bootstrap_servers=servers or "127.0.0.1:9400", request_timeout_ms=PATIENCE_MS) as admin:
-            return [topic.name for topic in await admin.list_topics() if topic.name.startswith(incomplete)]
+            return [name for name in await ask(admin) if name.startswith(incomplete)]
 
     try:
         return asyncio.run(names())

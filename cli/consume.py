@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli.completion import complete_group
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported_question, sentence_of
 from raftmq.cli.options import (
     COUNT_MAX,
@@ -93,6 +94,15 @@ def consume(
             help="Start at the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            autocompletion=complete_group,
+            help="Read as a member of this consumer group: share the partitions, begin where it is, commit what was printed.",
+        ),
+    ] = None,
     max_records: Annotated[
         int | None, typer.Option("--max-records", "-n", min=1, help="End after so many records.")
     ] = None,
@@ -116,10 +126,15 @@ def consume(
 ) -> None:
     """Print the records of a topic, one a line, until Ctrl-C.
 
-    Ends with code 3 when the cluster stays silent for --timeout. Nothing is committed: each run starts where it is told to.
+    Ends with code 3 when the cluster stays silent for --timeout. Without --group nothing is committed: each run starts where it is
+    told to. With it, --from-beginning counts only where the group has committed nothing; with --partition, nobody shares.
     """
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise typer.BadParameter("give one of --from-beginning, --offset and --from-time")
+    if group is not None and (offset is not None or from_time is not None):
+        raise typer.BadParameter(
+            "a group begins where it is: raftmq group reset-offsets moves it", param_hint="--offset/--from-time"
+        )
     if key_separator is not None and output is not RecordOutput.TEXT:
         raise typer.BadParameter("only --output text has separators", param_hint="--key-separator")
 
@@ -137,6 +152,7 @@ def consume(
         consumer = Consumer(
             *(() if partition else (topic,)),  # a topic's name alone means all of its partitions
             bootstrap_servers=bootstrap_servers,
+            group_id=group,
             auto_offset_reset="none" if has_start else "earliest" if from_beginning else "latest",
             request_timeout_ms=timeout * 1000,
         )
@@ -147,8 +163,13 @@ def consume(
                 await seek_to_offset(consumer, offset)
             if from_time is not None:
                 await seek_to_time(consumer, from_time)
-            ends = await consumer.end_offsets(consumer.assignment()) if exit_at_end else None
-            await print_records(consumer, show, max_records, ends, timeout)
+            names = (
+                [TopicPartition(topic, number) for number in partition] if partition else await all_of(consumer, topic)
+            )
+            ends = await consumer.end_offsets(names) if exit_at_end else None
+            await print_records(
+                consumer, show, max_records, ends, timeout, names, is_member=bool(group and not partition)
+            )
 
     asyncio.run(run())
 
@@ -179,11 +200,14 @@ async def print_records(
     count_max: int | None,
     ends: dict[TopicPartition, int] | None,
     silence_seconds: float,
+    names: list[TopicPartition],
+    *,
+    is_member: bool,
 ) -> None:
     """Print until there were enough, or the ends are reached. Raises what the cluster answers, and that it does not."""
     loop = asyncio.get_running_loop()
     left, heard_at = count_max, loop.time()
-    while (left is None or left > 0) and (ends is None or not await has_reached(consumer, ends)):
+    while (left is None or left > 0) and (ends is None or not await has_reached(consumer, ends, is_member=is_member)):
         polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
         for records in polled.values():
             sys.stdout.buffer.writelines(map(show, records))
@@ -194,14 +218,14 @@ async def print_records(
         elif is_reader_gone(sys.stdout.fileno()):
             raise BrokenPipeError
         elif loop.time() - heard_at > silence_seconds:
-            await ask_for_life(consumer, silence_seconds)
+            await ask_for_life(consumer, silence_seconds, names)
             heard_at = loop.time()
 
 
-async def ask_for_life(consumer: Consumer, silence_seconds: float) -> None:
+async def ask_for_life(consumer: Consumer, silence_seconds: float, names: list[TopicPartition]) -> None:
     """No records may mean that there are none, or that there is no cluster any more. Raises in the second case."""
     try:
-        await consumer.end_offsets(consumer.assignment())
+        await consumer.end_offsets(names)
     except RaftMQError as error:
         if not error.retriable:
             raise
@@ -211,12 +235,22 @@ async def ask_for_life(consumer: Consumer, silence_seconds: float) -> None:
         ) from error
 
 
-async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Whether everything before the ends has been handed out."""
-    for tp, end in ends.items():
-        if await consumer.position(tp) < end:
+async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int], *, is_member: bool) -> bool:
+    """Whether everything before the ends has been handed out; by whichever member of a group: then it is committed."""
+    mine = consumer.assignment()
+    for tp in ends.keys() & mine:
+        if await consumer.position(tp) < ends[tp]:
             return False
-    return True
+    others = [tp for tp in ends if tp not in mine]
+    if not others or not is_member:
+        return not others
+    committed = await consumer.committed(*others)
+    return all((committed[tp] or 0) >= ends[tp] for tp in others)
+
+
+async def all_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    """Every partition of the topic, whoever reads it."""
+    return [TopicPartition(topic, number) for number in range(await consumer.partition_count(topic))]
 
 
 def is_reader_gone(descriptor: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, doctor, produce, topic
+from raftmq.cli import broker, cluster, consume, dev, doctor, group, produce, topic
 
 app = typer.Typer(
     name="raftmq",
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(broker.app, name="broker")
 app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.add_typer(cluster.app, name="cluster")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

@@ -1,13 +1,24 @@
-"""`Admin`: topics and cluster, as typed values. Must not hold state beyond its connection."""
+"""`Admin`: topics, consumer groups and cluster, as typed values. Must not hold state beyond its connection."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.group_admin import (
+    GroupDescription,
+    GroupListing,
+    OffsetChange,
+    ResetTarget,
+    delete_group,
+    describe_group,
+    list_groups,
+    remove_group_member,
+    reset_group_offsets,
+)
 from raftmq.client.leader_calls import delete_records
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import (
@@ -104,7 +115,7 @@ class BrokerRemoval:
 
 
 class Admin:
-    """Creates, changes and describes topics; describes the cluster. One event loop.
+    """Creates, changes and describes topics; describes consumer groups and the cluster. One event loop.
 
     ::
 
@@ -269,6 +280,78 @@ class Admin:
         """
         self._check_usable()
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
+
+    # ----------------------------------------------------------------------------------------------------------- groups
+
+    async def list_groups(self) -> list[GroupListing]:
+        """All consumer groups that have, or lately had, members, by name."""
+        self._check_usable()
+        return await list_groups(self._resolver, self._timeout_seconds)
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """A group's members, and its offsets with their lag. Raises `UnknownGroupError` when it has neither."""
+        self._check_usable()
+        return await describe_group(self._resolver, group, self._timeout_seconds)
+
+    async def reset_group_offsets(
+        self,
+        group: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        time_ms: int | None = None,
+        shift: int | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        topics: Iterable[str] = (),
+        partitions: Iterable[TopicPartition] = (),
+        dry_run: bool = False,
+        fence_members: bool = False,
+    ) -> list[OffsetChange]:
+        """Let a group go on elsewhere; returns what changed, or with `dry_run` would change.
+
+        Args:
+            group: one without members, or see `fence_members`. One that does not exist begins there.
+            to: ``"earliest"`` or ``"latest"``.
+            time_ms: the first record appended at or after this (milliseconds since the epoch); the end where there is none.
+            shift: so many records on, or back; at most to the end, or the start.
+            offsets: the next to read, by partition.
+            topics: all partitions of these. Without topics and partitions: all that the group has to do with.
+            partitions: these.
+            dry_run: change nothing.
+            fence_members: reset under the group's members: they lose the partitions for a moment, begin at the new offsets, and
+                their commits until then are refused.
+
+        Raises:
+            GroupNotEmptyError: it has members; nothing changed.
+            OffsetOutOfRangeError: an offset does not exist; nothing changed.
+            UnknownGroupError, UnknownTopicError, UnknownPartitionError, InvalidArgumentError: nothing changed.
+            RaftMQError: some partitions may have changed. Repeating it is harmless (but for `shift`).
+        """
+        self._check_usable()
+        return await reset_group_offsets(
+            self._resolver,
+            group,
+            ResetTarget(to, time_ms, shift, offsets),
+            self._timeout_seconds,
+            topics=tuple(topics),
+            partitions=tuple(partitions),
+            dry_run=dry_run,
+            fence_members=fence_members,
+        )
+
+    async def delete_group(self, group: str) -> int:
+        """Forget a group without members and its offsets; returns in how many partitions it had any.
+
+        Raises `GroupNotEmptyError` or `UnknownGroupError`; then nothing changed.
+        """
+        self._check_usable()
+        return await delete_group(self._resolver, group, self._timeout_seconds)
+
+    async def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
+        """End a member's session, as if it had left. One that still runs joins again. Raises `UnknownMemberError`."""
+        self._check_usable()
+        await remove_group_member(
+            self._resolver, group, self._timeout_seconds, member_id=member_id, instance_id=instance_id
+        )
 
     # ----------------------------------------------------------------------------------------------------------- cluster
 

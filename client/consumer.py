@@ -1,38 +1,48 @@
-"""`Consumer`: reads records of assigned partitions, ahead of the reader, in offset order per partition.
+"""`Consumer`: reads records of partitions, ahead of the reader, in offset order per partition; alone or as member of a group.
 
-Must not know gRPC or topology (the fetcher's and the resolver's part). Invariants: records of a partition come in offset order
-without gaps, but for a reset or a seek; nothing is handed out twice without a seek.
+Must not know gRPC or topology (the fetcher's and the resolver's part) or how a group shares partitions (`group_session.py`).
+Invariants: records of a partition come in offset order without gaps, but for a reset or a seek; nothing is handed out twice without
+a seek, or another owner in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Self
 
-import msgspec
 from raftmq.client import settings
-from raftmq.client.fetcher import Fetcher, FetchLimits
+from raftmq.client.consumer_settings import (
+    OffsetReset,
+    checked_offsets,
+    checked_partitions,
+    fetch_limits,
+    group_settings,
+    reset_time_of,
+    subscription_of,
+)
+from raftmq.client.error_details import name_of
+from raftmq.client.fetcher import Fetcher
 from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.group_calls import Identity, OwnedPartition, fetch_offsets
+from raftmq.client.group_member import Subscription
+from raftmq.client.group_session import GroupSession
+from raftmq.client.hand_out import HandOut
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
 from raftmq.client.logs import log
 from raftmq.client.metrics import ConsumerMetrics
+from raftmq.client.offset_commits import OffsetCommits
 from raftmq.client.partition_fetch import PartitionFetch
+from raftmq.client.processed import handed_out_offsets
+from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import GrpcTransport, Transport
-from raftmq.errors import (
-    ClosedClientError,
-    GroupsNotSupportedError,
-    InvalidArgumentError,
-    RaftMQError,
-    RequestTimedOutError,
-)
+from raftmq.errors import ClosedClientError, InvalidArgumentError, RequestTimedOutError
 from raftmq.types import Record, TopicPartition
 
-OffsetReset = Literal["latest", "earliest", "none"]
-_RESET_TIMES: dict[str, int | None] = {"latest": LATEST_TIME, "earliest": EARLIEST_TIME, "none": None}
+NOTHING: Final[Mapping[TopicPartition, int]] = {}
 
 
 class Consumer:
@@ -40,19 +50,32 @@ class Consumer:
 
     ::
 
-        async with Consumer("flights", bootstrap_servers="localhost:9400", auto_offset_reset="earliest") as consumer:
+        async with Consumer("flights", bootstrap_servers="localhost:9400", group_id="radar") as consumer:
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    With topics, all their partitions are assigned, also those added later (from their first record on). Without, use `assign`.
-    Only committed records are read. The position of a partition is the offset of the record that is handed out next.
+    With a group, its members share the partitions of the topics, and offsets are committed; without one, all partitions are
+    assigned, also those added later (from their first record on). Without topics, use `subscribe` or `assign`. Only committed records
+    are read. The position of a partition is the offset of the record that is handed out next.
+
+    One task reads at a time. What a record's handler has to do is done when the next record, or the next `getmany`, is asked for:
+    that is what automatic commit commits, and what a partition that moves to another member waits for.
 
     Args:
-        topics: what to read; nothing: call `assign`.
+        topics: what to read; nothing: call `subscribe` or `assign`.
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
-        group_id: must be None: consumer groups are not part of this release.
-        client_id: a name for logs.
+        group_id: the consumer group; None: no group, and nothing can be committed.
+        group_instance_id: a name of this member that outlives the process: who restarts within its session gets the same partitions.
+        client_id: a name for logs and for the list of members.
+        enable_auto_commit: commit what is processed, every `auto_commit_interval_ms`, before partitions are released, and at a clean end.
+        auto_commit_interval_ms: how often.
         auto_offset_reset: where to begin without a position, and after the records at the position were deleted.
+        session_timeout_ms: a member that is not heard of for so long is out. Heartbeats do not depend on the event loop.
+        heartbeat_interval_ms: the longest time between two heartbeats; the coordinator may ask for more.
+        max_poll_interval_ms: a program that does not ask for records for so long leaves the group, until it asks again.
+        assignor: who divides partitions: sticky, range, round_robin, or one that is installed on the brokers.
+        rack: where this member is, for assignors that care.
+        listener: hears of partitions that come and go.
         max_poll_records: most records of one `getmany`. The default, 10,000, is decoded in a few milliseconds, which is as long
             as anything should keep the event loop.
         fetch_max_bytes: most bytes of one answer (one batch always fits).
@@ -70,8 +93,17 @@ class Consumer:
         *topics: str,
         bootstrap_servers: str | Sequence[str] = "localhost:9400",
         group_id: str | None = None,
+        group_instance_id: str | None = None,
         client_id: str = "raftmq",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: float = 5_000,
         auto_offset_reset: OffsetReset = "latest",
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: float = 5_000,
+        max_poll_interval_ms: int = 300_000,
+        assignor: str = "sticky",
+        rack: str = "",
+        listener: RebalanceListener | None = None,
         max_poll_records: int = 10_000,
         fetch_max_bytes: int = settings.FETCH_MESSAGE_BYTES_MAX,
         max_partition_fetch_bytes: int = settings.MIB,
@@ -82,35 +114,43 @@ class Consumer:
         value_deserializer: Callable[[bytes], object] | None = None,
         transport: Transport | None = None,
     ) -> None:
-        if group_id is not None:
-            raise GroupsNotSupportedError("group_id: consumer groups are not part of this release; leave it out")
-        if auto_offset_reset not in _RESET_TIMES:
-            raise InvalidArgumentError(f"auto_offset_reset {auto_offset_reset!r}: use latest, earliest or none")
-        if max_poll_records < 1 or fetch_max_bytes < 1 or max_partition_fetch_bytes < 1 or request_timeout_ms <= 0:
-            raise InvalidArgumentError("limits must be positive")
-        if fetch_max_wait_ms < 0 or fetch_min_bytes < 0:
-            raise InvalidArgumentError("fetch_max_wait_ms and fetch_min_bytes must not be negative")
         self.client_id = client_id
-        if not all(isinstance(topic, str) for topic in topics):
-            raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {topics!r}")
-        self._topics = tuple(dict.fromkeys(topics))
-        self._reset_time = _RESET_TIMES[auto_offset_reset]
-        self._records_max = max_poll_records
-        self._key_deserializer = key_deserializer
-        self._value_deserializer = value_deserializer
-        self._timeout_seconds = request_timeout_ms / 1000
-        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
-        limits = FetchLimits(
-            fetch_max_bytes=min(fetch_max_bytes, settings.FETCH_MESSAGE_BYTES_MAX),
-            fetch_min_bytes=fetch_min_bytes,
-            fetch_max_wait_ms=fetch_max_wait_ms,
-            partition_fetch_max_bytes=min(max_partition_fetch_bytes, settings.FETCH_MESSAGE_BYTES_MAX),
-            request_timeout_seconds=self._timeout_seconds,
+        self._reset_time = reset_time_of(auto_offset_reset)
+        if max_poll_records < 1:
+            raise InvalidArgumentError("limits must be positive")
+        limits = fetch_limits(
+            fetch_max_bytes, fetch_min_bytes, fetch_max_wait_ms, max_partition_fetch_bytes, request_timeout_ms
         )
+        self._group = group_settings(
+            group_id=group_id,
+            group_instance_id=group_instance_id,
+            client_id=client_id,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            assignor=assignor,
+            rack=rack,
+            reset_time=self._reset_time,
+            request_timeout_ms=request_timeout_ms,
+        )
+        self._assignor = assignor
+        self._listener = listener or RebalanceListener()
+        self._subscription = subscription_of(topics, None, assignor, has_group=self._group is not None)
+        self._records_max = max_poll_records
+        self._timeout_seconds = limits.request_timeout_seconds
+        self._transport = transport or GrpcTransport()
+        self._resolver = Resolver(bootstrap_servers, self._transport)
         self._data = asyncio.Event()
-        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._on_crash)
-        self._order: list[PartitionFetch] = []  # the partition read last is at the end
-        self._current: PartitionFetch | None = None
+        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._on_crash, group_id or "")
+        self._hand_out = HandOut(key_deserializer, value_deserializer)
+        self._session: GroupSession | None = None
+        """Membership; none without a group, or with partitions assigned by the program."""
+        self._commits: OffsetCommits | None = None
+        self._unawaited: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[object] | None = None
+        """Who was handed the last records."""
         self._generation = current_generation()
         self._is_open = False
         self._is_closed = False
@@ -119,45 +159,58 @@ class Consumer:
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     async def start(self) -> None:
-        """Connect, and find the topics and the positions of everything assigned. ``async with`` calls it.
+        """Connect, and find the topics; with a group, join it; else find the positions of everything. ``async with`` calls it.
 
-        With ``auto_offset_reset="latest"`` every record written after it returns is read. Waits up to `request_timeout_ms`.
-        Cancelled or failed, the consumer is closed.
+        With ``auto_offset_reset="latest"`` and no group, every record written after it returns is read. A group's partitions come a
+        moment later (`RebalanceListener`). Waits up to `request_timeout_ms`. Cancelled or failed, the consumer is closed.
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
             UnknownTopicError: there is no such topic.
             NoLeaderError: nobody leads one of its partitions, so where it ends is not known.
-            RaftMQError: positions could not be looked up in time.
+            FencedError, TooManyMembersError, InvalidArgumentError: the group does not take this member.
+            RaftMQError: positions could not be looked up in time, or no coordinator answered.
         """
         check_not_forked(self._generation, "consumer")
         if self._is_closed or self._is_open:
             raise ClosedClientError("a consumer is started once; make a new one")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
+
+        def remaining() -> float:
+            return max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
+
         try:
             await self._resolver.start(self._timeout_seconds)
-            for topic in self._topics:
-                remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
-                info = await self._resolver.topic(topic, remaining)
-                self._add(TopicPartition(topic, number) for number in range(info.partition_count))
-            if self._reset_time is not None:
-                remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
-                await self._fetcher.prepare([p for p in self._order if p.position is None], remaining)
-            self._raise_first_error()
+            for topic in self._subscription.topics:
+                info = await self._resolver.topic(topic, remaining())
+                if self._group is None:
+                    self._add(TopicPartition(topic, number) for number in range(info.partition_count))
+            if self._subscription and self._group is not None:
+                await self._join().wait_joined(remaining())
+            elif self._reset_time is not None:
+                await self._fetcher.prepare([p for p in self._hand_out.order if p.position is None], remaining())
+            for state in self._hand_out.order:
+                state.raise_error()
             self._resolver.check()  # closed meanwhile
         except BaseException:
-            await self._close_now()
+            await self._close_now(is_clean=False)
             raise
         self._is_open = True
         self._resolver.subscribe(self._on_topology)
+        if self._group is not None and self._hand_out.order:
+            self._committing()
         self._fetcher.start()
-        log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._order))
+        log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._hand_out.order))
 
     async def close(self) -> None:
-        """Stop fetching and close the connections, at once. Calling it again does nothing; iteration ends."""
+        """Give up everything, leave the group at once (a static member keeps its place), and close the connections.
+
+        With automatic commit it commits what is processed, in at most a few seconds: also the last records handed out, if the task
+        that read them calls it, and not because of an exception. Calling it again does nothing; iteration ends.
+        """
         check_not_forked(self._generation, "consumer")
-        await self._close_now()
+        await self._close_now(is_clean=sys.exception() is None)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,57 +219,107 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        check_not_forked(self._generation, "consumer")
+        await self._close_now(is_clean=kind is None)
 
     def metrics(self) -> ConsumerMetrics:
         """What the consumer has counted since its start, and what it holds now. Cheap; does not wait; also after `close`."""
-        counters, requests = self._fetcher.counters, self._fetcher.counters.requests
-        return ConsumerMetrics(
-            records_total=counters.records_total,
-            batches_total=counters.batches_total,
-            bytes_total=counters.bytes_total,
-            requests_total=requests.requests_total,
-            request_seconds_sum=requests.seconds_sum,
-            request_seconds_max=requests.seconds_max,
-            errors_total=dict(requests.errors),
+        states = self._hand_out.order
+        return ConsumerMetrics.of(
+            self._fetcher.counters,
             requests_in_flight=self._fetcher.polls_in_flight,
-            buffer_bytes=sum(state.buffered_bytes for state in self._order),
-            partitions=len(self._order),
-            partitions_paused=sum(state.is_paused for state in self._order),
+            buffer_bytes=sum(state.buffered_bytes for state in states),
+            partitions=len(states),
+            partitions_paused=sum(state.is_paused for state in states),
+            heartbeats_total=self._session.membership.heartbeats_total if self._session is not None else 0,
         )
 
-    async def _close_now(self) -> None:
-        self._is_open, self._is_closed = False, True
+    async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
+        """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
+        check_not_forked(self._generation, "consumer")
+        if left is not None and not self._is_closed:
+            self._hand_out.note_asked()
+            self._give_back(left)
+        await self._close_now(is_clean=is_clean)
+
+    async def _close_now(self, *, is_clean: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._data.set()
         try:
-            await self._fetcher.close()
+            if is_clean and self._reader is not None and self._reader is asyncio.current_task():
+                self._hand_out.note_asked()  # it came back from its last record by itself
+            if self._session is not None:
+                await self._session.close(is_clean=is_clean)
+            elif self._commits is not None:
+                await self._commits.finish(self._hand_out.order if is_clean else ())
         finally:
-            await self._resolver.close()
+            self._is_open = False
+            try:
+                await self._fetcher.close()
+            finally:
+                await self._resolver.close()
 
     # ------------------------------------------------------------------------------------------------------- assignment
+
+    def subscribe(
+        self, topics: Iterable[str] = (), *, pattern: str | None = None, listener: RebalanceListener | None = None
+    ) -> None:
+        """Read these topics from now on, and no others. Does not wait; what moves because of it moves in peace.
+
+        Args:
+            topics: names; those of a group may be created later.
+            pattern: a regular expression that the whole name must match, also of topics created later; needs a group.
+            listener: replaces the one before.
+        """
+        check_not_forked(self._generation, "consumer")
+        wanted = subscription_of(topics, pattern, self._assignor, has_group=self._group is not None)
+        if not wanted:
+            raise InvalidArgumentError("name topics or a pattern; to read nothing, unsubscribe")
+        if self._session is None and not self._subscription and self._hand_out.order:
+            raise InvalidArgumentError("partitions were assigned; make another consumer to subscribe")
+        self._listener = listener or self._listener
+        self._subscription = wanted
+        if self._group is None:
+            self._keep(state for state in self._hand_out.order if state.topic_partition.topic in wanted.topics)
+            self._on_topology()
+        elif self._session is not None:
+            self._session.listener = self._listener
+            self._session.subscribe(wanted)
+        elif self._is_open:
+            self._join()
+
+    def unsubscribe(self) -> None:
+        """Read nothing: give everything up in peace, and leave the group. Does not wait."""
+        check_not_forked(self._generation, "consumer")
+        self._subscription = Subscription((), "", self._assignor)
+        if self._session is not None:
+            self._session.subscribe(self._subscription)
+        else:
+            self._keep(())
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to by name."""
+        check_not_forked(self._generation, "consumer")
+        return frozenset(self._subscription.topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those assigned before keep their positions. Does not wait.
 
-        Raises `InvalidArgumentError` for a consumer that was made with topics.
+        With a group it begins where that group's offsets are, and can commit them; nobody shares with it, and it works only while
+        nobody subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
         """
         check_not_forked(self._generation, "consumer")
-        if self._topics:
+        if self._subscription or self._session is not None:
             raise InvalidArgumentError("the consumer reads whole topics; make one without topics to assign partitions")
-        wanted = list(partitions)
-        for partition in wanted:
-            if not isinstance(partition, TopicPartition):
-                raise TypeError(
-                    f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
-                )
-        kept = set(wanted)
-        for dropped in [known for known in self._fetcher.partitions if known not in kept]:
-            self._order.remove(self._fetcher.partitions.pop(dropped))
-        self._current = None
+        wanted = checked_partitions(partitions)
+        chosen = set(wanted)
+        self._keep(state for state in self._hand_out.order if state.topic_partition in chosen)
         self._add(wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The assigned partitions."""
+        """The assigned partitions; of a group, those that this member reads now."""
         check_not_forked(self._generation, "consumer")
         return frozenset(self._fetcher.partitions)
 
@@ -239,7 +342,54 @@ class Consumer:
         check_not_forked(self._generation, "consumer")
         return frozenset(tp for tp, state in self._fetcher.partitions.items() if state.is_paused)
 
-    # -------------------------------------------------------------------------------------------------------- positions
+    # ---------------------------------------------------------------------------------------------------------- offsets
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit, and wait for it, at most `request_timeout_ms`.
+
+        Args:
+            offsets: for each partition the next one to read. None: all that was handed out (as processed by who calls it).
+
+        Raises:
+            FencedError: a partition is another member's by now, or was; its offset is not committed. The others' are.
+            OffsetOutOfRangeError: an offset is above the end of its partition.
+            RaftMQError: it may have been committed, or not. Cancelling leaves that open, too. Repeating it is harmless.
+        """
+        await asyncio.shield(self._commit(offsets))
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, int] | None = None) -> asyncio.Task[None]:
+        """As `commit`, and does not wait: the task has the outcome. Commits of a partition keep their order."""
+        task = asyncio.create_task(_outcome(self._commit(offsets)), name="raftmq-commit-nowait")
+        self._unawaited.add(task)
+        task.add_done_callback(self._on_unawaited)
+        return task
+
+    def _on_unawaited(self, task: asyncio.Task[None]) -> None:
+        self._unawaited.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("commit_failed client_id=%s error_code=%s", self.client_id, name_of(error))
+
+    def _commit(
+        self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int] = NOTHING
+    ) -> asyncio.Future[None]:
+        """`left`: of each partition the first record that `raftmq.sync` took and did not hand out."""
+        self._check_alive()
+        commits = self._committing()
+        if offsets is not None:
+            return commits.submit(checked_offsets(offsets))
+        if not left:
+            self._note_asked()
+        moved = handed_out_offsets(self._fetcher.partitions.values())
+        return commits.submit(moved | {tp: offset for tp, offset in left.items() if tp in moved})
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """What the group has committed, by partition (default: all assigned); None where it never did. Raises `RaftMQError`."""
+        self._check_alive()
+        group = self._needed_group()
+        wanted = partitions or tuple(self._fetcher.partitions)
+        found = await fetch_offsets(self._resolver, group, wanted, self._timeout_seconds)
+        return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the record handed out next; waits until it is looked up, at most `request_timeout_ms`.
@@ -248,19 +398,25 @@ class Consumer:
             RequestTimedOutError: it is not known in time.
             RaftMQError: the error that stopped the partition.
         """
-        self._check_usable()
+        self._check_alive()
         (state,) = self._states([partition])
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         while state.position is None:
             state.raise_error()
             if not await self._wait_data(deadline):
                 raise RequestTimedOutError(f"{partition.topic}/{partition.partition}: no position in time")
-            self._check_usable()
+            self._check_alive()
         return state.position
+
+    async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """How many records are behind the position, by partition (default: all assigned). Raises `RaftMQError`."""
+        names = [state.topic_partition for state in self._states(partitions)]
+        ends = await self._offsets_at(names, LATEST_TIME)
+        return {name: max(0, end - await self.position(name)) for name, end in ends.items()}
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Hand out the record at `offset` next. What it means that there is none shows when reading (`auto_offset_reset`)."""
-        self._check_usable()
+        self._check_alive()
         if offset < 0:
             raise InvalidArgumentError(f"an offset is not negative: {offset}; see seek_to_beginning and seek_to_end")
         self._seek(self._states([partition]), {partition: offset})
@@ -286,6 +442,11 @@ class Consumer:
         """One past the last committed offset, of any partitions. Waits at most `request_timeout_ms`; raises `RaftMQError`."""
         return await self._offsets_at(partitions, LATEST_TIME)
 
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, numbered from 0. Raises `UnknownTopicError`."""
+        self._check_alive()
+        return (await self._resolver.topic(topic, self._timeout_seconds)).partition_count
+
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -294,14 +455,14 @@ class Consumer:
         It is the time at which the leader appended the record that counts, not the producer's timestamp: that never decreases,
         so the answer is exact. Waits at most `request_timeout_ms`; raises `RaftMQError`.
         """
-        self._check_usable()
+        self._check_alive()
         if any(time_ms < 0 for time_ms in times_ms.values()):
             raise InvalidArgumentError("times are not negative")
         found = await list_offsets(self._resolver, dict(times_ms), self._timeout_seconds)
         return {partition: None if at.offset < 0 else at for partition, at in found.items()}
 
     async def _offsets_at(self, partitions: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        self._check_usable()
+        self._check_alive()
         found = await list_offsets(self._resolver, dict.fromkeys(partitions, time), self._timeout_seconds)
         return {partition: at.offset for partition, at in found.items()}
 
@@ -311,6 +472,8 @@ class Consumer:
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """The next records, by partition; an empty dictionary, never an exception, when there are none in time.
+
+        Says that the records of the call before are processed.
 
         Args:
             partitions: only these; default: all assigned.
@@ -322,10 +485,12 @@ class Consumer:
                 to fetch it again.
             OffsetOutOfRangeError: the records at the position are gone and ``auto_offset_reset`` is ``"none"``.
             NoPositionError, UnknownTopicError, UnknownPartitionError: a partition cannot be read.
+            FencedError: another process joined the group with this one's `group_instance_id`.
+            TooManyMembersError, InvalidArgumentError: the group does not take this member.
             ClosedClientError, ForkedClientError: the consumer cannot be used.
 
         Whatever a deserializer raises is raised too, with a note that says which record it was. That record stays the next one
-        of its partition: `seek` behind it to go on.
+        of its partition: `seek` behind it to go on. What the rebalance listener raised is raised once.
 
         An error is raised only when it is first in line; records before it are returned first. Cancelling while it waits loses
         nothing.
@@ -338,9 +503,13 @@ class Consumer:
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
             self._states(chosen)
+        self._note_asked()
         while True:
-            found = self._collect(chosen, count_max)
+            self._data.clear()
+            found = self._hand_out.collect(chosen, count_max)
+            self._fetcher.wake()
             if found or not await self._wait_data(deadline):
+                self._reader = asyncio.current_task()
                 return found
             self._check_usable()
 
@@ -351,106 +520,95 @@ class Consumer:
     async def __anext__(self) -> Record:
         """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`.
 
-        With nothing to read from (no topics, nothing assigned) it raises `InvalidArgumentError` rather than wait for ever.
+        Says that the record before is processed. With nothing to read from (no topics, nothing assigned) it raises
+        `InvalidArgumentError` rather than wait for ever.
         """
+        self._note_asked()
         while True:
-            current = self._current
-            if current is not None and not current.is_paused:
-                buffered_bytes = current.buffered_bytes
-                record = current.take_one()
-                if record is not None:
-                    if current.buffered_bytes != buffered_bytes:
-                        self._fetcher.wake()  # a batch was opened: there is room to fetch the next
-                    try:
-                        return self._deserialized(record)
-                    except BaseException:
-                        current.give_back((record,))
-                        raise
+            record, has_room = self._hand_out.next_of_current()
+            if record is not None:
+                if has_room:
+                    self._fetcher.wake()  # a batch was opened: there is room to fetch the next
+                self._reader = asyncio.current_task()
+                return record
             if self._is_closed:
                 raise StopAsyncIteration
             self._check_usable()
             self._data.clear()
-            self._current = self._next_with_records(())
+            has_records = self._hand_out.choose_current()
             self._fetcher.wake()
-            if self._current is None:
-                if not self._fetcher.partitions and not self._topics:
+            if not has_records:
+                if not self._fetcher.partitions and not self._subscription:
                     raise InvalidArgumentError("nothing is assigned: name topics, or call assign() before reading")
-                await self._data.wait()
-
-    def _collect(self, chosen: set[TopicPartition], count_max: int) -> dict[TopicPartition, list[Record]]:
-        """What is there, of as many partitions and batches as fit, beginning with the partition that waited longest."""
-        self._data.clear()
-        found: dict[TopicPartition, list[Sequence[Record]]] = {}
-        room = count_max
-        while room > 0 and (state := self._next_with_records(chosen)) is not None:
-            try:
-                records = state.take(room)
-            except RaftMQError:
-                if found:
-                    break  # first what precedes it
-                raise
-            if self._key_deserializer is not None or self._value_deserializer is not None:
-                whole = len(records)
-                records = self._deserialized_part(state, records, must_succeed=bool(found))
-                if len(records) < whole:
-                    room = 0  # first what precedes the record that failed
-            if records:
-                found.setdefault(state.topic_partition, []).append(records)
-                room -= len(records)
-        self._fetcher.wake()
-        return {partition: _joined(parts) for partition, parts in found.items()}
-
-    def _deserialized_part(
-        self, state: PartitionFetch, records: Sequence[Record], *, must_succeed: bool
-    ) -> Sequence[Record]:
-        """The records as the program wants them, up to the first that a deserializer fails on; the rest is given back.
-
-        Raises what the deserializer raised when that is the first of them, unless `must_succeed`.
-        """
-        made: list[Record] = []
-        try:
-            for record in records:
-                made.append(self._deserialized(record))  # noqa: PERF401 -- what was made before a failure is kept
-        except BaseException as error:
-            state.give_back(records[len(made) :])
-            if (not made and not must_succeed) or not isinstance(error, Exception):
-                raise
-        return made
-
-    def _next_with_records(self, chosen: Iterable[TopicPartition]) -> PartitionFetch | None:
-        for at, state in enumerate(self._order):
-            if state.has_records and (not chosen or state.topic_partition in chosen):
-                self._order.append(self._order.pop(at))
-                return state
-        return None
-
-    def _deserialized(self, record: Record) -> Record:
-        keys, values = self._key_deserializer, self._value_deserializer
-        try:
-            if keys is not None and record.key is not None:
-                record = msgspec.structs.replace(record, key=keys(record.key))  # the user's own type
-            if values is not None and record.value is not None:
-                record = msgspec.structs.replace(record, value=values(record.value))
-        except Exception as error:
-            error.add_note(f"raised by a deserializer of {record.topic}/{record.partition} at offset {record.offset}")
-            raise
-        return record
+                await self._wait_data(None)
 
     # ---------------------------------------------------------------------------------------------------------- internal
 
-    async def _wait_data(self, deadline: float) -> bool:
+    def _note_asked(self) -> None:
+        """The program is done with what it has."""
+        self._hand_out.note_asked()
+        if self._session is not None:
+            self._session.note_asked()
+
+    async def _wait_data(self, deadline: float | None) -> bool:
         """Wait until something arrived; False when the time is over. `_data` must have been cleared before looking."""
-        remaining = deadline - asyncio.get_running_loop().time()
-        if remaining <= 0:
-            await asyncio.sleep(0)  # a caller that polls without waiting must still let the fetcher run
-            return False
+        remaining = deadline - asyncio.get_running_loop().time() if deadline is not None else None
+        if self._session is not None:
+            self._session.begin_waiting()
         try:
+            if remaining is not None and remaining <= 0:
+                await asyncio.sleep(0)  # a caller that polls without waiting must still let the fetcher run
+                return False
             async with asyncio.timeout(remaining):
                 await self._data.wait()
         except TimeoutError:
             return False
+        finally:
+            if self._session is not None:
+                self._session.end_waiting()
         self._data.clear()
         return True
+
+    def _join(self) -> GroupSession:
+        if self._group is None:
+            raise InvalidArgumentError("give group_id to be a member of a group")
+        self._session = GroupSession(
+            self._group,
+            self._resolver,
+            self._transport,
+            self._fetcher,
+            self._hand_out,
+            self._listener,
+            self._data.set,
+            self._on_crash,
+        )
+        self._commits = self._session.commits
+        self._session.subscribe(self._subscription)
+        self._session.start()
+        return self._session
+
+    def _committing(self) -> OffsetCommits:
+        """The commits; without a membership, of named offsets that nobody else owns."""
+        group = self._needed_group()
+        if self._commits is None and self._group is not None:
+            self._commits = OffsetCommits(
+                self._resolver,
+                self._fetcher,
+                group,
+                lambda _: (Identity(group), OwnedPartition(0, 0)),
+                auto_commit_seconds=self._group.auto_commit_seconds,
+                timeout_seconds=self._timeout_seconds,
+                on_fenced=lambda: None,
+                on_crash=self._on_crash,
+            )
+            self._commits.start()
+        assert self._commits is not None
+        return self._commits
+
+    def _needed_group(self) -> str:
+        if self._group is None:
+            raise InvalidArgumentError("offsets are committed by groups: give group_id")
+        return self._group.member.group
 
     def _add(self, partitions: Iterable[TopicPartition], *, is_late: bool = False) -> None:
         for partition in partitions:
@@ -458,12 +616,23 @@ class Consumer:
                 # A partition that is added while we read is read from its start: "latest" would skip what came before we knew.
                 reset_time = EARLIEST_TIME if is_late else self._reset_time
                 state = PartitionFetch(partition, reset_time, self._fetcher.counters)
+                state.must_ask_committed = self._group is not None
                 self._fetcher.partitions[partition] = state
-                self._order.append(state)
+                self._hand_out.add(state)
+        if self._group is not None and self._is_open:
+            self._committing()
         self._fetcher.wake()
 
+    def _keep(self, kept: Iterable[PartitionFetch]) -> None:
+        """Drop all others."""
+        staying = set(kept)
+        for state in [state for state in self._hand_out.order if state not in staying]:
+            del self._fetcher.partitions[state.topic_partition]
+            self._hand_out.remove(state)
+        self._hand_out.leave_current()
+
     def _on_topology(self) -> None:
-        for topic in self._topics:
+        for topic in self._subscription.topics if self._group is None else ():
             info = self._resolver.topics.get(topic)
             if info is not None:
                 self._add((TopicPartition(topic, number) for number in range(info.partition_count)), is_late=True)
@@ -472,7 +641,18 @@ class Consumer:
     def _seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
         for state in states:
             state.seek(offsets[state.topic_partition], self._reset_time)
-        self._current = None
+        self._hand_out.leave_current()
+        self._fetcher.wake()
+
+    def _give_back(self, left: Mapping[TopicPartition, int]) -> None:
+        """Hand out from these offsets on again: whoever took the records did not pass them on."""
+        for partition, offset in left.items():
+            state = self._fetcher.partitions.get(partition)
+            if state is not None and state.position is not None and offset < state.position:
+                processed = state.processed
+                state.seek(offset, self._reset_time)
+                state.processed = min(processed, offset) if processed is not None else None
+        self._hand_out.leave_current()
         self._fetcher.wake()
 
     def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
@@ -483,11 +663,16 @@ class Consumer:
         except KeyError as error:
             raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
-    def _raise_first_error(self) -> None:
-        for state in self._order:
-            state.raise_error()
-
     def _check_usable(self) -> None:
+        if self._is_closed:
+            check_not_forked(self._generation, "consumer")
+            raise ClosedClientError("the consumer is closed; make a new one")
+        self._check_alive()
+        if self._session is not None:
+            self._session.check()
+
+    def _check_alive(self) -> None:
+        """As `_check_usable`; also while it closes, for the listener."""
         check_not_forked(self._generation, "consumer")
         if not self._is_open:
             raise ClosedClientError(
@@ -504,5 +689,5 @@ class Consumer:
         self._data.set()
 
 
-def _joined(parts: list[Sequence[Record]]) -> list[Record]:
-    return list(parts[0]) if len(parts) == 1 else list(chain.from_iterable(parts))
+async def _outcome(future: asyncio.Future[None]) -> None:
+    await asyncio.shield(future)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.error_details import error_from_detail, name_of
+from raftmq.client.group_calls import fetch_offsets
 from raftmq.client.leader_calls import list_offsets
 from raftmq.client.logs import log
 from raftmq.client.metrics import ConsumerCounters
@@ -25,9 +27,13 @@ from raftmq.errors import (
     OffsetOutOfRangeError,
     RaftMQError,
     UnknownPartitionError,
+    UnknownTopicError,
 )
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
+
+_GONE: Final = (UnknownTopicError, UnknownPartitionError)
+"""A partition of a group's member is not there any more: the assignment says so in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,10 @@ class Fetcher:
         limits: FetchLimits,
         on_data: Callable[[], None],
         on_crash: Callable[[BaseException], None],
+        group: str = "",
     ) -> None:
+        self._group = group
+        """Whose committed offsets partitions begin at; empty: nobody's."""
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._resolver = resolver
         self._limits = limits
@@ -121,6 +130,7 @@ class Fetcher:
         deadline = loop.time() + timeout_seconds
         for partition in wanted:
             await self._find_topic(partition, max(deadline - loop.time(), settings.LAST_TRY_SECONDS))
+        await self._begin_at_committed(wanted, max(deadline - loop.time(), settings.LAST_TRY_SECONDS))
         missing = [p for p in wanted if p.error is None and p.position is None]
         for partition in missing:
             if partition.reset_time is None:
@@ -148,6 +158,32 @@ class Fetcher:
                 if offset is not None:
                     partition.seek(offset.offset, partition.reset_time)
         self._wake.set()
+        self._on_data()
+
+    async def _begin_at_committed(self, partitions: Iterable[PartitionFetch], timeout_seconds: float) -> None:
+        """Those that ask for it begin where the group stands, if it does. Raises a retriable `RaftMQError`."""
+        numbers = {
+            p: p.poll_number for p in partitions if p.must_ask_committed and p.error is None and p.position is None
+        }
+        if not numbers:
+            return
+        try:
+            names = [p.topic_partition for p in numbers]
+            found = await fetch_offsets(self._resolver, self._group, names, timeout_seconds)
+        except RaftMQError as error:
+            if error.retriable:
+                raise
+            for partition in numbers:
+                partition.error = partition.error or error
+            self._on_data()
+            return
+        for partition, number in numbers.items():
+            if number == partition.poll_number:  # nothing was sought meanwhile
+                partition.must_ask_committed = False
+                offset = found[partition.topic_partition].offset
+                if offset >= 0:
+                    partition.seek(offset, partition.reset_time)
+                    partition.committed = offset
         self._on_data()
 
     async def _find_topic(self, partition: PartitionFetch, timeout_seconds: float) -> None:
@@ -277,7 +313,7 @@ class Fetcher:
         elif isinstance(error, NotLeaderError):
             if not self._resolver.note_not_leader(partition.group_id, error):
                 self._pause(partition, error)
-        elif error.retriable:
+        elif error.retriable or (partition.owner_epoch and isinstance(error, _GONE)):
             self._pause(partition, error)
         else:
             partition.error = error

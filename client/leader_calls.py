@@ -58,14 +58,42 @@ async def call_leaders(
         UnknownTopicError, UnknownPartitionError: there is none.
         RaftMQError: a refusal that is not retriable, or the last failure when the time is over.
     """
+    results: dict[TopicPartition, ResultT] = {}
+    answers = await ask_leaders(resolver, partitions, timeout_seconds, call, is_all_or_nothing=True)
+    for partition, answer in answers.items():
+        if isinstance(answer, RaftMQError):
+            raise answer
+        results[partition] = answer
+    return results
+
+
+async def ask_leaders(
+    resolver: Resolver,
+    partitions: Iterable[TopicPartition],
+    timeout_seconds: float,
+    call: LeaderCall[ResultT],
+    *,
+    is_all_or_nothing: bool = False,
+) -> dict[TopicPartition, ResultT | RaftMQError]:
+    """As `call_leaders`, with each partition's own result, refusal or last failure; raises only that the client is closed.
+
+    With `is_all_or_nothing` it ends at the first refusal.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
     open_ = list(dict.fromkeys(partitions))
-    results: dict[TopicPartition, ResultT] = {}
+    results: dict[TopicPartition, ResultT | RaftMQError] = {}
+    failures: dict[TopicPartition, RaftMQError] = {}
     while open_:
-        targets = [await _target(resolver, partition, deadline - loop.time()) for partition in open_]
-        groups, last_error = _by_leader(resolver, targets)
+        targets: list[Target] = []
+        for partition in open_:
+            try:
+                targets.append(await _target(resolver, partition, deadline - loop.time()))
+            except RaftMQError as error:
+                (failures if error.retriable else results)[partition] = error
+        resolver.check()
+        groups = _by_leader(resolver, targets, failures)
         remaining = max(deadline - loop.time(), 0.001)
         patience = min(
             remaining, 2 * settings.LATE_ANSWER_SECONDS
@@ -79,13 +107,19 @@ async def call_leaders(
                 if isinstance(answer, NotLeaderError):
                     resolver.note_not_leader(target.group_id, answer)
                 elif not answer.retriable:
-                    raise answer
-                last_error = answer
+                    results[target.topic_partition] = answer
+                    continue
+                failures[target.topic_partition] = answer
+        if is_all_or_nothing and any(isinstance(result, RaftMQError) for result in results.values()):
+            return results
         open_ = [partition for partition in open_ if partition not in results]
         if open_:
             pause = backoff.next_seconds()
             if loop.time() + pause >= deadline:
-                raise last_error or RequestTimedOutError(f"{open_[0].topic}/{open_[0].partition}: no answer in time")
+                for partition in open_:
+                    late = RequestTimedOutError(f"{partition.topic}/{partition.partition}: no answer in time")
+                    results[partition] = failures.get(partition, late)
+                return results
             await resolver.wait_change(pause)
     return results
 
@@ -99,16 +133,19 @@ async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds
     return Target(partition, info.topic_id, info.group_ids[partition.partition])
 
 
-def _by_leader(resolver: Resolver, targets: list[Target]) -> tuple[dict[str, list[Target]], RaftMQError | None]:
+def _by_leader(
+    resolver: Resolver, targets: list[Target], failures: dict[TopicPartition, RaftMQError]
+) -> dict[str, list[Target]]:
+    """The targets by their leader's address; what is without a leader goes to `failures`."""
     groups: dict[str, list[Target]] = {}
-    error: RaftMQError | None = None
     for target in targets:
         leader = resolver.leader(target.group_id)
         if leader is None:
-            error = NoLeaderError(f"{target.topic_partition.topic}/{target.topic_partition.partition} has no leader")
+            topic, number = target.topic_partition
+            failures[target.topic_partition] = NoLeaderError(f"{topic}/{number} has no leader")
         else:
             groups.setdefault(resolver.address(leader), []).append(target)
-    return groups, error
+    return groups
 
 
 async def _guarded(
@@ -126,7 +163,8 @@ async def _guarded(
     return answers
 
 
-def _name(target: Target) -> str:
+def name_of_target(target: Target) -> str:
+    """For messages."""
     return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
 
 
@@ -162,9 +200,9 @@ async def list_offsets(
 def _offset_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionOffset]) -> OffsetAndTimestamp | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
-        return ProtocolError(f"{_name(target)}: the leader left the partition out of its answer")
+        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
     if answer.HasField("error"):
-        return error_from_detail(answer.error, _name(target))
+        return error_from_detail(answer.error, name_of_target(target))
     return OffsetAndTimestamp(answer.offset, answer.append_time_ms)
 
 
@@ -206,7 +244,7 @@ async def delete_records(
 def _log_start_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
-        return ProtocolError(f"{_name(target)}: the leader left the partition out of its answer")
+        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
     if answer.HasField("error"):
-        return error_from_detail(answer.error, _name(target))
+        return error_from_detail(answer.error, name_of_target(target))
     return answer.log_start_offset

@@ -52,6 +52,11 @@ class ConsumerCounters:
     records_total: int = 0
     bytes_total: int = 0
     batches_total: int = 0
+    commits_total: int = 0
+    commit_failures_total: int = 0
+    assigned_total: int = 0
+    revoked_total: int = 0
+    lost_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +113,47 @@ class ConsumerMetrics:
     partitions: int
     """Assigned."""
     partitions_paused: int
+    commits_total: int = 0
+    """Offsets of partitions committed."""
+    commit_failures_total: int = 0
+    assigned_total: int = 0
+    """Partitions that the group's assignment brought."""
+    revoked_total: int = 0
+    """Partitions given up in peace."""
+    lost_total: int = 0
+    """Partitions lost: to a session that ended, or to a reset of offsets."""
+    heartbeats_total: int = 0
+    """Heartbeats answered."""
+
+    @classmethod
+    def of(
+        cls,
+        counters: ConsumerCounters,
+        *,
+        requests_in_flight: int,
+        buffer_bytes: int,
+        partitions: int,
+        partitions_paused: int,
+        heartbeats_total: int,
+    ) -> ConsumerMetrics:
+        """What was counted, with what is at this moment."""
+        requests = counters.requests
+        return cls(
+            records_total=counters.records_total,
+            batches_total=counters.batches_total,
+            bytes_total=counters.bytes_total,
+            requests_total=requests.requests_total,
+            request_seconds_sum=requests.seconds_sum,
+            request_seconds_max=requests.seconds_max,
+            errors_total=dict(requests.errors),
+            requests_in_flight=requests_in_flight,
+            buffer_bytes=buffer_bytes,
+            partitions=partitions,
+            partitions_paused=partitions_paused,
+            commits_total=counters.commits_total,
+            commit_failures_total=counters.commit_failures_total,
+            assigned_total=counters.assigned_total,
+            revoked_total=counters.revoked_total,
+            lost_total=counters.lost_total,
+            heartbeats_total=heartbeats_total,
+        )

@@ -49,6 +49,16 @@ class PartitionFetch:
         self.leader_epoch = 0
         """Of the leader polled last."""
         self.is_paused = False
+        self.is_withheld = False
+        """Assigned and not announced, or being given up: nothing of it is fetched or handed out."""
+        self.processed: int | None = None
+        """Next offset to commit; see `processed.py`. Moved here by seeks only."""
+        self.committed: int | None = None
+        """What the group has committed, as far as is known."""
+        self.must_ask_committed = False
+        """Where a group stands is to be looked up before `reset_time` counts."""
+        self.owner_epoch = 0
+        """Under which the group's member has it."""
         self.error: RaftMQError | None = None
         """Raised at the next read instead of records; stays until a seek."""
         self.high_watermark = 0
@@ -68,6 +78,7 @@ class PartitionFetch:
             and self.position is not None
             and self.error is None
             and not self.is_paused
+            and not self.is_withheld
             and self.buffered_bytes < buffered_bytes_max
             and now >= self.not_before
         )
@@ -111,7 +122,7 @@ class PartitionFetch:
         self._batches.clear()
         self.buffered_bytes = 0
         self._records, self._next = (), 0
-        self.position = offset
+        self.position = self.processed = offset
         self.fetch_offset = offset or 0
         self.reset_time = reset_time
         self.error = None
@@ -125,7 +136,11 @@ class PartitionFetch:
     @property
     def has_records(self) -> bool:
         """Whether a read can return something now, or raise."""
-        return not self.is_paused and (self.error is not None or self._next < len(self._records) or bool(self._batches))
+        return (
+            not self.is_paused
+            and not self.is_withheld
+            and (self.error is not None or self._next < len(self._records) or bool(self._batches))
+        )
 
     def raise_error(self) -> None:
         """Raise the error that stopped the partition, if there is one."""
@@ -190,8 +205,10 @@ class PartitionFetch:
             return decode_records(fetched.data, header, topic, partition, fetched.base_offset)
         except (BatchFormatError, UnsupportedCompressionError) as error:
             next_offset = fetched.base_offset + _record_count(fetched.data)
-            position = self.position
-            self.seek(position, self.reset_time)  # reading again fetches again: the damage may have been the network's
+            position, processed = self.position, self.processed
+            self.seek(position, self.reset_time)
+            self.processed = processed  # what was handed out before is as unprocessed as it was
+            # reading again fetches again: the damage may have been the network's
             raise CorruptBatchError(topic, partition, fetched.base_offset, next_offset, str(error)) from error
 
 

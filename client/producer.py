@@ -451,9 +451,9 @@ class Producer:
             raise ClosedClientError(NOT_STARTED if self._state in ("new", "starting") else CLOSED)
         self._resolver.check()
         failure = self._dispatcher.failure
-        if isinstance(failure, ProducerFencedError):
-            raise fresh_copy(failure)
         if failure is not None:
+            if isinstance(failure, ProducerFencedError):
+                raise fresh_copy(failure)
             raise ClosedClientError("the producer stopped after an internal error") from failure
 
     async def _topic(self, name: str) -> TopicState:

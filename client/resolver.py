@@ -161,8 +161,10 @@ class Resolver:
             log.debug("connection_made address=%s", address)
         return connection
 
-    async def topic(self, name: str, timeout_seconds: float) -> TopicInfo:
+    async def topic(self, name: str, timeout_seconds: float, *, is_fresh: bool = False) -> TopicInfo:
         """Look a topic up; one that is not in the table yet is asked for, so `UnknownTopicError` is certain.
+
+        With `is_fresh` it is asked for in any case, as of `metadata_revision` at least.
 
         Raises:
             UnknownTopicError: the cluster has no such topic.
@@ -170,7 +172,7 @@ class Resolver:
         """
         self.check()
         info = self.topics.get(name)
-        if info is not None:
+        if info is not None and not is_fresh:
             return info
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
@@ -183,6 +185,10 @@ class Resolver:
         if info is None:
             raise UnknownTopicError(f"there is no topic {name!r}")
         return info
+
+    def addresses(self) -> list[str]:
+        """Of brokers to ask, best first."""
+        return self._candidates()
 
     # --------------------------------------------------------------------------------------------------------- learning
 

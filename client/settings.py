@@ -86,3 +86,20 @@ UNREACHABLE_BEFORE_WARNING_SECONDS: Final = 1.0
 """A connection that breaks and is there again at once is nobody's concern."""
 FAILURES_BEFORE_WARNING: Final = 6
 """Failures in a row of one partition before a warning: about a second, more than a change of leaders takes."""
+
+GROUP_RETRY_SECONDS: Final = 0.2
+"""Until a heartbeat that failed is tried at the next broker; grows to `RETRY_BACKOFF_MAX_SECONDS`. An election takes about as long."""
+HEARTBEAT_ANSWER_SECONDS: Final = 5.0
+"""Most that one heartbeat may take before another broker is asked: joining waits for the metadata group, and a session is 45 s."""
+LEAVE_TRIES_MAX: Final = 5
+"""The session ends by itself when nobody hears that a member left."""
+LEAVE_SECONDS: Final = 3.0
+"""What `close` waits, at most, to say that the member leaves; then its session ends by itself."""
+CLOSE_COMMIT_SECONDS: Final = 5.0
+"""And for the last commit: what is not committed is read again, which is better than a program that does not end."""
+OPEN_SECONDS: Final = 3.0
+"""One attempt to open partitions: those whose leaders answer are read while the others are tried again."""
+LOOP_BLOCKED_SECONDS: Final = 2.0
+"""A program that keeps the event loop this long is told so: nothing is fetched or committed meanwhile."""
+LOOP_CHECK_SECONDS: Final = 0.5
+"""How often the heartbeat thread looks whether the event loop answers."""

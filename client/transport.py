@@ -8,9 +8,9 @@ Must not retry or choose nodes: that is the resolver's and the callers' part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -29,6 +29,9 @@ from raftmq.errors import (
     UnsupportedVersionError,
 )
 from raftmq.proto import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftmq.client.membership import Membership
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -53,6 +56,15 @@ INIT_PRODUCER = UnaryMethod("Queue", "InitProducer", pb.InitProducerRequest, pb.
 POLL = UnaryMethod("Queue", "Poll", pb.PollRequest, pb.PollResponse)
 LIST_OFFSETS = UnaryMethod("Queue", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
 DELETE_RECORDS = UnaryMethod("Queue", "DeleteRecords", pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
+OPEN_PARTITIONS = UnaryMethod("Queue", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
+FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
+LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
+LIST_GROUPS = UnaryMethod("Groups", "List", pb.ListGroupsRequest, pb.ListGroupsResponse)
+DESCRIBE_GROUP = UnaryMethod("Groups", "Describe", pb.DescribeGroupRequest, pb.DescribeGroupResponse)
+RESET_OFFSETS = UnaryMethod("Groups", "ResetOffsets", pb.ResetOffsetsRequest, pb.ResetOffsetsResponse)
+DELETE_GROUP = UnaryMethod("Groups", "Delete", pb.DeleteGroupRequest, pb.DeleteGroupResponse)
 CREATE_TOPIC = UnaryMethod("Admin", "CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
 DELETE_TOPIC = UnaryMethod("Admin", "DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse)
 LIST_TOPICS = UnaryMethod("Admin", "ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse)
@@ -109,11 +121,30 @@ class Connection(Protocol):
         ...
 
 
+class HeartbeatRunner(Protocol):
+    """Makes the calls of one group member, one after the other, from when it is made until it is closed."""
+
+    def wake(self) -> None:
+        """There may be something to call now."""
+        ...
+
+    async def close(self) -> None:
+        """Make no more calls; one under way is given up. Waits for the end."""
+        ...
+
+
 class Transport(Protocol):
     """Makes connections."""
 
     def connect(self, address: str) -> Connection:
         """A connection to ``host:port``; made lazily, does not wait and does not fail."""
+        ...
+
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+        """Make the calls of a member where nothing that the program does holds them up; `on_news` is called in the event loop.
+
+        A simulator may use `heartbeat_runner.LoopHeartbeats`.
+        """
         ...
 
 
@@ -129,8 +160,13 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """The one place where channels are made; without TLS and credentials so far."""
+    """Where channels are made; without TLS and credentials so far."""
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+def open_blocking_channel(address: str) -> grpc.Channel:
+    """As `open_channel`, for a thread without an event loop."""
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
 _NEVER_LEFT = ("failed to connect", "errors resolving", "dns resolution failed")
@@ -153,7 +189,7 @@ def unreachable_reason(details: str) -> str:
     return next((ours for theirs, ours in _REASONS.items() if theirs in lowered), details.rpartition(": ")[2])
 
 
-def error_from_rpc(error: grpc.aio.AioRpcError, address: str) -> RaftMQError:
+def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
     """The typed error of a failed call; a status without our detail is judged by its code."""
     for key, value in error.trailing_metadata() or ():
         if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
@@ -194,6 +230,12 @@ class GrpcTransport:
     def connect(self, address: str) -> Connection:
         """A connection to ``host:port``; made lazily."""
         return GrpcConnection(address)
+
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+        """In a thread of its own, over channels of its own."""
+        from raftmq.client.heartbeat_runner import ThreadHeartbeats  # it imports this module
+
+        return ThreadHeartbeats(membership, on_news)
 
 
 class GrpcConnection:

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 import grpc.aio
-from raftmq.client.transport import AppendStream, Connection, UnaryMethod, error_from_rpc
+from raftmq.client.heartbeat_runner import LoopHeartbeats
+from raftmq.client.membership import Membership
+from raftmq.client.transport import AppendStream, Connection, HeartbeatRunner, UnaryMethod, error_from_rpc
 from raftmq.errors import BrokenConnectionError
 from raftmq.proto import queue_pb2 as pb
 
@@ -546,6 +548,10 @@ class ClientTransport:
     def connect(self, address: str) -> Connection:
         """See `Transport`."""
         return ClientConnection(RpcChannel(self._loop, self._network, address))
+
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+        """See `Transport`: in the loop, which nothing blocks here."""
+        return LoopHeartbeats(self, membership, on_news)
 
 
 class ClientConnection:

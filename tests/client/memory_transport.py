@@ -6,12 +6,14 @@ A node can be cut off: what is under way to it fails as a broken connection, wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import cast
 
 from google.rpc import status_pb2
 from raftmq import errors
 from raftmq.client.error_details import error_from_detail
+from raftmq.client.heartbeat_runner import LoopHeartbeats
+from raftmq.client.membership import Membership
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, FakeNode
@@ -44,6 +46,9 @@ class MemoryTransport:
 
     def connect(self, address: str) -> MemoryConnection:
         return MemoryConnection(self, address, self.nodes[address])
+
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> LoopHeartbeats:
+        return LoopHeartbeats(self, membership, on_news)
 
     def cut(self, address: str) -> None:
         self.cut_off.add(address)

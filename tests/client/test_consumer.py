@@ -480,11 +480,9 @@ async def test_a_deleted_topic_is_an_error(cluster: FakeCluster):
             await c.getmany(timeout_ms=3000)
 
 
-async def test_unknown_topics_and_groups_are_refused(cluster: FakeCluster):
+async def test_unknown_topics_are_refused(cluster: FakeCluster):
     with pytest.raises(errors.UnknownTopicError):
         await consumer(cluster, "nope").start()
-    with pytest.raises(errors.GroupsNotSupportedError):
-        consumer(cluster, "t", group_id="g")
     async with consumer(cluster) as c:
         c.assign([TopicPartition("nope", 0)])
         with pytest.raises(errors.UnknownTopicError):

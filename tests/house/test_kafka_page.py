@@ -25,7 +25,7 @@ OF_THE_LANGUAGE = {"async with", "async for", "anext(consumer)", "asyncio.timeou
 CALL = re.compile(r"(?P<path>\w+(?:\.\w+)*)(?:\((?P<arguments>[^()]*)\))?\Z")
 CLIENTS = {
     raftmq.Producer: {"self"},
-    raftmq.Consumer: {"self", "topics", *(() if hasattr(raftmq.Consumer, "subscribe") else ("group_id",))},
+    raftmq.Consumer: {"self", "topics"},
     raftmq.Admin: {"self", "bootstrap_servers", "client_id", "request_timeout_ms", "transport"},
 }
 
@@ -42,19 +42,9 @@ def rows(text: str) -> list[dict[str, str]]:
     return found
 
 
-def page() -> str:
-    """The page; without its part on groups where the SDK has none."""
-    text = PAGE.read_text()
-    return (
-        text
-        if hasattr(raftmq.Consumer, "subscribe")
-        else re.sub(r"## Consumer groups\n.*?(?=^## )", "", text, flags=re.M | re.S)
-    )
-
-
 def our_spans() -> list[str]:
     """Everything in code quotes that speaks of RaftMQ for certain: our column of each table."""
-    return [span for row in rows(page()) for span in code_spans(row["RaftMQ"])]
+    return [span for row in rows(PAGE.read_text()) for span in code_spans(row["RaftMQ"])]
 
 
 def found_object(path: str) -> object:
@@ -163,7 +153,7 @@ def test_the_page_leaves_nothing_of_ours_out() -> None:
 
 def test_what_is_said_outside_our_column_exists_as_well() -> None:
     """In prose and in the remarks a name of ours is one that begins with a class of ours, or with `raftmq`."""
-    text = re.sub(r"```.*?```", "", page(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", PAGE.read_text(), flags=re.DOTALL)
     remarks = [span for row in rows(text) for span in code_spans(row["what differs"])]
     prose = [span for line in text.splitlines() if not line.startswith("|") for span in code_spans(line)]
     ours = re.compile(r"(?:raftmq\.|(?:Producer|Consumer|Admin|Delivery|BulkDelivery|RaftMQError|Record)\b)")

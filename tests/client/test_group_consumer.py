@@ -1,0 +1,575 @@
+"""Consumers with a group, on a real broker in memory: who reads what, what is committed when, what a rebalance does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from raftmq import errors
+from raftmq.client.consumer import Consumer
+from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import Record, TopicPartition
+
+from tests.broker.harness import Harness, running
+from tests.client.broker_transport import ADDRESS, BrokerTransport, produce
+
+TOPIC = "flights"
+WAIT_SECONDS = 20
+
+
+def part(number: int) -> TopicPartition:
+    return TopicPartition(TOPIC, number)
+
+
+class Listener(RebalanceListener):
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, frozenset[int]]] = []
+        self.changed = asyncio.Event()
+
+    def _note(self, what: str, partitions: frozenset[TopicPartition]) -> None:
+        self.heard.append((what, frozenset(p.partition for p in partitions)))
+        self.changed.set()
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._note("assigned", partitions)
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        self._note("revoked", partitions)
+
+    async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._note("lost", partitions)
+
+
+class Members:
+    """Consumers of one group on one broker."""
+
+    def __init__(self, node: Harness, stack: AsyncExitStack) -> None:
+        self.node = node
+        self._stack = stack
+
+    def make(self, *topics: str, transport: BrokerTransport | None = None, **settings: object) -> Consumer:
+        usual: dict[str, object] = {"group_id": "g", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
+        return Consumer(
+            *topics,
+            bootstrap_servers=ADDRESS,
+            transport=transport or BrokerTransport(self.node),
+            **(usual | settings),
+        )
+
+    async def start(self, *topics: str, **settings: object) -> Consumer:
+        return await self._stack.enter_async_context(self.make(*(topics or (TOPIC,)), **settings))
+
+    async def committed(self, number: int, topic_id: int = 0, group: str = "g") -> int:
+        topics = {t.name: t for t in self.node.metadata.machine.topics()}
+        request = pb.FetchOffsetsRequest(group=group)
+        request.partitions.add(topic_id=topic_id or topics[TOPIC].topic_id, partition=number)
+        return (await self.node.offsets.fetch_offsets(request, self.node.call())).partitions[0].offset
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Harness]:
+    async with running() as harness:
+        coordinating = asyncio.create_task(harness.coordinator.run())
+        yield harness
+        coordinating.cancel()
+        await asyncio.wait([coordinating])
+
+
+@pytest.fixture
+async def members(node: Harness) -> AsyncIterator[Members]:
+    async with AsyncExitStack() as stack:
+        yield Members(node, stack)
+
+
+async def read(consumer: Consumer, count: int) -> list[Record]:
+    found: list[Record] = []
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(found) < count:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                found += records
+    return found
+
+
+async def until(condition, *reading: Consumer) -> list[Record]:
+    """Keep the consumers asking until the condition holds; returns what they were handed."""
+    found: list[Record] = []
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            for consumer in reading:
+                for records in (await consumer.getmany(timeout_ms=20)).values():
+                    found += records
+            await asyncio.sleep(0.01)
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------- sharing
+
+
+async def test_one_member_reads_everything_and_the_next_goes_on_behind_it(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 10)
+    async with members.make(TOPIC) as consumer:
+        records = await read(consumer, 20)
+        assert {(r.partition, r.value) for r in records} == {(p, b"%d" % n) for p in range(2) for n in range(10)}
+        await consumer.commit()
+        assert await consumer.committed() == {part(0): 10, part(1): 10}
+    await produce(node, topic, 1, 5, start=10)
+    again = await members.start()
+    assert [(r.partition, r.offset) for r in await read(again, 5)] == [(1, offset) for offset in range(10, 15)]
+
+
+async def test_members_share_and_partitions_that_stay_are_never_interrupted(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=4)
+    heard = Listener()
+    first = await members.start(listener=heard)
+    await until(lambda: len(first.assignment()) == 4, first)
+    states = {p: first._fetcher.partitions[p] for p in first.assignment()}
+    second = await members.start()
+    await until(lambda: len(second.assignment()) == 2, first, second)
+    assert first.assignment() | second.assignment() == {part(n) for n in range(4)}
+    assert not first.assignment() & second.assignment()
+    assert {p: first._fetcher.partitions[p] for p in first.assignment()}.items() <= states.items()
+    moved = frozenset(p.partition for p in second.assignment())
+    assert heard.heard == [("assigned", frozenset(range(4))), ("revoked", moved)]
+    for number in range(4):
+        await produce(node, topic, number, 3)
+    both = await until(lambda: sum(c.metrics().records_total for c in (first, second)) == 12, first, second)
+    both += [r for c in (first, second) for records in (await c.getmany()).values() for r in records]
+    assert len({(r.partition, r.offset) for r in both}) == len(both) == 12
+
+
+async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 4)
+    first = members.make(TOPIC)
+    async with first:
+        await read(first, 8)
+        second = await members.start()
+        await until(lambda: len(second.assignment()) == 1, first)
+    assert await members.committed(0) == await members.committed(1) == 4
+    await until(lambda: len(second.assignment()) == 2)
+    assert await second.getmany(timeout_ms=100) == {}
+
+
+# -------------------------------------------------------------------------------------------------------- automatic commit
+
+
+async def test_iterating_commits_what_was_done_with_and_not_what_is_in_hand(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer = await members.start(auto_commit_interval_ms=20)
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for record in consumer:
+            if record.offset == 5:
+                break
+        while await members.committed(0) < 5:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert await members.committed(0) == 5, "the record at 5 is still being processed"
+
+
+async def test_getmany_commits_at_the_next_call(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer = await members.start(auto_commit_interval_ms=20)
+    await read(consumer, 10)
+    await asyncio.sleep(0.15)
+    assert await members.committed(0) in (-1, 0)
+    await consumer.getmany()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await members.committed(0) < 10:
+            await asyncio.sleep(0.01)
+
+
+async def test_after_an_exception_nothing_more_is_committed(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    with pytest.raises(ZeroDivisionError):
+        async with members.make(TOPIC) as consumer:
+            async for record in consumer:
+                if record.offset == 5:
+                    raise ZeroDivisionError
+    assert await members.committed(0) == -1
+    consumer = members.make(TOPIC)
+    await consumer.start()
+    try:
+        async for record in consumer:
+            if record.offset == 5:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        await consumer.close()
+    assert await members.committed(0) == -1
+
+
+async def test_a_clean_end_commits_what_the_reader_has_done(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    async with members.make(TOPIC) as consumer:
+        async for record in consumer:
+            if record.offset == 5:
+                break
+    assert await members.committed(0) == 6
+
+
+async def test_closing_under_a_reader_does_not_commit_what_it_is_at(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer = members.make(TOPIC)
+    await consumer.start()
+    is_at_work, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async for record in consumer:
+            if record.offset == 5:
+                is_at_work.set()
+                await may_go_on.wait()
+
+    working = asyncio.create_task(work())
+    await is_at_work.wait()
+    await consumer.close()
+    may_go_on.set()
+    await working
+    assert await members.committed(0) == 5
+
+
+async def test_without_automatic_commit_only_the_program_commits(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    async with members.make(TOPIC, enable_auto_commit=False, auto_commit_interval_ms=10) as consumer:
+        await read(consumer, 10)
+        await consumer.getmany()
+        await asyncio.sleep(0.05)
+    assert await members.committed(0) == -1
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+async def test_commits_keep_their_order_and_gather(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    transport = BrokerTransport(node)
+    consumer = await members.start(transport=transport, enable_auto_commit=False)
+    await read(consumer, 10)
+    gate = transport.gates["Ack"] = asyncio.Event()
+    tasks = [consumer.commit_nowait({part(0): offset}) for offset in (3, 5, 4, 7, 2)]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert await consumer.committed(part(0)) == {part(0): 2}
+    assert transport.calls["Ack"] == 2
+
+
+async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    await produce(node, topic, 0, 10)
+    consumer = await members.start(enable_auto_commit=False)
+    await read(consumer, 10)
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        await consumer.commit({part(0): 11})
+    with pytest.raises(errors.FencedError, match="flights/7"):
+        await consumer.commit({part(0): 4, part(7): 1})
+    assert await members.committed(0) == 4
+    with pytest.raises(TypeError):
+        await consumer.commit({part(0): "4"})  # type: ignore[dict-item]
+    with pytest.raises(errors.InvalidArgumentError):
+        await consumer.commit({part(0): -4})
+
+
+async def test_assigned_partitions_have_named_offsets(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    await produce(node, topic, 0, 10)
+    async with members.make(group_id="named", enable_auto_commit=False) as consumer:
+        consumer.assign([part(0)])
+        await read(consumer, 10)
+        assert await consumer.committed(part(0), part(1)) == {part(0): None, part(1): None}
+        await consumer.commit({part(0): 7})
+    async with members.make(group_id="named") as consumer:
+        consumer.assign([part(0)])
+        assert await consumer.position(part(0)) == 7
+        assert [r.offset for r in await read(consumer, 3)] == [7, 8, 9]
+        assert await consumer.lag() == {part(0): 0}
+    assert await members.committed(0, group="named") == 10
+
+
+async def test_what_needs_a_group_says_so(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC)
+    consumer = await members.start(group_id=None)
+    for call in (lambda: consumer.commit(), lambda: consumer.committed(part(0))):
+        with pytest.raises(errors.InvalidArgumentError, match="group_id"):
+            await call()
+    with pytest.raises(errors.InvalidArgumentError, match="group_id"):
+        consumer.subscribe(pattern="f.*")
+
+
+# ----------------------------------------------------------------------------------------------------------- rebalances
+
+
+async def test_a_partition_is_released_only_when_its_records_are_done_with(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 4)
+    heard = Listener()
+    first = await members.start(listener=heard)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(await first.getmany(timeout_ms=100)) < 2:
+            await asyncio.sleep(0)
+            await first.seek_to_beginning(*first.assignment())
+    second = await members.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not first._session.membership.steps().revoke:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert [what for what, _ in heard.heard] == ["assigned"]
+    assert second.assignment() == frozenset()
+    await first.getmany()
+    await until(lambda: len(second.assignment()) == 1)
+    (moved,) = second.assignment()
+    assert await members.committed(moved.partition) == 4
+    assert await second.getmany(timeout_ms=100) == {}
+
+
+async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 9)
+    first: Consumer
+
+    class Committing(RebalanceListener):
+        async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+            await first.commit(dict.fromkeys(partitions, 6))
+
+    first = await members.start(listener=Committing(), enable_auto_commit=False)
+    await read(first, 18)
+    second = await members.start()
+    found = await until(lambda: len(second.assignment()) == 1, first)
+    assert found == []
+    assert [record.offset for record in await read(second, 3)] == [6, 7, 8]
+
+
+async def test_what_is_fetched_when_a_partition_goes_is_not_handed_out(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    transport = BrokerTransport(node)
+    first = await members.start(transport=transport)
+    await until(lambda: len(first.assignment()) == 2, first)
+    gate = transport.gates["Poll"] = asyncio.Event()
+    await until(lambda: first.metrics().requests_in_flight == transport.waiting["Poll"] > 0, first)
+    for number in range(2):
+        await produce(node, topic, number, 4)
+    second = await members.start()
+    records = await until(lambda: len(second.assignment()) == 1, first)
+    assert records == []
+    gate.set()
+    (moved,) = second.assignment()
+    records = await read(first, 4)
+    records += [r for found in (await first.getmany(timeout_ms=200)).values() for r in found]
+    assert {r.partition for r in records} == {1 - moved.partition}
+    assert len(await read(second, 4)) == 4
+
+
+async def test_a_listener_that_fails_does_not_stop_the_rebalance(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC, partitions=2)
+
+    class Failing(RebalanceListener):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    consumer = await members.start(listener=Failing())
+    with pytest.raises(ZeroDivisionError):
+        await until(lambda: False, consumer)
+    assert len(consumer.assignment()) == 2
+    assert await consumer.getmany() == {}
+
+
+async def test_on_assigned_may_seek_before_anything_is_handed_out(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer: Consumer
+
+    class Seeking(RebalanceListener):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            for partition in partitions:
+                await consumer.seek(partition, 8)
+
+    consumer = members.make(TOPIC, listener=Seeking())
+    async with consumer:
+        assert [record.offset for record in await read(consumer, 2)] == [8, 9]
+
+
+async def test_a_session_that_ended_loses_everything_and_joins_again(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    heard = Listener()
+    consumer = await members.start(listener=heard, enable_auto_commit=False)
+    await read(consumer, 10)
+    member_id = consumer._session.membership.member_id
+    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id=member_id), node.call())
+    again = await until(lambda: len(heard.heard) == 3, consumer)
+    assert heard.heard == [(what, frozenset({0})) for what in ("assigned", "lost", "assigned")]
+    again += [r for found in (await consumer.getmany(timeout_ms=200)).values() for r in found]
+    assert [record.offset for record in again] == list(range(10)), "nothing was committed"
+
+
+async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_commit(
+    node: Harness, members: Members
+) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    transport = BrokerTransport(node)
+    heard = Listener()
+    consumer = await members.start(listener=heard, enable_auto_commit=False, transport=transport)
+    await read(consumer, 10)
+    gate = transport.gates["Heartbeat"] = asyncio.Event()
+    await asyncio.sleep(0)
+    reset = pb.ResetOffsetsRequest(group="g", fence_members=True)
+    reset.partitions.add(topic_id=topic.topic_id, partition=0, offset=8)
+    await node.groups_service.reset_offsets(reset, node.call())
+    with pytest.raises(errors.FencedError):
+        await consumer.commit({part(0): 3})
+    gate.set()
+    found = await until(lambda: len(heard.heard) == 3, consumer)
+    assert [what for what, _ in heard.heard] == ["assigned", "lost", "assigned"]
+    found += [r for records in (await consumer.getmany(timeout_ms=200)).values() for r in records]
+    assert [record.offset for record in found] == [8, 9]
+
+
+async def test_a_static_member_takes_its_place_again_and_fences_who_had_it(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC, partitions=2)
+    first = await members.start(group_instance_id="one")
+    await until(lambda: len(first.assignment()) == 2, first)
+    second = await members.start(group_instance_id="one")
+    await until(lambda: len(second.assignment()) == 2, second)
+    with pytest.raises(errors.FencedError, match="instance 'one'"):
+        await until(lambda: False, first)
+    await until(lambda: not first.assignment())
+
+
+async def test_a_static_member_that_closes_keeps_its_place(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC, partitions=2)
+    async with members.make(TOPIC, group_instance_id="one") as first:
+        await until(lambda: len(first.assignment()) == 2, first)
+    group = node.metadata.machine.consumer_group("g")
+    assert group is not None
+    assert [member.instance_id for member in group.members.values()] == ["one"]
+
+
+async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC, partitions=2)
+    heard = Listener()
+    first = await members.start(listener=heard, max_poll_interval_ms=1000)
+    await until(lambda: len(first.assignment()) == 2, first)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while first.assignment():
+            await asyncio.sleep(0.02)
+    assert heard.heard[-1] == ("lost", frozenset({0, 1}))
+    group = node.metadata.machine.consumer_group("g")
+    async with asyncio.timeout(WAIT_SECONDS):
+        while group is not None and group.members:
+            await asyncio.sleep(0.02)
+    await until(lambda: len(first.assignment()) == 2, first)
+
+
+async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_gives_it_back(
+    node: Harness, members: Members
+) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 3)
+    transport = BrokerTransport(node)
+    heard = Listener()
+    settings = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 100}
+    consumer = await members.start(listener=heard, transport=transport, enable_auto_commit=False, **settings)
+    await read(consumer, 3)
+    member_id = consumer._session.membership.member_id
+    transport.refusals["Heartbeat"] = errors.NoLeaderError("nobody coordinates")
+    node.coordinator._sessions.shift(1000)  # a coordinator that is gone expires nobody
+    await until(lambda: heard.heard[-1][0] == "lost", consumer)
+    assert consumer.assignment() == frozenset()
+    del transport.refusals["Heartbeat"]
+    await until(lambda: heard.heard[-1][0] == "assigned", consumer)
+    assert consumer._session.membership.member_id == member_id
+
+
+# --------------------------------------------------------------------------------------------------------- subscriptions
+
+
+async def test_a_pattern_finds_topics_that_come_later(node: Harness, members: Members) -> None:
+    await node.topic("flights-a")
+    consumer = await members.start("flights-a")
+    consumer.subscribe(pattern="flights-.*")
+    await until(lambda: len(consumer.assignment()) == 1, consumer)
+    topic = await node.topic("flights-b", partitions=2)
+    await until(lambda: len(consumer.assignment()) == 3, consumer)
+    await produce(node, topic, 1, 2)
+    assert [record.topic for record in await read(consumer, 2)] == ["flights-b"] * 2
+
+
+async def test_added_partitions_are_read_from_their_start(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    consumer = await members.start(auto_offset_reset="latest")
+    await until(lambda: len(consumer.assignment()) == 1, consumer)
+    added = await node.admin.add_partitions(pb.AddPartitionsRequest(name=TOPIC, total=3), node.call())
+    await produce(node, added.topic, 2, 2)
+    assert topic.topic_id == added.topic.topic_id
+    assert [record.partition for record in await read(consumer, 2)] == [2, 2]
+    assert consumer.assignment() == {part(0), part(1), part(2)}
+
+
+async def test_a_topic_made_anew_is_another_one(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 5)
+    heard = Listener()
+    consumer = await members.start(listener=heard)
+    await read(consumer, 5)
+    await node.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), node.call())
+    again = await node.topic(TOPIC)
+    await produce(node, again, 0, 2)
+    assert [record.offset for record in await read(consumer, 2)] == [0, 1]
+    assert [what for what, _ in heard.heard] == ["assigned", "revoked", "assigned"]
+
+
+async def test_unsubscribing_gives_everything_up_and_leaves(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 5)
+    consumer = await members.start()
+    await read(consumer, 5)
+    consumer.unsubscribe()
+    await until(lambda: not consumer.assignment(), consumer)
+    assert await members.committed(0) == 5
+    group = node.metadata.machine.consumer_group("g")
+    async with asyncio.timeout(WAIT_SECONDS):
+        while group is not None and group.members:
+            await asyncio.sleep(0.01)
+    consumer.subscribe([TOPIC])
+    await until(lambda: len(consumer.assignment()) == 1, consumer)
+
+
+async def test_a_topic_that_is_not_there_is_told_at_the_start(members: Members) -> None:
+    with pytest.raises(errors.UnknownTopicError):
+        await members.start("nothing")
+
+
+async def test_settings_that_brokers_refuse_are_raised_at_the_start(node: Harness, members: Members) -> None:
+    await node.topic(TOPIC)
+    with pytest.raises(errors.InvalidArgumentError):
+        await members.start(assignor="best")
+    with pytest.raises(errors.InvalidArgumentError):
+        await members.start(session_timeout_ms=10, heartbeat_interval_ms=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group_id": ""}, {"group_instance_id": ""}, {"group_id": None, "group_instance_id": "i"},
+        {"heartbeat_interval_ms": 50_000}, {"auto_commit_interval_ms": 0}, {"max_poll_interval_ms": -1},
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(errors.InvalidArgumentError):
+        Consumer(TOPIC, **({"group_id": "g"} | settings))

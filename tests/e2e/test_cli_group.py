@@ -1,0 +1,176 @@
+"""``raftmq group`` and ``raftmq consume --group`` against real brokers."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from raftmq import TopicPartition, sync
+from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import answer, raftmq, started
+
+pytestmark = [pytest.mark.e2e]
+
+COUNT = 60
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """A topic of its own with 30 records in each of its partitions; its name is also the group's."""
+    name = f"group-{abs(hash(request.node.nodeid))}"
+    with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions=PARTITIONS, replication_factor=1)
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(PARTITIONS):
+            records = [(None, b"%d" % n) for n in range(COUNT // PARTITIONS)]
+            producer.send_many(name, records, partition=number).result(30)
+    return name
+
+
+def described(cluster: LocalCluster, group: str) -> dict[str, Any]:
+    found = answer(cluster, "group", "describe", group)
+    assert isinstance(found, dict)
+    return found
+
+
+def committed(cluster: LocalCluster, group: str) -> list[int | None]:
+    return [one["committed"] for one in described(cluster, group)["offsets"]]
+
+
+def consumed(cluster: LocalCluster, topic: str, *arguments: str) -> list[tuple[int, int]]:
+    done = raftmq(cluster, "consume", topic, "--group", topic, "--from-beginning", "-e", "-o", "json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [(one["partition"], one["offset"]) for one in map(json.loads, done.stdout.splitlines())]
+
+
+def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(cluster: LocalCluster, topic: str) -> None:
+    first = consumed(cluster, topic, "--max-records", "25")
+    assert len(first) == 25
+    second = consumed(cluster, topic)
+    assert sorted(first + second) == [(p, n) for p in range(PARTITIONS) for n in range(30)]
+    assert consumed(cluster, topic) == []
+    found = described(cluster, topic)
+    assert (found["state"], found["members"]) == ("empty", [])
+    assert [one["lag_records"] for one in found["offsets"]] == [0, 0]
+
+
+def test_groups_are_listed_with_their_members(cluster: LocalCluster, topic: str) -> None:
+    with sync.Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, group_id=topic, client_id="me") as consumer:
+        while len(consumer.assignment()) < PARTITIONS:
+            consumer.getmany(timeout_ms=100)
+        listed = answer(cluster, "group", "list")
+        assert isinstance(listed, list)
+        assert {"group": topic, "state": "stable", "members": 1, "assignor": "sticky"} in listed
+        (member,) = described(cluster, topic)["members"]
+        assert (member["client_id"], member["topics"], len(member["partitions"])) == ("me", [topic], PARTITIONS)
+        text = raftmq(cluster, "group", "describe", topic).stdout.decode()
+        assert f"group {topic}: stable, 1 members" in text
+        assert member["member_id"] in text
+        refused = raftmq(cluster, "group", "delete", topic, "--yes")
+        assert refused.returncode == 4
+        refused = raftmq(cluster, "group", "reset-offsets", topic, "--to-earliest", "--yes")
+        assert refused.returncode == 4
+        assert b"stop its consumers first" in refused.stderr
+        assert raftmq(cluster, "group", "remove-member", topic, "--member", "nobody").returncode == 4
+        assert raftmq(cluster, "group", "remove-member", topic, "-m", member["member_id"]).returncode == 0
+
+
+def test_every_kind_of_reset(cluster: LocalCluster, topic: str) -> None:
+    consumed(cluster, topic)
+    reset = ("group", "reset-offsets", topic, "--yes")
+    shown = answer(cluster, *reset, "--to-earliest", "--dry-run")
+    assert shown == [{"topic": topic, "partition": p, "before": 30, "after": 0} for p in range(PARTITIONS)]
+    assert committed(cluster, topic) == [30, 30]
+    answer(cluster, *reset, "--to-earliest")
+    assert committed(cluster, topic) == [0, 0]
+    answer(cluster, *reset, "--shift-by", "12", "--topic", topic, "--partition", "1")
+    assert committed(cluster, topic) == [0, 12]
+    answer(cluster, *reset, "--shift-by", "-5")
+    assert committed(cluster, topic) == [0, 7]
+    answer(cluster, *reset, "--to-offset", f"{topic}:0=9", "--to-offset", f"{topic}:1=8")
+    assert committed(cluster, topic) == [9, 8]
+    answer(cluster, *reset, "--to-time", "1h")
+    assert committed(cluster, topic) == [0, 0]
+    answer(cluster, *reset, "--to-latest", "--topic", topic)
+    assert committed(cluster, topic) == [30, 30]
+    assert consumed(cluster, topic) == []
+    answer(cluster, *reset, "--to-offset", f"{topic}:1=28")
+    assert consumed(cluster, topic) == [(1, 28), (1, 29)]
+
+
+def test_a_reset_may_begin_a_group_and_may_fence_its_members(cluster: LocalCluster, topic: str) -> None:
+    reset = ("group", "reset-offsets", topic, "--yes")
+    assert raftmq(cluster, *reset, "--to-latest").returncode == 4, "nothing is known of the group"
+    answer(cluster, *reset, "--to-offset", f"{topic}:0=29", "--to-offset", f"{topic}:1=30")
+    with sync.Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, group_id=topic) as consumer:
+        assert next(consumer).offset == 29
+        answer(cluster, *reset, "--to-offset", f"{topic}:1=27", "--fence-members")
+        assert [next(consumer).offset for _ in range(3)] == [27, 28, 29]
+
+
+def test_a_deleted_group_is_forgotten(cluster: LocalCluster, topic: str) -> None:
+    consumed(cluster, topic)
+    done = raftmq(cluster, "group", "delete", topic, "--yes")
+    assert (done.returncode, done.stdout.decode()) == (0, f"group {topic} deleted: offsets of 2 partitions forgotten\n")
+    unknown = raftmq(cluster, "group", "describe", topic)
+    assert unknown.returncode == 4
+    assert b"raftmq group list" in unknown.stderr
+    assert len(consumed(cluster, topic)) == COUNT
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("group", "reset-offsets", "g"),
+        ("group", "reset-offsets", "g", "--to-latest", "--to-earliest"),
+        ("group", "reset-offsets", "g", "--to-offset", "t=1"),
+        ("group", "reset-offsets", "g", "--to-offset", "t:1=x"),
+        ("group", "reset-offsets", "g", "--to-latest", "--partition", "1"),
+        ("group", "reset-offsets", "g", "--to-offset", "t:0=1", "--topic", "t"),
+        ("group", "remove-member", "g"),
+        ("consume", "t", "--group", "g", "--offset", "1"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(cluster: LocalCluster, arguments: tuple[str, ...]) -> None:
+    assert raftmq(cluster, *arguments).returncode == 2
+
+
+def test_an_offset_that_does_not_exist_changes_nothing(cluster: LocalCluster, topic: str) -> None:
+    consumed(cluster, topic)
+    refused = raftmq(
+        cluster, "group", "reset-offsets", topic, "--yes", "--to-offset", f"{topic}:0=5", "--to-offset", f"{topic}:1=31"
+    )
+    assert refused.returncode == 4
+    assert b"has no offset 31" in refused.stderr
+    assert committed(cluster, topic) == [30, 30]
+
+
+def test_two_that_consume_in_one_group_share(cluster: LocalCluster, topic: str) -> None:
+    with started(cluster, "consume", topic, "--group", topic, "--max-records", "5", "-o", "json") as waiting:
+        while len(described_or_nothing(cluster, topic)) < 1:
+            pass
+        with sync.Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, group_id=topic) as consumer:
+            while len(consumer.assignment()) != 1:
+                consumer.getmany(timeout_ms=50)
+            (mine,) = consumer.assignment()
+            other = TopicPartition(topic, 1 - mine.partition)
+            with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+                producer.send_many(topic, [(None, b"new")] * 5, partition=other.partition).result(30)
+            assert waiting.stdout is not None
+            printed = [json.loads(line) for line in waiting.stdout]
+            assert [(one["partition"], one["value"]) for one in printed] == [(other.partition, "new")] * 5
+            assert waiting.wait(30) == 0
+
+
+def described_or_nothing(cluster: LocalCluster, group: str) -> list[Any]:
+    done = raftmq(cluster, "group", "describe", group, "-o", "json")
+    members: list[Any] = json.loads(done.stdout)["members"] if done.returncode == 0 else []
+    return members
