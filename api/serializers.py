@@ -150,7 +150,7 @@ class Json(_Typed[T]):
     @overload
     def __init__(self: Json[Any]) -> None: ...  # Any: JSON without a type is any JSON
     @overload
-    def __init__(self: Json[T], kind: type[T]) -> None: ...
+    def __init__(self, kind: type[T]) -> None: ...
     @overload
     def __init__(self: Json[Any], kind: UnionType) -> None: ...  # Any: a union is no type[T] to type checkers
 
@@ -166,7 +166,7 @@ class MessagePack(_Typed[T]):
     @overload
     def __init__(self: MessagePack[Any]) -> None: ...  # Any: as Json
     @overload
-    def __init__(self: MessagePack[T], kind: type[T]) -> None: ...
+    def __init__(self, kind: type[T]) -> None: ...
     @overload
     def __init__(self: MessagePack[Any], kind: UnionType) -> None: ...  # Any: as Json
 

@@ -74,8 +74,8 @@ class Producer:
     So a `DeliveryTimeoutError` means just its own records: they may be written, once, and later records are not affected.
 
     Under a `producer_name` there is one producer at a time: a new one fences the one before. In each partition, from the new one's
-    first record on, nothing of the old one is written any more. The old one stops for good with the first refusal, or within an hour
-    when it writes nothing: its records that are under way, and every later call, raise `ProducerFencedError`.
+    first record on, nothing of the old one is written any more. The old one stops for good with the first refusal, or within ten
+    minutes when none comes: its records that are under way, and every later call, raise `ProducerFencedError`.
 
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
@@ -451,9 +451,9 @@ class Producer:
             raise ClosedClientError(NOT_STARTED if self._state in ("new", "starting") else CLOSED)
         self._resolver.check()
         failure = self._dispatcher.failure
-        if isinstance(failure, ProducerFencedError):
-            raise fresh_copy(failure)
         if failure is not None:
+            if isinstance(failure, ProducerFencedError):
+                raise fresh_copy(failure)
             raise ClosedClientError("the producer stopped after an internal error") from failure
 
     async def _topic(self, name: str) -> TopicState:

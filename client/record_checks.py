@@ -6,14 +6,14 @@ import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice, repeat
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from raftmq.client import settings
 from raftmq.client.batch_codec import Headers
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 
 T = TypeVar("T")
-Serializer = Callable[[object], bytes | None]
+Serializer = Callable[[Any], bytes | None]  # Any: it takes what the program gives it, a type of its own
 Records = Sequence[Sequence[object]]
 """Each (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
 _PLAIN_TYPES: Final = frozenset({bytes, type(None)})

@@ -149,8 +149,11 @@ def test_serializers_compose():
     assert zlib.decompress(twice.serialize("aB")) == b"Ab"
 
 
+NO_CLASSES: list[Any] = [dict, pb.Node(), None]
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: Protobuf(dict), lambda: Protobuf(pb.Node()), lambda: String("no-such-encoding")]
+    "make", [*(lambda made=made: Protobuf(made) for made in NO_CLASSES), lambda: String("no-such-encoding")]
 )
 def test_what_cannot_work_is_refused_when_it_is_made(make: Callable[[], object]):
     with pytest.raises((TypeError, LookupError)):

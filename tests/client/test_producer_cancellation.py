@@ -133,7 +133,7 @@ async def test_send_and_wait_writes_a_record_once_or_not_at_all(moment: Moment):
             expected = await scene.fill()
             was_reached = await cancelled_at(scene.producer.send_and_wait("t", b"one" + bytes(LARGE)), point, moment)
             await scene.producer.flush()
-            taken = [b"one" + bytes(LARGE)] * (len(scene.written) - len(expected))
+            taken: list[bytes | None] = [b"one" + bytes(LARGE)] * (len(scene.written) - len(expected))
             assert len(taken) == 1 if not was_reached else len(taken) <= 1
             await scene.check_whole(expected + taken)
         return was_reached

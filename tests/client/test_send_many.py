@@ -138,7 +138,7 @@ async def test_exactly_the_records_before_a_refused_one_are_taken(
 
 
 async def test_what_a_serializer_raises_names_its_record(cluster: FakeCluster):
-    def fragile(value: object) -> bytes:
+    def fragile(value: int) -> bytes:
         if value == 13:
             raise ZeroDivisionError
         return b"%d" % value

@@ -93,7 +93,9 @@ async def test_three_share_while_what_stays_is_read_all_the_time(cluster: LocalC
             TopicPartition(topic, number) for number in range(PARTITIONS)
         }
         everything = sorted((r.partition, r.offset) for records in seen.values() for r in records)
-        assert everything == [(p, n) for p in range(PARTITIONS) for n in range(100)], "none twice, as all were processed"
+        assert everything == [(p, n) for p in range(PARTITIONS) for n in range(100)], (
+            "none twice, as all were processed"
+        )
 
 
 async def test_a_blocked_loop_loses_nothing_and_is_named(

@@ -1,0 +1,114 @@
+"""The examples and the tutorial run, and print what they say they print."""
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import raftmq
+from raftmq.sync import Admin
+from raftmq.testing import LocalCluster
+
+from tests.e2e.guide_programs import read_page
+
+pytestmark = [pytest.mark.e2e]
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCERS = sorted(path for path in (ROOT / "examples/producers").glob("*.py") if path.name != "__init__.py")
+KAFKA_PAGE = ROOT / "docs/guides/coming-from-kafka.md"
+TUTORIAL = read_page(ROOT / "docs/guides/tutorial.md")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1) as running:
+        yield running
+
+
+def run(arguments: list[str], cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        arguments,
+        cwd=cwd,
+        env=os.environ | {"PYTHONWARNINGS": "error"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def promised_output(program: Path) -> str:
+    docstring = inspect.cleandoc(ast.get_docstring(ast.parse(program.read_text())) or "")
+    _, _, promised = docstring.partition("Prints::\n\n")
+    assert promised, f"{program.name} does not say what it prints"
+    return dedent(promised).strip() + "\n"
+
+
+@pytest.mark.parametrize("program", PRODUCERS, ids=[path.stem for path in PRODUCERS])
+def test_an_example_prints_what_it_says(cluster: LocalCluster, tmp_path: Path, program: Path) -> None:
+    assert run([sys.executable, str(program), cluster.bootstrap_servers], tmp_path) == promised_output(program)
+
+
+def test_the_tutorial_does_what_it_says(cluster: LocalCluster, tmp_path: Path) -> None:
+    servers = cluster.bootstrap_servers
+    for name, text in TUTORIAL.files.items():
+        (tmp_path / name).write_text(text.replace("localhost:9400", servers))
+    assert TUTORIAL.commands[0].line == "raftmq dev", "which this cluster stands for; tests/e2e/test_cli_dev.py runs it"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    checked = 0
+    for command in TUTORIAL.commands[1:]:
+        said = run(["sh", "-c", command.line], tmp_path, RAFTMQ_BOOTSTRAP_SERVERS=servers, PATH=path)
+        if command.output is not None:
+            assert said == command.output, command.line
+            checked += 1
+    assert checked >= 5
+    programs = {
+        line.split()[1] for line in (command.line for command in TUTORIAL.commands) if line.startswith("python ")
+    }
+    imported = {
+        f"{name}.py"
+        for text in TUTORIAL.files.values()
+        for name in re.findall(r"^from (\w+) import", text, re.MULTILINE)
+    }
+    assert set(TUTORIAL.files) <= programs | imported, "a program that nobody runs"
+
+
+def our_programs() -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", KAFKA_PAGE.read_text(), re.DOTALL)
+    return [block for block in blocks if block.startswith("# RaftMQ")]
+
+
+@pytest.mark.parametrize("program", our_programs(), ids=["asyncio", "blocking"])
+def test_our_programs_on_the_page_about_kafka_run(cluster: LocalCluster, program: str) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic("flights", partitions=1, if_not_exists=True)
+        end = sum(partition.partition + 1 for partition in admin.describe_topic("flights").partitions)
+    assert end == 1
+    reported: list[int] = []
+    names: dict[str, object] = {
+        "Producer": raftmq.Producer,
+        "raftmq": raftmq,
+        "report": lambda delivery: reported.append(delivery.result().offset),
+    }
+    code = compile(
+        program.replace("localhost:9400", cluster.bootstrap_servers),
+        str(KAFKA_PAGE),
+        "exec",
+        ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
+    result = eval(code, names)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+        reported.append(names["metadata"].offset)  # type: ignore[attr-defined]
+    assert len(reported) == 1
+    assert reported[0] >= 0
