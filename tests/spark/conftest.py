@@ -24,7 +24,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.worker.reuse": "true",
+    "spark.python.authenticate.socketTimeout": "300s",  # how long a new Python worker may take on a busy machine
 }
 
 
