@@ -12,7 +12,7 @@ import pytest
 from raftmq import sync
 from raftmq.types import TopicPartition
 
-QUERY_SECONDS = 120
+QUERY_SECONDS = 600
 
 
 class Run:
