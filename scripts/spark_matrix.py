@@ -14,6 +14,7 @@ from pathlib import Path
 from scripts.find_java import ADVICE, find_java
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".venv/spark-matrix"
 PAIRS = ("4.0=3.11", "4.1=3.12", "4.2=3.12", "4.3=3.13")
 """Every line of PySpark and every Python, the oldest and the newest together; the set-up's own pair runs in `make test`."""
 PACKAGES = ("raft", "fsm", "assignors", "storage", "broker", "client", "spark", "cli")
@@ -26,7 +27,7 @@ def run(*command: str | Path, **environment: str) -> int:
 
 def environment_of(pyspark: str, python: str) -> Path | None:
     """The environment's folder; None if it cannot be made."""
-    folder = ROOT / ".venv/spark-matrix" / f"{pyspark}-{python}"
+    folder = FOLDER / f"{pyspark}-{python}"
     made = folder / ".made"
     stamp = f"{(ROOT / 'requirements.lock').stat().st_mtime_ns}"
     if made.exists() and made.read_text() == stamp:

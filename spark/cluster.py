@@ -8,7 +8,6 @@ most `CLUSTERS_MAX` are open, the one used longest ago is closed for another.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,24 +15,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from raftmq.client import settings
-from raftmq.client.background import Backoff
-from raftmq.client.error_details import error_from_detail
 from raftmq.client.fork_guard import current_generation
 from raftmq.client.leader_calls import OffsetAndTimestamp, list_offsets
 from raftmq.client.loop_thread import LoopThread
 from raftmq.client.resolver import Resolver, TopicInfo
-from raftmq.client.transport import LIST_TOPICS, POLL, GrpcTransport
-from raftmq.errors import NotLeaderError, RaftMQError, RequestTimedOutError, UnknownTopicError
+from raftmq.client.transport import LIST_TOPICS, GrpcTransport
+from raftmq.errors import UnknownTopicError
 from raftmq.proto import queue_pb2 as pb
+from raftmq.spark.leader_poll import Polled, poll_leader
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 CLUSTERS_MAX: Final = 8
 """Connections of one process. An application talks to one or two clusters; each costs a watch stream and a channel per broker."""
-POLL_WAIT_MS: Final = 500
-"""How long a broker holds a poll without news. What a task asks for is there: only a leader that is behind has none."""
 
 T = TypeVar("T")
 
@@ -57,14 +52,6 @@ class ClusterView(Protocol):
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The first offset at or after a time, per partition; -1 where there is none. Raises `UnknownTopicError`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """Batches of one partition in one answer."""
-
-    base_offsets: tuple[int, ...]
-    batches: tuple[bytes, ...]
 
 
 class Cluster:
@@ -149,69 +136,8 @@ class Cluster:
     # ---------------------------------------------------------------------------------------------------------- reading
 
     async def poll(self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float) -> Polled:
-        """The next batches of a partition, from its leader; on the loop only. Tries on over changes of leaders.
-
-        Raises:
-            UnknownTopicError: this incarnation of the topic is gone.
-            OffsetOutOfRangeError: the offset was trimmed.
-            RequestTimedOutError: no record came in time.
-            RaftMQError: another refusal that waiting does not heal.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
-        cause: RaftMQError | None = None
-        while loop.time() < deadline:
-            info = await self._resolver.topic(topic, self._timeout_seconds)
-            if info.topic_id != topic_id or partition >= info.partition_count:
-                raise UnknownTopicError(f"{topic} was deleted and created again")
-            leader = self._resolver.leader(info.group_ids[partition])
-            if leader is not None:
-                address = self._resolver.address(leader)
-                try:
-                    result = await self._poll_leader(address, topic_id, partition, offset)
-                except RaftMQError as error:
-                    if isinstance(error, NotLeaderError):
-                        if self._resolver.note_not_leader(info.group_ids[partition], error):
-                            continue
-                    elif not error.retriable:
-                        raise
-                    else:
-                        self._resolver.suspect(address)
-                    cause = error
-                else:
-                    if result is not None:
-                        return result
-                    backoff.reset()
-                    continue  # the broker waited already
-            await self._resolver.wait_change(backoff.next_seconds())
-        raise RequestTimedOutError(
-            f"{topic}/{partition}: no record from offset {offset} in {timeout_seconds:g} s"
-        ) from cause
-
-    async def _poll_leader(self, address: str, topic_id: int, partition: int, offset: int) -> Polled | None:
-        request = pb.PollRequest(
-            metadata_revision=self._resolver.metadata_revision,
-            max_wait_ms=POLL_WAIT_MS,
-            min_bytes=1,
-            max_bytes=settings.FETCH_MESSAGE_BYTES_MAX,
-            partitions=[
-                pb.PartitionPoll(
-                    topic_id=topic_id,
-                    partition=partition,
-                    offset=offset,
-                    max_bytes=settings.FETCH_MESSAGE_BYTES_MAX,
-                )
-            ],
-        )
-        patience = POLL_WAIT_MS / 1000 + settings.LATE_POLL_SECONDS
-        response = await self._resolver.connection(address).call(POLL, request, patience)
-        for result in response.partitions:
-            if (result.topic_id, result.partition) == (topic_id, partition):
-                if result.HasField("error"):
-                    raise error_from_detail(result.error)
-                return Polled(tuple(result.base_offsets), tuple(result.batches)) if result.batches else None
-        return None
+        """See `poll_leader`; on the loop only."""
+        return await poll_leader(self._resolver, topic, topic_id, partition, offset, timeout_seconds)
 
 
 async def _started(options: ClientOptions) -> Resolver:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.client.resolver import parse_addresses
 from raftmq.errors import InvalidArgumentError
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 
@@ -136,6 +135,8 @@ def read_client_options(reader: OptionReader, client_id: str) -> ClientOptions:
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
     """
+    from raftmq.client.resolver import parse_addresses  # brings gRPC, which looking at options does without
+
     servers = reader.setting("bootstrap.servers")
     if servers is None:
         raise InvalidOptionError('bootstrap.servers is missing: .option("bootstrap.servers", "host:9400")')
@@ -148,6 +149,11 @@ def read_client_options(reader: OptionReader, client_id: str) -> ClientOptions:
         client_id=reader.setting("client.id") or client_id,
         request_timeout_ms=reader.setting_integer("request.timeout.ms", REQUEST_TIMEOUT_MS),
     )
+
+
+def listed(text: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas; None where there is none."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip()) or None
 
 
 def _integer(name: str, value: str | None, default: int | None, minimum: int) -> int | None:

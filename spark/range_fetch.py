@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from raftmq.batch_header import BatchFormatError, BatchHeader, validate
 from raftmq.client.settings import MESSAGE_BYTES_MAX
 from raftmq.errors import CorruptBatchError, OffsetOutOfRangeError, ProtocolError, UnknownTopicError
-from raftmq.spark.cluster import Cluster, Polled
+from raftmq.spark.cluster import Cluster
+from raftmq.spark.leader_poll import Polled
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_plan import report_loss
 

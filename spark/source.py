@@ -34,12 +34,11 @@ class RaftMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The Kafka connector's columns, or those asked for."""
-        from raftmq.spark.options import OptionReader
+        from raftmq.spark.options import OptionReader, listed
         from raftmq.spark.schema import source_schema
-        from raftmq.spark.source_options import column_names
 
         reader = OptionReader(self.options)
-        return source_schema(column_names(reader), reader.boolean("includeHeaders", False))
+        return source_schema(listed(reader.text("columns")), reader.boolean("includeHeaders", False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """``spark.read``. Raises `InvalidOptionError`."""

@@ -15,7 +15,7 @@ from typing import Final
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import TOPIC_ID_KEY
-from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
+from raftmq.spark.options import ClientOptions, OptionReader, listed, read_client_options
 from raftmq.types import TopicPartition
 
 CLIENT_ID_PREFIX: Final = "spark-raftmq-source"
@@ -128,7 +128,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         starting=_bound(reader, "starting", Everywhere(LATEST_TIME if is_streaming else EARLIEST_TIME)),
         ending=ending,
         latest_without_match=strategy == "latest",
-        columns=column_names(reader),
+        columns=listed(reader.text("columns")),
         include_headers=reader.boolean("includeHeaders", False),
         fail_on_data_loss=reader.boolean("failOnDataLoss", True),
         partitions_min=reader.integer("minPartitions"),
@@ -154,22 +154,12 @@ def _client(reader: OptionReader) -> ClientOptions:
     return read_client_options(reader, group or prefix or CLIENT_ID_PREFIX)
 
 
-def column_names(reader: OptionReader) -> tuple[str, ...] | None:
-    """The columns that a read delivers; None for all."""
-    return _names(reader.text("columns"))
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
-    return names or None
-
-
 def _subscription(reader: OptionReader) -> Subscription:
     subscribe, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
     if sum(text is not None for text in (subscribe, pattern, assign)) != 1:
         raise InvalidOptionError("give one of subscribe, subscribePattern and assign")
     if subscribe is not None:
-        names = _names(subscribe)
+        names = listed(subscribe)
         if names is None:
             raise InvalidOptionError("subscribe: no topic is named")
         return Named(tuple(dict.fromkeys(names)))

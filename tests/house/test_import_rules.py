@@ -22,6 +22,7 @@ BAD_IMPORTS = {
     "types.py": ("import raftmq.errors", "types imports nothing of RaftMQ"),
     "raft/bad_layer.py": ("import raftmq.storage", "Layers, top to bottom"),
     "cli/bad.py": ("import raftmq.raft", "The command line uses the client, and starts the broker"),
+    "spark/bad.py": ("import raftmq.broker", "Spark's source and sink use the client"),
     "broker/bad_bare.py": ("import raftmq", "Packages import submodules, never the bare raftmq"),
     "pyspark_raftmq/__init__.py": ("import pyarrow", "The module that Spark discovers imports nothing heavy"),
 }

@@ -15,6 +15,8 @@ from raftmq.types import TopicPartition
 
 from scripts.find_java import ADVICE, find_java
 
+TIMEOUT_SECONDS = 900
+"""For one test: a JVM that starts on a busy machine needs minutes by itself."""
 MASTER = "local[2]"
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -24,8 +26,14 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.worker.reuse": "true",
+    "spark.python.authenticate.socketTimeout": "300s",  # how long a new Python worker may take on a busy machine
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
 
 def prepare_environment() -> None:

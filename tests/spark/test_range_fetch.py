@@ -12,8 +12,8 @@ from raftmq.errors import (
     RequestTimedOutError,
     UnknownTopicError,
 )
-from raftmq.spark.cluster import Polled
 from raftmq.spark.errors import RaftMQSparkWarning, RecordsLostError
+from raftmq.spark.leader_poll import Polled
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import FetchedBatch, fetch_range
 

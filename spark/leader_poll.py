@@ -1,0 +1,93 @@
+"""One poll of one partition, at whoever leads it: follows leaders and hints until there are records, or it is certain that there are none.
+
+Must not plan, decode or know of ranges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff
+from raftmq.client.error_details import error_from_detail
+from raftmq.client.resolver import Resolver
+from raftmq.client.transport import POLL
+from raftmq.errors import NotLeaderError, Outcome, RaftMQError, RequestTimedOutError, UnknownTopicError
+from raftmq.proto import queue_pb2 as pb
+
+POLL_WAIT_MS: Final = 500
+"""How long a broker holds a poll without news. What a task asks for is there: only a leader that is behind has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Batches of one partition in one answer."""
+
+    base_offsets: tuple[int, ...]
+    batches: tuple[bytes, ...]
+
+
+async def poll_leader(
+    resolver: Resolver, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float
+) -> Polled:
+    """The next batches of a partition from `offset` on; the first may begin before it.
+
+    Raises:
+        UnknownTopicError: this incarnation of the topic is gone.
+        OffsetOutOfRangeError: the offset was trimmed.
+        RequestTimedOutError: no record came in time; its cause is what was wrong last.
+        RaftMQError: another refusal that waiting does not heal.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+    cause: RaftMQError | None = None
+    while (remaining := deadline - loop.time()) > 0:
+        info = await resolver.topic(topic, remaining)
+        if info.topic_id != topic_id or partition >= info.partition_count:
+            raise UnknownTopicError(f"{topic} was deleted and created again")
+        group_id = info.group_ids[partition]
+        leader = resolver.leader(group_id)
+        if leader is not None:
+            address = resolver.address(leader)
+            try:
+                found = await _poll(resolver, address, topic_id, partition, offset)
+            except RaftMQError as error:
+                if not error.retriable:
+                    raise
+                if isinstance(error, NotLeaderError) and resolver.note_not_leader(group_id, error):
+                    continue
+                if error.outcome is Outcome.UNKNOWN:
+                    resolver.suspect(address)  # it did not answer
+                cause = error
+            else:
+                if found is not None:
+                    return found
+                continue  # the broker waited already
+        pause = max(backoff.next_seconds(), cause.retry_after_ms / 1000 if cause else 0.0)
+        await resolver.wait_change(min(pause, max(deadline - loop.time(), 0.0)))
+    raise RequestTimedOutError(
+        f"{topic}/{partition}: no record from offset {offset} in {timeout_seconds:g} s"
+    ) from cause
+
+
+async def _poll(resolver: Resolver, address: str, topic_id: int, partition: int, offset: int) -> Polled | None:
+    bytes_max = settings.FETCH_MESSAGE_BYTES_MAX
+    wanted = pb.PartitionPoll(topic_id=topic_id, partition=partition, offset=offset, max_bytes=bytes_max)
+    request = pb.PollRequest(
+        metadata_revision=resolver.metadata_revision,
+        max_wait_ms=POLL_WAIT_MS,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        partitions=[wanted],
+    )
+    patience = POLL_WAIT_MS / 1000 + settings.LATE_POLL_SECONDS
+    response = await resolver.connection(address).call(POLL, request, patience)
+    for result in response.partitions:
+        if (result.topic_id, result.partition) == (topic_id, partition):
+            if result.HasField("error"):
+                raise error_from_detail(result.error)
+            return Polled(tuple(result.base_offsets), tuple(result.batches)) if result.batches else None
+    return None

@@ -1,0 +1,99 @@
+"""Polling finds the leader, whoever that is by now, over real gRPC against a fake cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq.client.batch_codec import encode_body
+from raftmq.client.resolver import Resolver
+from raftmq.client.transport import GrpcTransport
+from raftmq.errors import NoLeaderError, OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicError
+from raftmq.spark.leader_poll import poll_leader
+
+from tests.client.fake_broker import FakeCluster
+
+WAIT_SECONDS = 30
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=2) as running:
+        yield running
+
+
+@pytest.fixture
+async def resolver(cluster: FakeCluster) -> AsyncIterator[Resolver]:
+    started = Resolver(cluster.bootstrap_servers, GrpcTransport())
+    await started.start(WAIT_SECONDS)
+    yield started
+    await started.close()
+
+
+def fill(cluster: FakeCluster, topic: str, batches: int) -> None:
+    for number in range(batches):
+        cluster.topics[topic].partitions[0].append(encode_body([b"v"] * 10, None, number).seal(), number)
+    cluster.changed()
+
+
+async def test_batches_come_from_the_one_that_holds_the_offset(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic_id = cluster.create_topic("t").topic_id
+    fill(cluster, "t", 3)
+    found = await poll_leader(resolver, "t", topic_id, 0, 15, WAIT_SECONDS)
+    assert found.base_offsets[0] == 10
+    assert len(found.batches) == len(found.base_offsets)
+
+
+async def test_a_leader_that_moved_is_followed(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic_id = cluster.create_topic("t").topic_id
+    fill(cluster, "t", 1)
+    await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
+    cluster.move_leader("t", 0, node=2, is_announced=False)  # only the refusal says so
+    assert (await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)).base_offsets == (0,)
+    assert [node for node, _ in cluster.poll_requests] == [1, 1, 2]
+
+
+async def test_a_node_that_comes_back_is_asked_again(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic_id = cluster.create_topic("t").topic_id
+    fill(cluster, "t", 1)
+    await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
+    await cluster.nodes[1].stop()
+    asking = asyncio.create_task(poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS))
+    await asyncio.sleep(0)
+    await cluster.nodes[1].start()
+    assert (await asking).base_offsets == (0,)
+
+
+async def test_records_that_are_not_there_yet_are_waited_for(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic_id = cluster.create_topic("t").topic_id
+    asking = asyncio.create_task(poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS))
+    async with cluster.polled:
+        await cluster.polled.wait_for(lambda: cluster.poll_requests)
+    fill(cluster, "t", 1)
+    assert (await asking).base_offsets == (0,)
+    with pytest.raises(RequestTimedOutError, match=r"t/0: no record from offset 10 in 0\.05 s"):
+        await poll_leader(resolver, "t", topic_id, 0, 10, 0.05)
+
+
+async def test_nobody_leads(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic = cluster.create_topic("t")
+    topic.partitions[0].leader = 9
+    topic.partitions[0].leader_epoch += 1
+    cluster.changed()
+    with pytest.raises(RequestTimedOutError) as caught:
+        await poll_leader(resolver, "t", topic.topic_id, 0, 0, 0.3)
+    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, NoLeaderError)
+
+
+async def test_what_is_certain_is_raised_at_once(cluster: FakeCluster, resolver: Resolver) -> None:
+    topic = cluster.create_topic("t")
+    fill(cluster, "t", 5)
+    topic.partitions[0].log_start = 20
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        await poll_leader(resolver, "t", topic.topic_id, 0, 5, WAIT_SECONDS)
+    assert caught.value.log_start_offset == 20
+    cluster.delete_topic("t")
+    with pytest.raises(UnknownTopicError):
+        await poll_leader(resolver, "t", topic.topic_id, 0, 20, WAIT_SECONDS)
+    cluster.create_topic("t")
+    with pytest.raises(UnknownTopicError):
+        await poll_leader(resolver, "t", topic.topic_id, 0, 20, WAIT_SECONDS)
