@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raftmq.client.resolver import TopicInfo
     from raftmq.spark.sink_options import SinkOptions
 
-LEDGER_POLL_SECONDS: Final = 0.25
+LEDGER_POLL_SECONDS: Final = 0.5
 """Between looks at the ledger while a task waits for others; each look is an entry in the metadata log."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from raftmq import Record, TopicPartition, sync
 
@@ -23,11 +25,12 @@ def read_all(servers: str, topic: str) -> list[Record]:
     return found
 
 
-def written_count(servers: str, topic: str) -> int:
-    """How many records the topic holds."""
+@contextmanager
+def counting(servers: str, topic: str) -> Iterator[Callable[[], int]]:
+    """A function that says how many records the topic holds now."""
     with sync.Consumer(bootstrap_servers=servers) as consumer, sync.Admin(bootstrap_servers=servers) as admin:
         partitions = [TopicPartition(topic, n) for n in range(len(admin.describe_topic(topic).partitions))]
-        return sum(consumer.end_offsets(partitions).values())
+        yield lambda: sum(consumer.end_offsets(partitions).values())
 
 
 def value_counts(servers: str, topic: str) -> Counter[bytes | None]:
