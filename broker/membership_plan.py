@@ -26,7 +26,9 @@ class Target:
     """Replicas whose disk or data is gone: they leave first."""
     revision: int = 0
     """The metadata revision of this wish."""
-    predecessors: Mapping[ReplicaId, frozenset[ReplicaId]] = field(default_factory=dict[ReplicaId, frozenset[ReplicaId]])
+    predecessors: Mapping[ReplicaId, frozenset[ReplicaId]] = field(
+        default_factory=dict[ReplicaId, frozenset[ReplicaId]]
+    )
     """Newcomer → the lost replicas of its own node, one of which may still vote. It takes the place of that one."""
 
 
@@ -34,7 +36,9 @@ def partition_target(partition: PartitionView) -> Target:
     """What a partition's row asks of its group."""
     lost = [replica for replica in partition.retiring if replica.is_lost]
     predecessors = {
-        ReplicaId(replica.replica_id): frozenset(ReplicaId(one.replica_id) for one in lost if one.node_id == replica.node_id)
+        ReplicaId(replica.replica_id): frozenset(
+            ReplicaId(one.replica_id) for one in lost if one.node_id == replica.node_id
+        )
         for replica in partition.replicas
         if any(one.node_id == replica.node_id for one in lost)
     }

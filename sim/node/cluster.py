@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raftmq.broker import housekeeping, truncated_rows
+from raftmq.broker import housekeeping, reconciler, truncated_rows
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
@@ -49,14 +49,15 @@ class SimConfig(BrokerConfig):
             refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
             campaign_turn_seconds=timing.campaign_turn_seconds * scale,
             connect_timeout_seconds=0.3,
-            reconnect_min_seconds=0.02,
-            reconnect_max_seconds=0.3,
+            reconnect_min_seconds=0.05,
+            reconnect_max_seconds=0.8,
             handshake_timeout_seconds=0.6,
             unacked_data_timeout_seconds=UNACKED_SECONDS,
             read_index_seconds=0.6,
             stall_seconds=0.15,
             shutdown_seconds=3.0,
             catch_up_seconds=5.0,
+            group_tick_seconds=0.3,
         )
 
 
@@ -77,22 +78,24 @@ class TightConfig(SimConfig):
         )
 
 
-def tighten() -> Callable[[], None]:
-    """Bounds of the product that are no setting; returns what puts them back."""
-    modules: tuple[tuple[Any, str, int], ...] = (
-        (housekeeping, "METADATA_TAIL_ENTRIES", 4),
-        (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
-        (truncated_rows, "_ROWS_PER_SLICE", 3),
-    )
+def scale(*, is_tight: bool) -> Callable[[], None]:
+    """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
+    modules: list[tuple[Any, str, float]] = [(reconciler, "REPORT_SECONDS", 1.5)]
+    if is_tight:
+        modules += [
+            (housekeeping, "METADATA_TAIL_ENTRIES", 4),
+            (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
+            (truncated_rows, "_ROWS_PER_SLICE", 3),
+        ]
     kept = [getattr(module, name) for module, name, _ in modules]
     for module, name, value in modules:
         setattr(module, name, value)
 
-    def loosen() -> None:
+    def put_back() -> None:
         for (module, name, _), value in zip(modules, kept, strict=True):
             setattr(module, name, value)
 
-    return loosen
+    return put_back
 
 
 class SimNode(Node):

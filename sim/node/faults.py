@@ -18,6 +18,8 @@ from sim.node.options import FAULTS, Options
 
 MACHINES_MAX = 6
 CLOCK_JUMP_MS = 5_000
+_SLOW = 5.0
+"""So many times longer between two faults, once they have gone on for long enough."""
 
 
 class Nemesis:
@@ -30,6 +32,7 @@ class Nemesis:
         self._source = source
         self._checker = checker
         self._is_active = True
+        self._pace = 1.0
         self._undo: dict[int, Callable[[], None]] = {}
         self._next_undo = 0
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
@@ -41,8 +44,12 @@ class Nemesis:
         if names:
             self._next()
 
+    def slow_down(self) -> None:
+        """Leave clients time to do what a run demands of them."""
+        self._pace = _SLOW
+
     def _next(self) -> None:
-        self._loop.after(self._source.expovariate(1.0 / self._options.fault_every), None, self._strike)
+        self._loop.after(self._source.expovariate(1.0 / (self._options.fault_every * self._pace)), None, self._strike)
 
     def _strike(self) -> None:
         if not self._is_active:

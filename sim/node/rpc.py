@@ -43,7 +43,8 @@ def _has_map(message: Any, seen: tuple[str, ...] = ()) -> bool:
         return False
     deeper = (*seen, message.full_name)
     return any(
-        field.message_type is not None and (field.message_type.GetOptions().map_entry or _has_map(field.message_type, deeper))
+        field.message_type is not None
+        and (field.message_type.GetOptions().map_entry or _has_map(field.message_type, deeper))
         for field in message.fields
     )
 

@@ -106,6 +106,7 @@ class Workload:
             auto_offset_reset="earliest",
             request_timeout_ms=3000,
             fetch_max_wait_ms=self._source.choice((300, 900)),
+            fetch_min_bytes=self._source.choice((1, 500)),
             max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
         )
         consumer._resolver.source.seed(self._source.getrandbits(64))
@@ -129,7 +130,7 @@ class Workload:
     async def _create_topics(self) -> None:
         async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
             for number, topic in enumerate(self.topics):
-                partitions = max(1, self._options.partitions - number)
+                partitions = max(1, self._options.partitions - 2 * number)
                 await admin.create_topic(topic, partitions, self._options.replication_factor)
                 described = await admin.describe_topic(topic)
                 for partition in described.partitions:
@@ -176,7 +177,7 @@ class Workload:
         targets = list(self.groups)
         while not self.is_stopping and self._loop.time() < until:
             where = self._source.choice(targets)
-            for _ in range(self._source.choice((1, 1, 1, 3))):
+            for _ in range(self._source.choice((1, 2, 4))):
                 task = asyncio.create_task(self._send(process, producer, where))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
@@ -227,7 +228,7 @@ class Workload:
         while not self.is_stopping and self._loop.time() < until:
             try:
                 found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
-                await self._pause(0.05)
+                await self._pause(0.12)
                 if self._source.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:

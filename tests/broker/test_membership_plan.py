@@ -165,7 +165,9 @@ def test_a_lost_replica_counts_against_the_majority_until_it_has_left():
 def test_a_lost_replica_and_its_lost_successor_are_one_loss():
     """The disk of node 3 was lost, and the new one as well, before the rebuilt replica voted."""
     lost = [ReplicaView(3, 3, is_lost=True), ReplicaView(4, 3, is_lost=True)]
-    view = PartitionView(1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), ReplicaView(5, 3)), tuple(lost), revision=5)
+    view = PartitionView(
+        1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), ReplicaView(5, 3)), tuple(lost), revision=5
+    )
 
     assert healthy_without(view, {5})
     assert not healthy_without(view, {5}, sick={2})
@@ -190,7 +192,9 @@ def test_a_partitions_row_names_voters_and_lost_ones():
     wanted = partition_target(partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True), ReplicaView(5, 5)]))
     assert wanted == Target(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
     replaced = partition_target(
-        PartitionView(1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(4, 3)), (ReplicaView(3, 3, is_lost=True),), revision=5)
+        PartitionView(
+            1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(4, 3)), (ReplicaView(3, 3, is_lost=True),), revision=5
+        )
     )
     assert replaced.predecessors == {4: frozenset({3})}
 

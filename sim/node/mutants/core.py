@@ -101,7 +101,12 @@ def check_quorum_missing() -> None:
     Replication._check_quorum = forget  # type: ignore[method-assign]
 
 
-@mutant("core", "a transfer's candidate gets votes whatever its log holds, and the furthest behind is chosen", stop=8, freeze=4)
+@mutant(
+    "core",
+    "a transfer's candidate gets votes whatever its log holds, and the furthest behind is chosen",
+    stop=8,
+    freeze=4,
+)
 def transfer_to_one_behind() -> None:
     from raftmq.broker import hand_over
     from raftmq.raft.election import Election
