@@ -168,6 +168,10 @@ class Machine:
         """The operator says that what was on its old disk is lost, whatever that means."""
         self.wiped_node_id = 0
         """The node id that it asks for after its disk was lost."""
+        self.has_new_disk = False
+        """It joins the cluster, and never founds one."""
+        self.is_barred = False
+        """Nobody starts it: the node that it was has still to be removed."""
 
     @property
     def address(self) -> str:
@@ -199,6 +203,8 @@ class Cluster:
         self.settings = settings
         self.trace = trace
         self.machines: dict[str, Machine] = {}
+        self.wall_ms_max = EPOCH_MS
+        """The most that any machine's wall clock ever was ahead: what it would have said at the beginning."""
         self.clients: dict[str, Host] = {}
         """Of the clients, by name."""
         self.node_class = node_class
@@ -237,6 +243,8 @@ class Cluster:
 
     def start(self, machine: Machine) -> None:
         """Start a broker there; one whose start fails is started again after a while."""
+        if machine.is_barred:
+            return
         machine.keeps_down = False
         if machine.process is not None:
             return
@@ -262,7 +270,7 @@ class Cluster:
     def _config(self, machine: Machine) -> BrokerConfig:
         settings = self.settings
         others = tuple(m.address for m in self.machines.values() if m is not machine)
-        is_first = machine.number == 1 and not machine.wiped_node_id
+        is_first = machine.number == 1 and not machine.has_new_disk
         make = TightConfig if settings.is_tight else SimConfig
         return make(
             data_dir=Path(machine.name),
@@ -379,9 +387,15 @@ class Cluster:
         """The disk is lost; an operator gives the machine a new one and its node id back."""
         node = machine.node
         node_id = int(node.node_id) if node is not None else machine.wiped_node_id
+        self.exchange_disk(machine)
+        machine.wiped_node_id = node_id
+
+    def exchange_disk(self, machine: Machine) -> None:
+        """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""
         self.crash(machine, is_power_cut=True)
         machine.disk = self.new_disk()
-        machine.wiped_node_id = node_id
+        machine.wiped_node_id = 0
+        machine.has_new_disk = True
         self.trace(f"{machine.name} has a new disk")
 
     # ------------------------------------------------------------------------------------------------ what nodes tell

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 
 from sim.node.checker import Checker
+from sim.node.invariants.group_ownership import SESSION_SECONDS
 
 HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
 LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
@@ -40,11 +41,9 @@ ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
 FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
 
 HEARTBEAT_SECONDS = 0.5
-SESSION_SECONDS = 5.0
 _CALL_SECONDS = 1.0
-_LOOK_SECONDS = 0.15
+_LOOK_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
-_POLL_WAIT_MS = 200
 _POLL_BYTES = 20_000
 
 Part = tuple[int, int]
@@ -121,6 +120,11 @@ class Member:
             working.cancel()
             beating.cancel()
             await asyncio.wait((working, beating))
+
+    def has_all(self, ends: Mapping[int, int]) -> bool:
+        """Whether it holds every partition of its topics, and has read each to that end (by Raft group)."""
+        positions = self.positions
+        return all(positions.get(target.group_id, -1) >= ends[target.group_id] for target in self._targets.values())
 
     @property
     def positions(self) -> dict[int, int]:
@@ -241,7 +245,7 @@ class Member:
         held = self._held.get(part)
         if held is None:
             return
-        request = pb.PollRequest(max_wait_ms=_POLL_WAIT_MS, max_bytes=_POLL_BYTES)
+        request = pb.PollRequest(max_bytes=_POLL_BYTES)
         request.partitions.add(topic_id=part[0], partition=part[1], offset=held.position, max_bytes=_POLL_BYTES)
         answer = await self._call(part, POLL, request)
         assert isinstance(answer, pb.PollResponse)
@@ -267,6 +271,12 @@ class Member:
         held.committed = offset
         self._checker.judge(self._checker.groups.on_committed, self._group, part, held.owner_epoch, offset, fence)
         self._on_event("committed")
+
+    async def finish(self) -> None:
+        """Commit everything that was read, and see that it is so. Raises `RaftMQError`."""
+        for part in list(self._held):
+            await self._commit(part)
+            await self.check_committed(part)
 
     async def check_committed(self, part: Part) -> None:
         """Ask for the committed offset, as anybody may. Raises `RaftMQError`."""

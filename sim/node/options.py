@@ -59,6 +59,10 @@ class Options:
     """Seconds between two changes of topics; 0: none."""
     trim_every: float
     """Seconds between two deletions of records; 0: none."""
+    members: int
+    """Members of a consumer group."""
+    retention_ms: int
+    """What the last topic keeps; 0: everything."""
     # faults: seconds between two on average, and their weights; 0: absent
     fault_every: float
     kill: int
@@ -82,6 +86,7 @@ class Options:
     flip: int
     """Of one machine only: a majority must stay sound."""
     wipe: int
+    remove_node: int
 
     def weights(self) -> dict[str, int]:
         """The faults with their weights."""
@@ -99,6 +104,7 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
+    "remove_node",
 )  # fmt: skip
 """Every kind of fault, by the name of its weight."""
 
@@ -170,4 +176,7 @@ def draw_options(source: random.Random) -> Options:
         add_machine=weight(0.15) if machines < 5 else 0,
         flip=weight(0.5) if may_lose else 0,
         wipe=weight(0.5) if may_lose else 0,
+        members=choice((0, 0, 0, 2, 3)),
+        retention_ms=choice((0, 0, 2_500, 5_000)),
+        remove_node=weight(0.4) if may_lose else 0,
     )

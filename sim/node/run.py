@@ -362,6 +362,8 @@ class Simulation:
             "broken_replicas": self.checker.broken_replicas,
             "states_compared": self.checker.replica_states.compared,
             "duplicates": self.checker.exactly_once.duplicates,
+            "group_commits": self.checker.groups.commits,
+            "retention_trims": self.checker.retention.trims,
             **self.workload.outcomes,
         }
 
