@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Final, cast
 
@@ -209,8 +210,9 @@ def _resolved(request: PlanRequest) -> dict[str, frozenset[int]]:
 # ----------------------------------------------------------------------------------------------------------- assignors
 
 
+@cache
 def assignor_names() -> frozenset[str]:
-    """Those that come with RaftMQ, and those installed beside it. Loads nothing."""
+    """Those that come with RaftMQ, and those installed beside it when it was asked first. Loads nothing."""
     return frozenset(BUILTIN_ASSIGNORS) | {found.name for found in entry_points(group=ENTRY_POINTS)}
 
 

@@ -8,8 +8,8 @@ Source: Ongaro's thesis 4.2.1 (newcomers catch up as learners), 4.3 (joint conse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
@@ -26,14 +26,27 @@ class Target:
     """Replicas whose disk or data is gone: they leave first."""
     revision: int = 0
     """The metadata revision of this wish."""
+    predecessors: Mapping[ReplicaId, frozenset[ReplicaId]] = field(
+        default_factory=dict[ReplicaId, frozenset[ReplicaId]]
+    )
+    """Newcomer → the lost replicas of its own node, one of which may still vote. It takes the place of that one."""
 
 
 def partition_target(partition: PartitionView) -> Target:
     """What a partition's row asks of its group."""
+    lost = [replica for replica in partition.retiring if replica.is_lost]
+    predecessors = {
+        ReplicaId(replica.replica_id): frozenset(
+            ReplicaId(one.replica_id) for one in lost if one.node_id == replica.node_id
+        )
+        for replica in partition.replicas
+        if any(one.node_id == replica.node_id for one in lost)
+    }
     return Target(
         voters=frozenset(ReplicaId(replica.replica_id) for replica in partition.replicas),
-        lost=frozenset(ReplicaId(replica.replica_id) for replica in partition.retiring if replica.is_lost),
+        lost=frozenset(ReplicaId(replica.replica_id) for replica in lost),
         revision=partition.revision,
+        predecessors=predecessors,
     )
 
 
@@ -52,7 +65,7 @@ def plan_change(membership: Membership, target: Target, caught_up: Container[Rep
 
     Newcomers become learners first. When all that shall vote have caught up, one joint change promotes them and lets the
     others go. Until then voters are exchanged one for one, lost ones first, so that one slow newcomer does not keep a dead
-    replica in the quorum; the number of voters never shrinks on the way.
+    replica in the quorum; the number of voters never shrinks on the way, and no two of them are on one node.
     """
     if membership.is_joint or not target.voters or is_reached(membership, target):
         return None
@@ -72,7 +85,9 @@ def _plan_voters(voters: set[ReplicaId], target: Target, caught_up: Container[Re
     leaving = sorted(voters - target.voters, key=lambda replica_id: (replica_id not in target.lost, replica_id))
     if len(ready) < len(missing):
         pairs = min(len(ready), len(leaving))
-        ready, leaving = ready[:pairs], leaving[:pairs]
+        ready = ready[:pairs]
+        succeeded = {old for replica_id in ready for old in target.predecessors.get(replica_id, ())}
+        leaving = sorted(leaving, key=lambda replica_id: replica_id not in succeeded)[:pairs]
     steps = [(MembershipOp.ADD_VOTER, replica_id) for replica_id in ready]
     for replica_id in leaving:
         stays = replica_id in target.learners
@@ -145,8 +160,13 @@ def has_healthy_majority(
 ) -> bool:
     """Whether a majority of the group remains healthy without the replicas that are gone.
 
-    Members that still have to leave the group are counted against it: they may still be part of its quorum.
+    Which of its replicas vote by now only the group knows: a wanted one may still be empty, a retiring one may still be needed.
+    So a node counts against the majority when any of its replicas does. It counts once: two replicas of one node never vote
+    together (`plan_change`), and a lost replica whose successor is lost as well is one loss.
     """
-    members = (*partition.replicas, *partition.retiring)
-    healthy = sum(1 for replica in members if not replica.is_lost and not is_gone(replica) and is_healthy(replica))
-    return healthy > len(members) // 2
+    unsound = {
+        replica.node_id
+        for replica in (*partition.replicas, *partition.retiring)
+        if replica.is_lost or is_gone(replica) or not is_healthy(replica)
+    }
+    return 2 * len(unsound) < len(partition.replicas)

@@ -20,6 +20,7 @@ from sim.node.child import in_child
 from sim.node.logs import logs_to, silence_logs
 from sim.node.mutants import MUTANTS
 from sim.node.run import PRODUCT, Build, Outcome, Verdict, run_seed
+from sim.node.run_records import RunRecord, current_commit, write_record
 
 SEEDS_DEFAULT = 100
 REPORT_SECONDS = 2.0
@@ -69,8 +70,16 @@ def _replay(seed: int, mutant: str | None, level: str | None, history: Path | No
     return run_seed(seed, _build(mutant), say, history=keep)
 
 
-def _run_many(first: int, count: int, jobs: int, mutant: str | None) -> Verdict:
+def _cpu_seconds() -> float:
+    """Processor time of this process and its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recorded: bool) -> Verdict:
     begun = reported = time.perf_counter()
+    cpu_begun = _cpu_seconds()
+    commit = current_commit() if is_recorded else ""
     findings: list[Outcome] = []
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
@@ -98,6 +107,13 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None) -> Verdict:
             print(text, file=sys.stderr, end="\r" if is_terminal and done < count else "\n", flush=True)
     for what, counts in (("faults", faults), ("marks", marks)):
         print(f"{what}: " + ", ".join(f"{name} {counts[name]:,}" for name in counts), file=sys.stderr)
+    wall_seconds, cpu_seconds = time.perf_counter() - begun, _cpu_seconds() - cpu_begun
+    print(f"processor: {cpu_seconds:.1f} s, {cpu_seconds / count:.3f} s for a seed", file=sys.stderr)
+    if is_recorded:
+        operations = totals["operations"]
+        write_record(
+            RunRecord(commit, first, count, findings, operations, virtual_seconds, wall_seconds, cpu_seconds, jobs)
+        )
     if not findings:
         return Verdict.OK
     print(replay_command(findings[0].seed, mutant), flush=True)
@@ -116,9 +132,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
     parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT, help=f"seeds in a batch ({SEEDS_DEFAULT})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
+    if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
+        parser.error("only a batch of seeds of the product is recorded")
     if arguments.seed is None:
-        return _run_many(arguments.first, arguments.seeds, arguments.jobs, arguments.mutant)
+        return _run_many(
+            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, is_recorded=arguments.record
+        )
     outcome = in_child(_replay, arguments.seed, arguments.mutant, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:

@@ -13,8 +13,10 @@ from typing import Any, ParamSpec
 
 from raftmq.broker.group import Group
 from raftmq.errors import InvariantError
+from raftmq.fsm.log_commands import TrimLog, decode_command
+from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.raft.entry import Entry
+from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.messages import AppendResponse, Message, VoteResponse
 from raftmq.raft.ready import Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError
@@ -30,14 +32,18 @@ from sim.node.invariants.committed_log import CommittedLog
 from sim.node.invariants.definite_failures import DefiniteFailures
 from sim.node.invariants.durable_answers import check_append_response, check_vote_response, durable_meta
 from sim.node.invariants.exactly_once import ExactlyOnce
+from sim.node.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
 from sim.node.invariants.high_watermark import HighWatermark
 from sim.node.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.node.invariants.reads import CommittedReads
 from sim.node.invariants.replica_state import ReplicaStates
+from sim.node.invariants.retention import Retention
 from sim.node.invariants.votes import VoteOnce
 from sim.node.loop import SimulationEnd
 
 Arguments = ParamSpec("Arguments")
+CLOCK_RATE_MAX = 1.25
+"""Of any simulated clock."""
 LOOK_SECONDS = 0.25
 COMPARE_EVERY = 6
 """State machines are compared at every so many looks."""
@@ -55,6 +61,12 @@ class Checker:
         self.acknowledged = Acknowledged(self.committed)
         self.reads = CommittedReads(self.committed)
         self.replica_states = ReplicaStates()
+        self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
+        self.retention = Retention(self.acknowledged)
+        self._commands: dict[tuple[int, int], None] = {}
+        """(group, index) of commands that were looked at."""
+        self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
+        """Told of records that are gone because they were old."""
         self._elections: dict[int, ElectionSafety] = {}
         self._votes: dict[int, VoteOnce] = {}
         self._looks = 0
@@ -71,6 +83,11 @@ class Checker:
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
         cluster.loop.after(LOOK_SECONDS, None, self._look)
+
+    @property
+    def now(self) -> float:
+        """The simulation's time."""
+        return self._cluster.loop.now
 
     def judge(self, check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         """Run a check; a broken invariant ends the run, from whatever depth."""
@@ -134,6 +151,20 @@ class Checker:
                 batch = self.committed.batch_at(group.group_id, entry.base_offset)
                 self.exactly_once.on_committed(group.group_id, batch)
                 self.definite_failures.on_committed(group.group_id, batch)
+                self.retention.on_committed(group.group_id, entry.next_offset, entry.append_time_ms)
+            elif entry.kind is EntryKind.COMMAND and isinstance(group.machine, LogPartition):
+                self._on_command(group.group_id, entry)
+
+    def _on_command(self, group_id: int, entry: Entry) -> None:
+        """A command of a partition that was not known."""
+        if (group_id, entry.index) in self._commands:
+            return
+        self._commands[group_id, entry.index] = None
+        command = decode_command(entry.payload)
+        if isinstance(command, TrimLog):
+            wall_ms_max = self._cluster.wall_ms_max + int(self.now * 1000)
+            if self.retention.on_trim(group_id, command.before_offset, wall_ms_max):
+                self.on_retention(group_id, command.before_offset)
 
     def _on_send(self, process: Process, group: Group[StateMachine], message: Message) -> None:
         check_quarantined_silent(process, group, message)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raftmq.broker import housekeeping, truncated_rows
+from raftmq.broker import housekeeping, reconciler, truncated_rows
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
@@ -49,14 +49,15 @@ class SimConfig(BrokerConfig):
             refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
             campaign_turn_seconds=timing.campaign_turn_seconds * scale,
             connect_timeout_seconds=0.3,
-            reconnect_min_seconds=0.02,
-            reconnect_max_seconds=0.3,
+            reconnect_min_seconds=0.05,
+            reconnect_max_seconds=0.8,
             handshake_timeout_seconds=0.6,
             unacked_data_timeout_seconds=UNACKED_SECONDS,
             read_index_seconds=0.6,
             stall_seconds=0.15,
             shutdown_seconds=3.0,
             catch_up_seconds=5.0,
+            group_tick_seconds=0.3,
         )
 
 
@@ -77,22 +78,24 @@ class TightConfig(SimConfig):
         )
 
 
-def tighten() -> Callable[[], None]:
-    """Bounds of the product that are no setting; returns what puts them back."""
-    modules: tuple[tuple[Any, str, int], ...] = (
-        (housekeeping, "METADATA_TAIL_ENTRIES", 4),
-        (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
-        (truncated_rows, "_ROWS_PER_SLICE", 3),
-    )
+def scale(*, is_tight: bool) -> Callable[[], None]:
+    """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
+    modules: list[tuple[Any, str, float]] = [(reconciler, "REPORT_SECONDS", 1.5)]
+    if is_tight:
+        modules += [
+            (housekeeping, "METADATA_TAIL_ENTRIES", 4),
+            (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
+            (truncated_rows, "_ROWS_PER_SLICE", 3),
+        ]
     kept = [getattr(module, name) for module, name, _ in modules]
     for module, name, value in modules:
         setattr(module, name, value)
 
-    def loosen() -> None:
+    def put_back() -> None:
         for (module, name, _), value in zip(modules, kept, strict=True):
             setattr(module, name, value)
 
-    return loosen
+    return put_back
 
 
 class SimNode(Node):
@@ -165,6 +168,10 @@ class Machine:
         """The operator says that what was on its old disk is lost, whatever that means."""
         self.wiped_node_id = 0
         """The node id that it asks for after its disk was lost."""
+        self.has_new_disk = False
+        """It joins the cluster, and never founds one."""
+        self.is_barred = False
+        """Nobody starts it: the node that it was has still to be removed."""
 
     @property
     def address(self) -> str:
@@ -196,6 +203,8 @@ class Cluster:
         self.settings = settings
         self.trace = trace
         self.machines: dict[str, Machine] = {}
+        self.wall_ms_max = EPOCH_MS
+        """The most that any machine's wall clock ever was ahead: what it would have said at the beginning."""
         self.clients: dict[str, Host] = {}
         """Of the clients, by name."""
         self.node_class = node_class
@@ -234,6 +243,8 @@ class Cluster:
 
     def start(self, machine: Machine) -> None:
         """Start a broker there; one whose start fails is started again after a while."""
+        if machine.is_barred:
+            return
         machine.keeps_down = False
         if machine.process is not None:
             return
@@ -259,7 +270,7 @@ class Cluster:
     def _config(self, machine: Machine) -> BrokerConfig:
         settings = self.settings
         others = tuple(m.address for m in self.machines.values() if m is not machine)
-        is_first = machine.number == 1 and not machine.wiped_node_id
+        is_first = machine.number == 1 and not machine.has_new_disk
         make = TightConfig if settings.is_tight else SimConfig
         return make(
             data_dir=Path(machine.name),
@@ -376,9 +387,15 @@ class Cluster:
         """The disk is lost; an operator gives the machine a new one and its node id back."""
         node = machine.node
         node_id = int(node.node_id) if node is not None else machine.wiped_node_id
+        self.exchange_disk(machine)
+        machine.wiped_node_id = node_id
+
+    def exchange_disk(self, machine: Machine) -> None:
+        """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""
         self.crash(machine, is_power_cut=True)
         machine.disk = self.new_disk()
-        machine.wiped_node_id = node_id
+        machine.wiped_node_id = 0
+        machine.has_new_disk = True
         self.trace(f"{machine.name} has a new disk")
 
     # ------------------------------------------------------------------------------------------------ what nodes tell

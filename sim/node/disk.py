@@ -94,7 +94,7 @@ class Disk:
         key, name, row = source.choice(rows)
         value = bytearray(self.files[key].tables[name].rows[row])
         value[source.randrange(len(value))] ^= 1 << source.randrange(8)
-        self.files[key].tables[name].rows[row] = bytes(value)
+        self.files[key].tables[name].put(row, bytes(value))
         return key, name, row
 
 

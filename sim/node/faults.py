@@ -6,7 +6,13 @@ import random
 from collections.abc import Callable
 
 from raftmq.broker.request_error import RequestError
-from raftmq.fsm.metadata_commands import MetadataCommand, ReplaceReplica, SetReplicas, encode_command
+from raftmq.fsm.metadata_commands import (
+    MetadataCommand,
+    RemoveNode,
+    ReplaceReplica,
+    SetReplicas,
+    encode_command,
+)
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID
@@ -18,6 +24,10 @@ from sim.node.options import FAULTS, Options
 
 MACHINES_MAX = 6
 CLOCK_JUMP_MS = 5_000
+_REPEAT_SECONDS = 0.4
+"""An operator asks again so soon."""
+_SLOW = 5.0
+"""So many times longer between two faults, once they have gone on for long enough."""
 
 
 class Nemesis:
@@ -30,6 +40,7 @@ class Nemesis:
         self._source = source
         self._checker = checker
         self._is_active = True
+        self._pace = 1.0
         self._undo: dict[int, Callable[[], None]] = {}
         self._next_undo = 0
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
@@ -41,8 +52,12 @@ class Nemesis:
         if names:
             self._next()
 
+    def slow_down(self) -> None:
+        """Leave clients time to do what a run demands of them."""
+        self._pace = _SLOW
+
     def _next(self) -> None:
-        self._loop.after(self._source.expovariate(1.0 / self._options.fault_every), None, self._strike)
+        self._loop.after(self._source.expovariate(1.0 / (self._options.fault_every * self._pace)), None, self._strike)
 
     def _strike(self) -> None:
         if not self._is_active:
@@ -71,10 +86,6 @@ class Nemesis:
             machine.disk.stalled_until = 0.0
             machine.disk.latency = self._options.disk_latency
             cluster.thaw(machine)
-            if machine.wiped_node_id and not (machine.process is not None and machine.process.is_ready):
-                # a lost replica and its successor, lost as well, count twice: only an operator can say that all is well
-                machine.is_given_up = True
-                cluster.crash(machine)
             cluster.start(machine)
 
     # ------------------------------------------------------------------------------------------------ helpers
@@ -283,6 +294,31 @@ class Nemesis:
         machine.is_given_up = self._source.random() < 0.5
         self._later(0.1, 1.0, lambda: self._cluster.start(machine))
 
+    def _remove_node(self) -> None:
+        """The machine is gone for good, and an operator says so; later another one is put in its place, as a new node."""
+        machine = self._victim
+        if machine.node is None or not machine.node.node_id:
+            return
+        node_id = int(machine.node.node_id)
+        self._did("remove_node", f"{machine.name}, which was node {node_id}")
+        self._cluster.exchange_disk(machine)
+        machine.is_barred = True
+        self._go_on_removing(machine, node_id)
+
+    def _go_on_removing(self, machine: Machine, node_id: int) -> None:
+        """As an operator does who repeats the command until metadata says that the node is removed."""
+        process = self._metadata_leader()
+        node = process.node if process is not None else None
+        view = node.metadata.machine.node(node_id) if node is not None else None
+        if view is not None and view.state == "removed":
+            machine.is_barred = False
+            self._trace(f"node {node_id} is removed")
+            self._loop.after(self._source.uniform(0.1, 1.5), None, self._cluster.start, machine)
+            return
+        if process is not None:
+            self._propose(process, RemoveNode(node_id, is_forced=True))
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
+
     # ------------------------------------------------------------------------------------------------ the rest
 
     def _clock_jump(self) -> None:
@@ -290,6 +326,7 @@ class Nemesis:
         if machine is not None:
             jump = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
             machine.wall.epoch_ms += jump
+            self._cluster.wall_ms_max = max(self._cluster.wall_ms_max, machine.wall.epoch_ms)
             self._did("clock_jump", f"{machine.name} by {jump} ms")
 
     def _metadata_leader(self) -> Process | None:

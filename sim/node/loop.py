@@ -172,18 +172,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             context = copy_context()
         host = context.get(HOST)
         handle = Handle(callback, args, context, host, when)
-        due = when if host is None else host.to_global(when)
         if not self._is_closed:
-            heapq.heappush(self._timers, (max(due, self.now), next(self._sequence), handle))
+            self.push(when if host is None else host.to_global(when), handle)
         return handle
+
+    def push(self, due: float, handle: Handle) -> None:
+        """Run a handle at a time of the simulation. The same one may be pushed again and again, if nobody cancels it."""
+        heapq.heappush(self._timers, (due if due > self.now else self.now, next(self._sequence), handle))
 
     def at(self, when: float, host: Host | None, callback: Callable[..., object], *args: object) -> Handle:
         """Run it at a time of the simulation, in that host (None: in the world between them)."""
         context = _WORLD if host is None else host.context
         handle = Handle(callback, args, context, host, when)
         if not self._is_closed:
-            heapq.heappush(self._timers, (max(when, self.now), next(self._sequence), handle))
+            self.push(when, handle)
         return handle
+
+    def handle(self, callback: Callable[..., object], *args: object) -> Handle:
+        """Of the world between hosts, for `push`."""
+        return Handle(callback, args, _WORLD, None, 0.0)
 
     def soon(self, host: Host | None, callback: Callable[..., object], *args: object) -> None:
         """Run it in that host after what is ready now."""
@@ -258,6 +265,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------ running
 
+    def run_in(self, host: Host, callback: Callable[..., object], *args: object) -> None:
+        """Run it in that host now, if it is not frozen (then later) or dead (then never). Only from the world between hosts."""
+        if host.is_dead or host.is_frozen:
+            self._ready.append(Handle(callback, args, host.context, host, 0.0))
+        else:
+            host.context.run(callback, *args)
+
     def run_until(self, is_done: Callable[[], bool], limit: float) -> bool:
         """Run until the condition holds (True) or the time is over (False). Raises `SpinningError`."""
         previous = asyncio._get_running_loop()
@@ -274,10 +288,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _run(self, is_done: Callable[[], bool], limit: float) -> bool:
         ready, timers, pop = self._ready, self._timers, heapq.heappop
+        take, add = ready.popleft, ready.append
         at_once = counted = 0
         while True:
             while ready:
-                handle = ready.popleft()
+                handle = take()
                 callback = handle.callback
                 if callback is None:
                     continue
@@ -293,10 +308,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if at_once > EVENTS_AT_ONCE_MAX:
                     raise SpinningError(f"{at_once} steps at {self.now:.3f} s, the last {callback!r} of {host}")
                 try:
-                    handle.context.run(callback, *handle.args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except SimulationEnd:
+                    if handle.context is _WORLD:
+                        callback(*handle.args)  # no context but this one's: nothing runs outside of all hosts
+                    else:
+                        handle.context.run(callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt, SimulationEnd):
                     raise
                 except BaseException as error:  # noqa: BLE001 -- the root of everything that runs
                     self.failures.append((f"{host}: callback {callback!r}", error))
@@ -314,7 +330,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             while timers and timers[0][0] <= due:
                 handle = pop(timers)[2]
                 if handle.callback is not None:
-                    ready.append(handle)
+                    add(handle)
 
     def thaw(self, host: Host) -> None:
         """A frozen host goes on: with everything that became due meanwhile, in order."""

@@ -6,7 +6,7 @@ applied whole or not at all. One thread; a read transaction that stays open sees
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -17,46 +17,48 @@ PAGE_BYTES = 4096
 
 
 class Table:
-    """One database: rows in key order."""
+    """One database: rows in key order. Rows are changed through it: it knows their size."""
 
-    __slots__ = ("_keys", "_sorted", "rows")
+    __slots__ = ("_keys", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
-        self._sorted = True
+        """Sorted."""
+        self.size = 0
+        """Bytes of keys and values."""
 
     def keys(self) -> list[bytes]:
         """All keys, sorted; not to be changed."""
-        if not self._sorted:
-            self._keys = sorted(self.rows)
-            self._sorted = True
         return self._keys
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write a row."""
-        if key not in self.rows:
-            if self._sorted and (not self._keys or self._keys[-1] < key):
+        held = self.rows.get(key)
+        if held is not None:
+            self.size += len(value) - len(held)
+        else:
+            self.size += len(key) + len(value)
+            if not self._keys or self._keys[-1] < key:
                 self._keys.append(key)
             else:
-                self._sorted = False
+                insort(self._keys, key)
         self.rows[key] = value
 
     def delete(self, key: bytes) -> bytes | None:
         """Delete a row; its value."""
         value = self.rows.pop(key, None)
         if value is not None:
-            if self._sorted and self._keys[-1] == key:
-                self._keys.pop()
-            else:
-                self._sorted = False
+            self.size -= len(key) + len(value)
+            del self._keys[bisect_left(self._keys, key)]
         return value
 
     def copy(self) -> Table:
         """As it is now."""
         twin = Table()
         twin.rows = dict(self.rows)
-        twin._keys = self.keys().copy()
+        twin._keys = self._keys.copy()
+        twin.size = self.size
         return twin
 
 
@@ -69,7 +71,7 @@ class RowFile:
     @property
     def size(self) -> int:
         """Bytes of keys and values."""
-        return sum(len(k) + len(v) for table in self.tables.values() for k, v in table.rows.items())
+        return sum(table.size for table in self.tables.values())
 
 
 class MemoryEnvironment:
@@ -239,8 +241,8 @@ class Cursor:
         for key, value in rows:
             taken += 1
             if append:
-                last = self._table.keys()
-                if last and last[-1] >= key:
+                keys = self._table.keys()
+                if keys and keys[-1] >= key:
                     break
             self._transaction.put(key, value, self._db)
             added += 1

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log as _log
+from typing import NamedTuple
 
 from sim.node.host import Host
-from sim.node.loop import VirtualLoop
+from sim.node.loop import Handle, VirtualLoop
 
 UNACKED_SECONDS = 1.5
 """TCP gives a connection up when sent bytes are not acknowledged for so long (the product sets TCP_USER_TIMEOUT)."""
@@ -150,8 +151,7 @@ class Listener:
     accept: Callable[[Pipe], None]
 
 
-@dataclass(slots=True)
-class _Packet:
+class _Packet(NamedTuple):
     data: bytes
     deliver: Callable[..., None]
     args: tuple[object, ...]
@@ -161,29 +161,33 @@ class _Packet:
 class _End:
     """One side of a connection, and what travels towards the other."""
 
-    __slots__ = ("arrives_at", "bytes_under_way", "host", "is_closed", "is_held", "on_lost", "packets", "patience")
+    __slots__ = ("arrival", "arrives_at", "bytes_under_way", "host", "is_closed", "is_held", "on_lost", "packets")
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.packets: deque[_Packet] = deque()
         self.arrives_at = 0.0
+        self.arrival: Handle
+        """Scheduled once for each packet."""
         self.bytes_under_way = 0
         self.is_held = False
         self.is_closed = False
         """It sends and hears nothing any more."""
         self.on_lost: Callable[[], None] | None = None
         """Told, in its host, that the connection is gone."""
-        self.patience: object = None
 
 
 class Pipe:
     """A connection: end 0 opened it, end 1 accepted it."""
 
-    __slots__ = ("_network", "ends")
+    __slots__ = ("_is_local", "_network", "ends")
 
     def __init__(self, network: Network, opener: Host, accepter: Host) -> None:
         self._network = network
+        self._is_local = opener.name == accepter.name
         self.ends = (_End(opener), _End(accepter))
+        for side, end in enumerate(self.ends):
+            end.arrival = network.loop.handle(self._arrive, side)
 
     def side_of(self, host: Host) -> int | None:
         """Which end a host has."""
@@ -193,53 +197,55 @@ class Pipe:
 
     def send(self, side: int, data: bytes, deliver: Callable[..., None], *args: object) -> None:
         """Call `deliver(*args)` in the other end's host when `data` has arrived there."""
-        end = self.ends[side]
-        if end.is_closed:
+        if self.ends[side].is_closed:
             return
         network = self._network
         weather = network.weather
-        is_local = end.host.name == self.ends[1 - side].host.name
-        if weather.reset_share and not is_local and network.source.random() < weather.reset_share:
+        if weather.reset_share and not self._is_local and network.source.random() < weather.reset_share:
             network.resets += 1
             self.reset()
             return
         self._push(side, _Packet(data, deliver, args))
 
     def _push(self, side: int, packet: _Packet) -> None:
-        end, network = self.ends[side], self._network
+        ends, network = self.ends, self._network
+        end, loop = ends[side], network.loop
         end.packets.append(packet)
         end.bytes_under_way += len(packet.data)
-        target = self.ends[1 - side].host.name
-        end.arrives_at = max(end.arrives_at, network.loop.now + network.delay(end.host.name, target))
-        network.loop.at(end.arrives_at, None, self._arrive, side)
+        arrives_at = loop.now + network.delay(end.host.name, ends[1 - side].host.name)
+        end.arrives_at = arrives_at = max(arrives_at, end.arrives_at)
+        loop.push(arrives_at, end.arrival)
 
     def _arrive(self, side: int) -> None:
-        end, other, network = self.ends[side], self.ends[1 - side], self._network
+        ends, network = self.ends, self._network
+        end, other = ends[side], ends[1 - side]
         if not end.packets:
             return
-        if end.is_held or network.is_cut(end.host.name, other.host.name) or other.host.name in network.dark:
+        source, target = end.host.name, other.host.name
+        cuts = network.cuts
+        if end.is_held or (cuts and (source, target) in cuts) or target in network.dark:
             if not end.is_held:
                 end.is_held = True
                 network.held += 1
                 network.loop.after(UNACKED_SECONDS, None, self._give_up, side)
             return
-        packet = end.packets.popleft()
-        end.bytes_under_way -= len(packet.data)
+        data, deliver, args, is_end = end.packets.popleft()
+        end.bytes_under_way -= len(data)
         if other.is_closed or other.host.is_dead:
             # whoever is there now knows nothing of this connection
-            if not packet.is_end:
+            if not is_end:
                 self._lose(side)
             self._finish()
             return
-        if packet.is_end:
+        if is_end:
             self._lose(1 - side)
             self._finish()
             return
-        if packet.data:
-            network.digest(end.host.name, other.host.name, packet.data)
-        network.loop.soon(other.host, packet.deliver, *packet.args)
-        if (other.host.name, end.host.name) in network.cuts:
+        if data:
+            network.digest(source, target, data)
+        if cuts and (target, source) in cuts:
             network.loop.after(UNACKED_SECONDS, None, self._miss_acknowledgement, side)
+        network.loop.run_in(other.host, deliver, *args)
 
     def _miss_acknowledgement(self, side: int) -> None:
         """What was sent arrived, and the sender cannot know."""
@@ -262,7 +268,7 @@ class Pipe:
         end.arrives_at = network.loop.now
         for _ in range(len(end.packets)):
             end.arrives_at += network.delay(end.host.name, self.ends[1 - side].host.name) * 0.1
-            network.loop.at(end.arrives_at, None, self._arrive, side)
+            network.loop.push(end.arrives_at, end.arrival)
 
     def _give_up(self, side: int) -> None:
         end = self.ends[side]

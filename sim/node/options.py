@@ -59,6 +59,10 @@ class Options:
     """Seconds between two changes of topics; 0: none."""
     trim_every: float
     """Seconds between two deletions of records; 0: none."""
+    members: int
+    """Members of a consumer group."""
+    retention_ms: int
+    """What the last topic keeps; 0: everything."""
     # faults: seconds between two on average, and their weights; 0: absent
     fault_every: float
     kill: int
@@ -82,6 +86,7 @@ class Options:
     flip: int
     """Of one machine only: a majority must stay sound."""
     wipe: int
+    remove_node: int
 
     def weights(self) -> dict[str, int]:
         """The faults with their weights."""
@@ -99,6 +104,7 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
+    "remove_node",
 )  # fmt: skip
 """Every kind of fault, by the name of its weight."""
 
@@ -114,9 +120,9 @@ def draw_options(source: random.Random) -> Options:
     def weight(share: float) -> int:
         return source.randrange(1, 5) if chance() < share else 0
 
-    machines = choice((3, 3, 3, 4, 5))
+    machines = choice((3, 3, 3, 3, 4, 5))
     may_lose = chance() < 0.5
-    tick_seconds = choice((0.1, 0.16))
+    tick_seconds = choice((0.15, 0.25))
     producers = choice((2, 3))
     return Options(
         machines=machines,
@@ -124,7 +130,7 @@ def draw_options(source: random.Random) -> Options:
         seconds=SECONDS_MIN + uniform(0.0, 0.5),
         tick_seconds=tick_seconds,
         election_ticks=choice((3, 5)),
-        retention_seconds=choice((0.7, 2.5)),
+        retention_seconds=choice((1.0, 2.5)),
         uncommitted_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
         recent_entries_bytes_max=choice((2_000, 20_000, 1_000_000)),
         inbound_append_bytes_max=choice((8_000, 1_000_000, 1_000_000)),
@@ -137,12 +143,12 @@ def draw_options(source: random.Random) -> Options:
         disk_latency=choice((0.0005, 0.003, 0.02)),
         writer_threads=choice((1, 2)),
         clock_rates=choice(((1.0, 1.0), (0.95, 1.05), (0.8, 1.25))),
-        topics=choice((1, 2)),
+        topics=choice((1, 1, 2)),
         partitions=choice((3, 4)),
         replication_factor=3 if may_lose or chance() < 0.7 else choice((1, 2)),
         producers=producers,
-        consumers=choice((1, 2)),
-        send_every=choice((0.15, 0.3)),
+        consumers=choice((1, 1, 2)),
+        send_every=choice((0.25, 0.4)),
         value_bytes_max=choice((40, 200, 2_000)),
         delivery_seconds=choice((1.5, 5.0, 15.0)),
         request_seconds=choice((0.5, 2.0)),
@@ -170,4 +176,7 @@ def draw_options(source: random.Random) -> Options:
         add_machine=weight(0.15) if machines < 5 else 0,
         flip=weight(0.5) if may_lose else 0,
         wipe=weight(0.5) if may_lose else 0,
+        members=choice((0, 0, 0, 2, 3)),
+        retention_ms=choice((0, 0, 2_500, 5_000)),
+        remove_node=weight(0.4) if may_lose else 0,
     )

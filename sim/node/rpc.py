@@ -39,12 +39,30 @@ class _Details(NamedTuple):
     invocation_metadata: Metadata
 
 
-_WITHOUT_MAPS = ("/raftmq.v1.Queue/AppendStream", "/raftmq.v1.Queue/Poll")
+def _has_map(message: Any, seen: tuple[str, ...] = ()) -> bool:
+    """Whether a message may have a map in it, at whatever depth."""
+    if message.full_name in seen:
+        return False
+    deeper = (*seen, message.full_name)
+    return any(
+        field.message_type is not None
+        and (field.message_type.GetOptions().map_entry or _has_map(field.message_type, deeper))
+        for field in message.fields
+    )
+
+
+_WITH_MAPS = frozenset(
+    f"/{service.full_name}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if _has_map(method.input_type) or _has_map(method.output_type)
+)
+"""Methods whose messages have maps, which protobuf writes in an order that differs from process to process."""
 
 
 def _witness(method: str, data: bytes) -> bytes:
-    """What stands for a message in the trace: protobuf writes maps in an order that differs from process to process."""
-    return data if method in _WITHOUT_MAPS else bytes(sorted(data))
+    """What stands for a message in the trace."""
+    return bytes(sorted(data)) if method in _WITH_MAPS else data
 
 
 class Status(NamedTuple):

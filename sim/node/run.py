@@ -22,7 +22,7 @@ from sim.core.invariants.violation import InvariantViolation
 from sim.history.checker import judge
 from sim.history.events import Event
 from sim.node.checker import Checker
-from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, tighten
+from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
 from sim.node.faults import Nemesis
 from sim.node.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.node.network import Network, Weather
@@ -32,12 +32,14 @@ from sim.node.workload import Workload
 
 FORMING_SECONDS = 30.0
 LIVENESS_SECONDS = 60.0
-"""Virtual time in which a healed cluster must be whole again: repair reports are repeated every 5 s, a learner's time to catch
+"""Virtual time in which a healed cluster must be whole again: repair reports are repeated every 1.5 s, a learner's time to catch
 up is 5 s, and clients back off for up to a second."""
 OPERATIONS_MIN = 200
 """Of clients in a run: the first phase goes on until there were so many, but not for ever."""
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
+_LOOK_SECONDS = 0.01
+"""Virtual time between two looks at whether a phase is over."""
 
 
 class WallTimeModule:
@@ -184,9 +186,21 @@ class Simulation:
         self._disturb()
         self._heal()
 
-    def _until(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        checker = self.checker
-        is_reached = self.loop.run_until(lambda: checker.violation is not None or is_done(), self.loop.now + seconds)
+    def _until(self, is_done: Callable[[], bool] | None, seconds: float) -> bool:
+        """Run until it is done (None: for the whole time). A broken invariant ends the run, whoever caught it."""
+        checker, loop = self.checker, self.loop
+        look_at = 0.0
+
+        def is_over() -> bool:
+            nonlocal look_at
+            if checker.violation is not None:
+                return True
+            if is_done is None or loop.now < look_at:
+                return False
+            look_at = loop.now + _LOOK_SECONDS
+            return is_done()
+
+        is_reached = loop.run_until(is_over, loop.now + seconds)
         if checker.violation is not None:
             raise checker.violation
         self._check_failures()
@@ -229,10 +243,12 @@ class Simulation:
         self.network.weather.drop_share = options.drop_share
         self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
         self.workload.start()
-        self._until(lambda: False, options.seconds)
+        self._until(None, options.seconds)
         if options.seconds >= SECONDS_MIN:
             recorder = self.workload.recorder
-            self._until(lambda: recorder._operation_count >= OPERATIONS_MIN, EXTRA_SECONDS_MAX)
+            if recorder._operation_count < OPERATIONS_MIN:
+                self.nemesis.slow_down()
+                self._until(lambda: recorder._operation_count >= OPERATIONS_MIN, EXTRA_SECONDS_MAX)
 
     def _heal(self) -> None:
         assert self.nemesis is not None
@@ -248,7 +264,7 @@ class Simulation:
         if not self._until(lambda: verified.done() and self._is_whole(), remaining):
             raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
         verified.result()
-        self._until(lambda: False, 0.5)
+        self._until(None, 0.5)
         self.checker.at_end()
         self._judge_history()
         self.healing_seconds = self.loop.now - begun
@@ -346,6 +362,8 @@ class Simulation:
             "broken_replicas": self.checker.broken_replicas,
             "states_compared": self.checker.replica_states.compared,
             "duplicates": self.checker.exactly_once.duplicates,
+            "group_commits": self.checker.groups.commits,
+            "retention_trims": self.checker.retention.trims,
             **self.workload.outcomes,
         }
 
@@ -366,7 +384,7 @@ def run_seed(
     gc.disable()  # when the collector runs is not up to the seed
     simulation = Simulation(seed, build, trace, options)
     _KEPT.append(simulation)
-    loosen = tighten() if simulation.options.is_tight else None
+    unscale = scale(is_tight=simulation.options.is_tight)
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
@@ -387,8 +405,7 @@ def run_seed(
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
         sdk_clock.time = time_module
-        if loosen is not None:
-            loosen()
+        unscale()
         if undo is not None:
             undo()
         if was_enabled:

@@ -25,9 +25,12 @@ from sim.history.recording_producer import RecordingProducer
 from sim.node.checker import Checker
 from sim.node.cluster import Cluster
 from sim.node.host import Host
+from sim.node.member import Member
 from sim.node.options import Options
 from sim.node.rpc import ClientTransport
 
+GROUP = "g"
+"""The consumer group."""
 _IN_FLIGHT_MAX = 8
 _SHORT_LIVED_TOPICS_MAX = 2
 
@@ -53,6 +56,7 @@ class Workload:
         self._clients = 0
         self._value = 0
         self._tasks: list[asyncio.Task[Any]] = []
+        checker.on_retention = self._on_retention
         self.outcomes: dict[str, int] = {}
         """How many operations ended how: ``send ok`` and so on."""
 
@@ -106,6 +110,7 @@ class Workload:
             auto_offset_reset="earliest",
             request_timeout_ms=3000,
             fetch_max_wait_ms=self._source.choice((300, 900)),
+            fetch_min_bytes=self._source.choice((1, 500)),
             max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
         )
         consumer._resolver.source.seed(self._source.getrandbits(64))
@@ -129,11 +134,20 @@ class Workload:
     async def _create_topics(self) -> None:
         async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
             for number, topic in enumerate(self.topics):
-                partitions = max(1, self._options.partitions - number)
-                await admin.create_topic(topic, partitions, self._options.replication_factor)
+                partitions = max(1, self._options.partitions - 2 * number)
+                kept_ms = self._options.retention_ms if number == len(self.topics) - 1 else 0
+                config = {"retention.ms": kept_ms} if kept_ms else None
+                await admin.create_topic(topic, partitions, self._options.replication_factor, config)
                 described = await admin.describe_topic(topic)
                 for partition in described.partitions:
                     self.groups[TopicPartition(topic, partition.partition)] = partition.group_id
+                    if kept_ms:
+                        self._checker.retention.kept_ms[partition.group_id] = kept_ms
+
+    def _on_retention(self, group_id: int, before: int) -> None:
+        for where, known in self.groups.items():
+            if known == group_id:
+                self.recorder.note_trim(where.topic, where.partition, before)
 
     def start(self) -> None:
         """Begin."""
@@ -146,12 +160,17 @@ class Workload:
             self._spawn("a1", self._administrate("a1"))
         if self._options.trim_every:
             self._spawn("a2", self._trim("a2"))
+        for number in range(self._options.members):
+            self._spawn(f"m{number}", self._take_part(f"m{number}"))
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(self._source.expovariate(1.0 / seconds))
 
     def stopped(self) -> bool:
-        """Whether all clients have ended."""
+        """Whether all clients have ended. Raises what ended one that should not have."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise RuntimeError(f"a client ended: {task.exception()!r}") from task.exception()
         return all(task.done() for task in self._tasks)
 
     # ------------------------------------------------------------------------------------------------ producing
@@ -176,7 +195,7 @@ class Workload:
         targets = list(self.groups)
         while not self.is_stopping and self._loop.time() < until:
             where = self._source.choice(targets)
-            for _ in range(self._source.choice((1, 1, 1, 3))):
+            for _ in range(self._source.choice((1, 2, 4))):
                 task = asyncio.create_task(self._send(process, producer, where))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
@@ -227,7 +246,7 @@ class Workload:
         while not self.is_stopping and self._loop.time() < until:
             try:
                 found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
-                await self._pause(0.05)
+                await self._pause(0.12)
                 if self._source.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:
@@ -243,6 +262,47 @@ class Workload:
             group_id = self.groups[where]
             for record in records:
                 self._checker.judge(self._checker.reads.on_read, group_id, record)
+
+    # ------------------------------------------------------------------------------------------------ consumer groups
+
+    def _member(self, member_id: str) -> Member:
+        return Member(
+            GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._source,
+            self._count,
+        )  # fmt: skip
+
+    async def _take_part(self, name: str) -> None:
+        """One member after the other; some end without a word."""
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            until = self._loop.time() + self._source.uniform(3.0, 9.0)
+            member = self._member(f"{name}.{life}")
+            try:
+                await member.start()
+                await member.run(lambda until=until: self.is_stopping or self._loop.time() >= until)  # type: ignore[misc]  # bound now
+            except RaftMQError as error:
+                self._count_error("member", error)
+            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.6)
+            await self._pause(0.2)
+
+    async def _verify_group(self) -> None:
+        """Whoever is the only member gets every partition, and goes on where the others were."""
+        life = 0
+        while True:
+            life += 1
+            member = self._member(f"v.{life}")
+            try:
+                await member.start()
+                await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]  # bound now
+                await member.finish()
+            except RaftMQError as error:
+                self._count_error("verify", error)
+                await asyncio.sleep(0.2)
+            else:
+                return
+            finally:
+                await member.close(is_orderly=True)
 
     # ------------------------------------------------------------------------------------------------ administrating
 
@@ -329,10 +389,13 @@ class Workload:
         while True:
             try:
                 await self._read_all()
-                return
+                break
             except RaftMQError as error:
                 self._count_error("verify", error)
                 await asyncio.sleep(0.2)
+
+        if self._options.members:
+            await self._verify_group()
 
     async def _read_all(self) -> None:
         process = f"v.{self._value}.{len(self.history)}"

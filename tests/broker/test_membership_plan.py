@@ -162,6 +162,86 @@ def test_a_lost_replica_counts_against_the_majority_until_it_has_left():
     assert healthy_without(partition((1, 2, 4)), {2})
 
 
+def test_a_lost_replica_and_its_lost_successor_are_one_loss():
+    """The disk of node 3 was lost, and the new one as well, before the rebuilt replica voted."""
+    lost = [ReplicaView(3, 3, is_lost=True), ReplicaView(4, 3, is_lost=True)]
+    view = PartitionView(
+        1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), ReplicaView(5, 3)), tuple(lost), revision=5
+    )
+
+    assert healthy_without(view, {5})
+    assert not healthy_without(view, {5}, sick={2})
+    assert not healthy_without(view, {2})
+
+
+def test_those_that_still_vote_and_those_that_shall_both_need_a_majority():
+    """While a partition moves, nobody but its group knows who votes by now."""
+    moving = partition((3, 4, 5), retiring=[ReplicaView(1, 1), ReplicaView(2, 2)])
+    assert healthy_without(moving, {4})
+    assert not healthy_without(moving, {4}, sick={5})
+    assert not healthy_without(moving, {1}, sick={2})
+
+
+def test_a_newcomer_takes_the_place_of_the_lost_one_on_its_node():
+    lost = frozenset({1, 3})
+    wanted = Target(frozenset({2, 4, 6}), lost=lost, predecessors={4: frozenset({3}), 6: frozenset({1})})
+    assert steps(Membership((1, 2, 3), (4, 6)), wanted, {4}) == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3))
+
+
 def test_a_partitions_row_names_voters_and_lost_ones():
     wanted = partition_target(partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True), ReplicaView(5, 5)]))
     assert wanted == Target(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
+    replaced = partition_target(
+        PartitionView(
+            1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(4, 3)), (ReplicaView(3, 3, is_lost=True),), revision=5
+        )
+    )
+    assert replaced.predecessors == {4: frozenset({3})}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whoever_votes_a_partition_said_to_have_a_healthy_majority_has_one(seed):
+    """Disks are lost again and again, replicas move; the group follows the plan as its newcomers catch up."""
+    source = random.Random(seed)
+    count = source.choice((3, 3, 5))
+    nodes = range(1, count + 3)
+    membership = Membership(tuple(range(1, count + 1)))
+    replicas, retiring = [ReplicaView(i, i) for i in range(1, count + 1)], []
+    next_id = count + 1
+    for _ in range(60):
+        node_id = source.choice([replica.node_id for replica in (*replicas, *retiring)])
+        what = source.random()
+        if what < 0.15:  # its disk is lost
+            retiring = [ReplicaView(r.replica_id, r.node_id, r.is_lost or r.node_id == node_id) for r in retiring]
+            for place, replica in enumerate(replicas):
+                if replica.node_id == node_id:
+                    retiring.append(ReplicaView(replica.replica_id, node_id, is_lost=True))
+                    replicas[place] = ReplicaView(next_id, node_id)
+                    next_id += 1
+        elif what < 0.25:  # it moves; a node whose old replica has not left takes no new one, unless that is lost
+            taken = {r.node_id for r in replicas} | {r.node_id for r in retiring if not r.is_lost}
+            free = [one for one in nodes if one not in taken]
+            place = source.randrange(count)
+            if free:
+                retiring.append(replicas[place])
+                replicas[place] = ReplicaView(next_id, source.choice(free))
+                next_id += 1
+        view = PartitionView(1, 0, 1, (), tuple(replicas), tuple(retiring), revision=5)
+        caught_up = {i for i in membership.learners if source.random() < 0.5}
+        change = plan_change(membership, partition_target(view), caught_up) if source.random() < 0.8 else None
+        halves = [membership.voters]
+        if change is not None:
+            membership = apply_change(membership, change)
+            halves += [membership.voters, membership.outgoing or membership.voters]
+            if membership.is_joint:
+                membership = leave_joint(membership)
+        node_of = {r.replica_id: r.node_id for r in (*replicas, *retiring)}
+        down = {one for one in nodes if source.random() < 0.2}
+        lost = {r.replica_id for r in retiring if r.is_lost}
+        if has_healthy_majority(view, lambda r, down=down: r.node_id in down, lambda r: True):
+            for voters_now in halves:
+                sound = [i for i in voters_now if i not in lost and node_of[i] not in down]
+                assert 2 * len(sound) > len(voters_now)
+        for voters_now in halves:
+            assert len({node_of[i] for i in voters_now}) == len(voters_now)
+        retiring = [r for r in retiring if r.replica_id in membership.member_ids]

@@ -42,6 +42,8 @@ def calm_options(seconds: float = 3.0, **changes: object) -> Options:
         "plain_producers": 0,
         "admin_every": 0.0,
         "trim_every": 0.0,
+        "members": 0,
+        "retention_ms": 0,
         "fault_every": 0.5,
     }
     return replace(draw_options(random.Random(0)), **{**nothing, **calm, **changes})

@@ -19,6 +19,8 @@ class Acknowledged:
         """(group, offset) -> value."""
         self.trimmed: dict[int, int] = {}
         """Group -> records below this offset may be gone."""
+        self.expired: dict[int, int] = {}
+        """Group -> records below this offset were deleted for their age."""
         self.deleted: dict[int, None] = {}
         """Groups of topics that somebody asked to delete."""
         self.count = 0
@@ -40,6 +42,10 @@ class Acknowledged:
         """Somebody asked to delete records below an offset."""
         self.trimmed[group_id] = max(self.trimmed.get(group_id, 0), before)
 
+    def on_expired(self, group_id: int, before: int) -> None:
+        """Records below an offset are gone, while somebody may be reading them."""
+        self.expired[group_id] = max(self.expired.get(group_id, 0), before)
+
     def check_read(self, group_id: int, start: int, read: dict[int, bytes]) -> None:
         """After healing, everything from the log's start was read."""
         allowed = self.trimmed.get(group_id, 0)
@@ -49,7 +55,7 @@ class Acknowledged:
             f"g{group_id} begins at {start}, records were only to be deleted below {allowed}",
         )
         for (group, offset), value in self.values.items():
-            if group == group_id and offset >= start:
+            if group == group_id and offset >= max(start, self.expired.get(group_id, 0)):
                 demand(
                     read.get(offset) == value,
                     "AcknowledgedNeverLost",

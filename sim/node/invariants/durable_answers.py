@@ -13,6 +13,10 @@ from raftmq.storage.replica_codec import META_KEY, ReplicaMeta, decode_meta
 from sim.core.invariants.violation import demand
 from sim.node.disk import Disk
 
+_DECODED: dict[bytes, ReplicaMeta] = {}
+"""Rows that were decoded: several answers leave between two writes."""
+_DECODED_MAX = 1000
+
 
 def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
     """What the disk says of a replica; None when the row is damaged or the replica is gone."""
@@ -20,10 +24,15 @@ def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
     row = file.tables["meta"].rows.get(META_KEY) if file is not None else None
     if row is None:
         return None
-    try:
-        return decode_meta(row)
-    except CodecError:
-        return None
+    decoded = _DECODED.get(row)
+    if decoded is None:
+        if len(_DECODED) >= _DECODED_MAX:
+            _DECODED.clear()
+        try:
+            decoded = _DECODED[row] = decode_meta(row)
+        except CodecError:
+            return None
+    return decoded
 
 
 def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:

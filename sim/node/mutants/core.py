@@ -1,0 +1,136 @@
+"""Bugs of consensus: the core itself, as brokers run it."""
+
+# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.core import mutants as core_mutants
+from sim.node.mutants.registry import mutant, replace_method
+
+
+def _run_core(core: Any) -> None:
+    """Brokers run a mutant of the core alone."""
+    from raftmq.broker import engine
+
+    engine.RaftCore = core
+
+
+@mutant("core", "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
+def commits_earlier_terms() -> None:
+    from raftmq.raft.replication import Replication
+
+    Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
+
+
+@mutant("core", "a leader judges before its own first entry is committed")
+def leads_before_its_first_commit() -> None:
+    from raftmq.raft.core import RaftCore
+    from raftmq.raft.ready import Role
+
+    RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
+
+
+@mutant("core", "a vote is given again in the same term")
+def votes_twice() -> None:
+    from raftmq.raft import election
+    from raftmq.storage import pending_write
+
+    pending_write.check_hard_state = lambda durable, new: None
+    replace_method(election.Election, "_may_vote_for", lambda original: lambda self, *arguments: True)
+
+
+@mutant("core", "a joint configuration is counted by its incoming half alone (thesis 4.3)", move_replicas=8, isolate=4)
+def joint_counted_by_one_half() -> None:
+    _run_core(core_mutants.IgnoresOutgoing)
+
+
+@mutant("core", "a late completion marks entries durable that replaced those written (ABA)", isolate=4, stall_disk=6)
+def completion_taken_by_index() -> None:
+    _run_core(core_mutants.AppendRace)
+
+
+@mutant("core", "a snapshot leaves a suffix that does not match (thesis 5.1)", trim_every=0.3, isolate=6, freeze=4)
+def snapshot_keeps_suffix() -> None:
+    _run_core(core_mutants.SnapshotKeepsSuffix)
+
+
+@mutant("core", "a leader counts itself before its own write is durable (thesis 10.2.1)", kill=6, fault_every=0.4)
+def counts_own_before_durable() -> None:
+    _run_core(core_mutants.CountsOwnBeforeDurable)
+
+
+@mutant("core", "what is committed is applied before it is on the own disk", kill=6, fault_every=0.4)
+def applies_before_durable() -> None:
+    _run_core(core_mutants.AppliesBeforeDurable)
+
+
+@mutant("core", "a follower commits up to its own last entry, whatever the message proved (figure 3.1)", isolate=6)
+def commits_own_last() -> None:
+    _run_core(core_mutants.CommitsOwnLast)
+
+
+@mutant("core", "entries are truncated and the offsets go on from where they ended", isolate=6, fault_every=0.4)
+def offsets_not_rewound() -> None:
+    _run_core(core_mutants.OffsetsNotRewound)
+
+
+@mutant("core", "learners count for commitment (thesis 4.2.1)", move_replicas=8, kill=4)
+def counts_learners() -> None:
+    _run_core(core_mutants.CountsLearners)
+
+
+@mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
+def removed_leader_stays() -> None:
+    _run_core(core_mutants.RemovedLeaderStays)
+
+
+@mutant("core", "votes are counted by number, a repeated answer again", isolate=6, kill=4)
+def counts_votes_by_number() -> None:
+    _run_core(core_mutants.CountsVotesByNumber)
+
+
+@mutant("core", "a leader that hears no quorum goes on leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
+def check_quorum_missing() -> None:
+    from raftmq.raft.replication import Replication
+
+    def forget(self: Any) -> None:
+        self._transferee = 0
+
+    Replication._check_quorum = forget  # type: ignore[method-assign]
+
+
+@mutant(
+    "core",
+    "a transfer's candidate gets votes whatever its log holds, and the furthest behind is chosen",
+    stop=8,
+    freeze=4,
+)
+def transfer_to_one_behind() -> None:
+    from raftmq.broker import hand_over
+    from raftmq.raft.election import Election
+
+    on_vote_request = Election._on_vote_request
+
+    def obliging(self: Any, message: Any) -> None:
+        if message.is_transfer and not message.is_pre_vote and self._may_vote_for(message):
+            self._election_elapsed = 0
+            self.vote = message.source
+            self._respond_vote(message, message.term, is_granted=True)
+        else:
+            on_vote_request(self, message)
+
+    def offer(engine: Any, group: Any, is_connected: Any) -> None:
+        matches = {
+            replica: match
+            for replica, match in group.core.match_indexes().items()
+            if replica in group.core.membership.voters and replica != group.replica_id
+        }
+        if matches:
+            target = min(matches, key=lambda replica: matches[replica])
+            group.core._send_timeout_now(target)
+            engine.mark_dirty(group)
+
+    Election._on_vote_request = obliging  # type: ignore[method-assign]
+    hand_over._offer = offer

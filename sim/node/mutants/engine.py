@@ -1,0 +1,126 @@
+"""Bugs of the engine: what happens between the cores, the disk and the network."""
+
+# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.node.mutants.registry import mutant
+
+
+@mutant("engine", "answers leave before the write they vouch for is done")
+def answers_before_durable() -> None:
+    from raftmq.broker.commits import Commits
+
+    start = Commits.start
+
+    def hasty(self: Any, group: Any, work: Any, inbound: int) -> None:
+        for message in work.responses:
+            self._host.send(group, message)
+        start(self, group, work, inbound)
+
+    Commits.start = hasty  # type: ignore[method-assign]
+
+
+@mutant("engine", "whoever waits for an index is answered by another term's entry there")
+def waiter_takes_any_entry() -> None:
+    from raftmq.broker.group import Group
+
+    answer = Group._answer_waiters
+
+    def any_entry(self: Any, entry: Any, result: Any) -> None:
+        waiter = self._waiters[0]
+        if entry.index >= waiter.first_index:
+            from dataclasses import replace
+
+            entry = replace(entry, term=waiter.term)
+        answer(self, entry, result)
+
+    Group._answer_waiters = any_entry  # type: ignore[method-assign]
+    Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def damaged_replica_goes_on() -> None:
+    from raftmq.broker.engine import Engine
+
+    def keep(self: Any, group: Any, error: Exception) -> None:
+        self._owner.on_replica_broken(group, error)
+
+    Engine.break_group = keep  # type: ignore[method-assign]
+
+
+@mutant("engine", "bytes of a finished proposal are not given back")
+def budget_leaks() -> None:
+    from raftmq.broker.engine import Engine
+
+    Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
+def snapshot_loses_a_row() -> None:
+    from raftmq.broker import snapshots
+
+    install = snapshots.Snapshots.install
+
+    def short(self: Any, group: Any, work: Any) -> None:
+        del work.snapshot.data[-1:]
+        install(self, group, work)
+
+    snapshots.Snapshots.install = short  # type: ignore[method-assign]
+
+
+@mutant("engine", "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def quarantine_forgotten() -> None:
+    from raftmq.storage.registry import Registry
+
+    Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "the log is deleted past what the durable state includes", kill=6, trim_every=0.3, fault_every=0.4)
+def log_deleted_before_state() -> None:
+    from raftmq.broker.commits import Commits
+
+    def truncate(self: Any, group: Any, index: Any) -> None:
+        index = min(index, group.core.applied_index)
+        if group.pending_truncation is not None or group.is_closed or group.is_installing:
+            return
+        position = group.position_of(index)
+        if position is None or position.index <= group.log_start.index:
+            return
+        group.pending_truncation = position
+        group.durable_state_index = group.machine.applied_index
+        if not group.append_in_flight:
+            self._write_derived(group)
+
+    Commits.truncate = truncate  # type: ignore[method-assign]
+
+
+@mutant("engine", "the first leader known stays in the table whatever others claim later", kill=4, isolate=4)
+def stale_leadership_table() -> None:
+    from raftmq.broker.leadership_table import Leadership, LeadershipTable
+
+    def claim(self: Any, group_id: Any, term: Any, node_id: Any) -> bool:
+        known = self._rows.get(group_id)
+        if known is not None and known.node_id:
+            return False
+        self._rows[group_id] = Leadership(term, node_id)
+        self._on_change(group_id)
+        return True
+
+    LeadershipTable.claim = claim  # type: ignore[method-assign]
+
+
+@mutant("engine", "a learner votes before it has caught up", move_replicas=8, wipe=4, disk_latency=0.02)
+def promotes_learners_at_once() -> None:
+    from raftmq.broker.reconciler import Reconciler
+
+    Reconciler._caught_up = lambda self, group: set(group.core.membership.learners)  # type: ignore[method-assign]
+
+
+@mutant("engine", "an election timeout that passed while the process stood still counts", freeze=8, fault_every=0.4)
+def stall_counts_as_silence() -> None:
+    from raftmq.broker.engine import Engine
+
+    Engine._on_stall = lambda self, seconds: None  # type: ignore[method-assign]
