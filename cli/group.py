@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from raftmq.cli.ask import ask
 from raftmq.cli.completion import complete_group, complete_topic
 from raftmq.cli.exit_codes import ExitCode, reported, reported_question
 from raftmq.cli.options import (
@@ -18,7 +19,6 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Json, Output, OutputOption, print_json, print_table
 from raftmq.cli.times import parse_time_ms
-from raftmq.cli.topic import ask
 from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:

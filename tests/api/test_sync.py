@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from raftmq import errors, sync
+from raftmq.client.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -18,7 +19,7 @@ T0 = TopicPartition("t", 0)
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
     """The fake brokers share the background loop of `raftmq.sync`: one gRPC event loop in the process."""
-    loop = sync._Loop.get()
+    loop = LoopThread.get()
 
     async def make() -> FakeCluster:
         return await FakeCluster(nodes=2).__aenter__()
@@ -197,7 +198,7 @@ def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeClus
 
 
 def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
-    loop = sync._Loop.get()
+    loop = LoopThread.get()
 
     async def misuse() -> None:
         with pytest.raises(RuntimeError, match="own event loop"):
@@ -209,9 +210,10 @@ def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
 FORK = """
 import os, sys
 from raftmq import errors, sync
+from raftmq.client.loop_thread import LoopThread
 from tests.client.fake_broker import FakeCluster
 
-loop = sync._Loop.get()
+loop = LoopThread.get()
 async def make():
     cluster = await FakeCluster().__aenter__()
     cluster.create_topic("t")

@@ -200,7 +200,7 @@ async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(
 ):
     monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
     async with named(cluster) as first:
-        cluster.names["job"] = (cluster.next_producer_id(), 0)
+        cluster.names["job"] = (cluster.next_producer_id(), 0, b"")
         keeper = first._name_keeper
         assert keeper is not None
         await asyncio.wait([keeper])
@@ -235,7 +235,7 @@ async def test_without_a_name_a_fencing_answer_fails_its_batch_only(cluster: Fak
 
 
 async def test_a_name_whose_epoch_is_not_a_producer_s_is_refused(cluster: FakeCluster):
-    cluster.names["job"] = (5, 1 << 40)
+    cluster.names["job"] = (5, 1 << 40, b"")
     with pytest.raises(errors.InvalidArgumentError, match="another kind of producer"):
         await named(cluster).start()
 
