@@ -174,11 +174,12 @@ async def test_cancelling_the_start_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_brokers_and_files_go_when_the_owner_dies(death: signal.Signals) -> None:
     program = textwrap.dedent(f"""
-        import sys, threading
+        import sys, time
         from raftmq.testing import LocalCluster
         with LocalCluster(3, command={COMMAND!r}) as cluster:
             print(cluster.data_dir(1).parent, *(cluster.pid(n) for n in cluster.node_ids), flush=True)
-            threading.Event().wait()
+            while True:  # a signal that comes just before an endless wait does not end it
+                time.sleep(0.1)
     """)
     owner = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -188,5 +189,5 @@ def test_brokers_and_files_go_when_the_owner_dies(death: signal.Signals) -> None
         directory, *pids = owner.stdout.readline().split()
         assert all(is_alive(int(pid)) for pid in pids)
         owner.send_signal(death)
-        owner.wait(20)
+        owner.wait(60)
     assert eventually(lambda: not any(is_alive(int(pid)) for pid in pids) and not Path(directory).exists())
