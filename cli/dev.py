@@ -71,9 +71,7 @@ def dev(
             param_hint="--data-dir",
         )
     count = brokers or (len(load_addresses(data_dir)) if data_dir is not None else 0) or DEFAULT_BROKERS
-    # Both end a foreground program; the terminal that is closed too. Ctrl-C raises this by itself.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+    end_like_ctrl_c()
     cluster = LocalCluster(count, directory=data_dir, first_port=port)
     try:
         if sys.stderr.isatty():
@@ -90,6 +88,13 @@ def dev(
         raise CommandError(in_one_sentence(error), ExitCode.DEFECT) from None
     finally:
         cluster.close()
+
+
+def end_like_ctrl_c() -> None:
+    """SIGTERM ends the cluster as Ctrl-C does, and so does a terminal that is closed, unless `nohup` was to keep it."""
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -177,7 +177,7 @@ def produce(
     if output is Output.JSON:
         print_json({"topic": topic, "records": count})
     else:
-        print(f"{count} records written to {topic}")
+        print(f"{count} record{'' if count == 1 else 's'} written to {topic}")
 
 
 async def write_lines(

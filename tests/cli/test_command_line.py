@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import cluster, consume, input_lines, input_records, options, output, times
+from raftmq.cli import cluster, consume, dev, input_lines, input_records, options, output, times
 from raftmq.cli.main import app
 from raftmq.client.admin import BrokerRemoval
 from raftmq.types import Record, TopicPartition
@@ -314,6 +315,19 @@ def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -
     assert "8 partitions get another replica" in said
     assert "12 partitions have no majority" in said
     assert "t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7, t/8, t/9 and 2 more" in said
+
+
+@pytest.mark.parametrize(("before", "after"), [(signal.SIG_DFL, dev.interrupt), (signal.SIG_IGN, signal.SIG_IGN)])
+def test_a_closed_terminal_ends_a_cluster_unless_it_was_started_with_nohup(before: signal.Handlers, after: object) -> None:
+    old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, before)
+        dev.end_like_ctrl_c()
+        assert signal.getsignal(signal.SIGTERM) is dev.interrupt
+        assert signal.getsignal(signal.SIGHUP) is after
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def test_topic_settings_are_pairs() -> None:
