@@ -289,10 +289,6 @@ class NoPositionError(UsageError):
     """A partition has no position: ``auto_offset_reset`` is ``"none"`` and nothing was sought."""
 
 
-class GroupsNotSupportedError(UsageError):
-    """Consumer groups are not part of this release: leave ``group_id`` out and assign partitions yourself."""
-
-
 # ----------------------------------------------------------------------------------------------------------- rejected
 
 
