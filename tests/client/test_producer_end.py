@@ -102,6 +102,18 @@ async def test_failures_that_nobody_asks_about_are_remembered_within_a_bound(clu
             await producer.flush()
 
 
+async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster: FakeCluster):
+    """The first attempt was written and its answer lost, the second is refused for good: "not applied" would be a lie."""
+    answers: list[pb.ErrorDetail | str] = ["drop", detail(pb.RECORD_TOO_LARGE)]
+    verdicts = iter(answers)
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    async with producer_of(cluster, request_timeout_ms=50) as producer:
+        with pytest.raises(errors.RecordTooLargeError) as raised:
+            await producer.send_and_wait("t", b"x")
+    assert raised.value.outcome is errors.Outcome.UNKNOWN
+    assert values(cluster) == [b"x"]
+
+
 async def test_flush_after_a_failure_is_about_later_records(cluster: FakeCluster):
     verdicts = iter([detail(pb.RECORD_TOO_LARGE)])
     cluster.append_hook = lambda *_: next(verdicts, None)

@@ -187,9 +187,13 @@ async def test_a_wrong_timestamp_is_refused_before_anything_is_taken(producer: P
 # ------------------------------------------------------------------------------------------------------ which failed later
 
 
-@pytest.mark.parametrize("with_keys", [True, False])
-async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster, with_keys: bool):
-    """Every third batch is refused: the records that are missing afterwards are exactly those that it names."""
+@pytest.mark.parametrize("buffer_memory", [1 << 20, 128 * 1024], ids=["roomy", "narrow"])
+@pytest.mark.parametrize("with_keys", [True, False], ids=["keys", "no keys"])
+async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster, with_keys: bool, buffer_memory: int):
+    """Every third batch is refused: the records that are missing afterwards are exactly those that it names.
+
+    In a narrow buffer the first have failed while the last are not taken yet.
+    """
     refused: list[int] = []
     seen = 0
 
@@ -202,8 +206,8 @@ async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster
         return detail(pb.RECORD_TOO_LARGE)
 
     cluster.append_hook = refuse
-    records = [(b"key%d" % (n % 11) if with_keys else None, b"%05d" % n + bytes(200)) for n in range(2000)]
-    async with producer_of(cluster, max_batch_size=8192) as producer:
+    records = [(b"key%d" % (n % 11) if with_keys else None, b"%05d" % n + bytes(200)) for n in range(4000)]
+    async with producer_of(cluster, max_batch_size=8192, buffer_memory=buffer_memory) as producer:
         delivery = await producer.send_many("t", records)
         with pytest.raises(errors.RecordTooLargeError):
             await delivery
