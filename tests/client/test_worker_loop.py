@@ -469,6 +469,8 @@ async def test_stopping_lets_running_handlers_end_commits_them_and_begins_nothin
         assert consumer.committed == {partition(0): 1}
         assert desk.begun == [(0, 0), (0, 2)]
         assert consumer.is_closed
+        left = loop.metrics()
+        assert (left.records_queued, left.records_in_work, left.bytes_in_work, left.partitions) == (0, 0, 0, 0)
 
 
 async def test_it_goes_on_polling_while_it_drains() -> None:
