@@ -363,12 +363,12 @@ class WorkLoop(RebalanceListener):
         work.tracker.finish(job.record.offset)
         self._pressure.records -= span - work.tracker.span
         self._end(job)
-        self._pressure.relieve(self._works.values(), work)
 
     def _end(self, job: RecordJob) -> None:
         self._schedule.finish(job)
         self._pressure.bytes -= job.bytes
         job.work.end()
+        self._pressure.relieve(self._works.values(), job.work)
 
     def _note_failure(self, job: RecordJob, failure: Failure) -> None:
         self.counters.failures_total += 1
