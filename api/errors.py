@@ -289,10 +289,6 @@ class NoPositionError(UsageError):
     """A partition has no position: ``auto_offset_reset`` is ``"none"`` and nothing was sought."""
 
 
-class GroupsNotSupportedError(UsageError):
-    """Consumer groups are not part of this release: leave ``group_id`` out and assign partitions yourself."""
-
-
 class PoisonRecordError(UsageError):
     """A worker's handler failed for the last time on a record, and there is no dead-letter topic: the worker stopped.
 

@@ -409,7 +409,7 @@ class Consumer(_Client):
         if first:
             with self._lock:
                 self._chunk = []
-                self._call(lambda: self._client._give_back(first))
+                self._call(lambda: self._client._assignment.give_back(first))
 
     # -------------------------------------------------------------------------------------------- assignment, positions
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import partitions, workloads
+from bench import assignors, groups, partitions, workloads
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk
 from bench.nats_cluster import nats_systems
@@ -29,7 +29,13 @@ from bench.workloads import TO_COME, WORKLOADS, Figure
 
 DEFAULT_OUTPUT = Path(".venv/bench.json")
 PARTITIONS = {"partitions_300": 300, "partitions_1000": 1000}
-NAMES = [*WORKLOADS, *PARTITIONS]
+GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[str, float]]]] = {
+    "assignors": (assignors.figures, assignors.bench_assignors),
+    "groups": (groups.figures, groups.measure),
+}
+"""Rows without rounds and peers: what is measured, and the measuring."""
+NAMES = [*WORKLOADS, *GROUPS, *PARTITIONS]
+TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS)
 PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[System]]]] = {
     "kafka": kafka_systems,
     "nats": nats_systems,
@@ -57,7 +63,11 @@ class Run:
         if (load := load_average()) > BUSY_LOAD:
             self._notes.append(f"the machine was busy before the run (load average {load:.1f}): measure again in quiet")
         self._figures: dict[str, Sequence[Figure]] = {
-            name: WORKLOADS[name].figures if name in WORKLOADS else partitions.figures(PARTITIONS[name])
+            name: WORKLOADS[name].figures
+            if name in WORKLOADS
+            else GROUPS[name][0]()
+            if name in GROUPS
+            else partitions.figures(PARTITIONS[name])
             for name in self._only
         }
 
@@ -76,6 +86,11 @@ class Run:
         for name in self._only:
             if name in PARTITIONS:
                 self._measure_partitions(name)
+            elif name in GROUPS:
+                load, started = load_average(), time.perf_counter()
+                found = GROUPS[name][1]()
+                self._samples.append(Sample(name, RAFTMQ, 1, load, time.perf_counter() - started, found))
+                self._write()
         self._notes += TO_COME.values()
         report = self._write()
         print(table(self._figures, report.rows))
@@ -142,14 +157,14 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         type=partial(_names, NAMES),
-        help=f"comma-separated: {', '.join(NAMES)} (default: all; quick: without partitions_1000, which would be the same)",
+        help=f"comma-separated: {', '.join(NAMES)} (default: all; quick: without {', '.join(TOO_LONG_FOR_QUICK)})",
     )
     parser.add_argument(
         "--peers", type=partial(_names, list(PEERS)), default=[], help=f"beside it, comma-separated: {', '.join(PEERS)}"
     )
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"JSON (default {DEFAULT_OUTPUT})")
     arguments = parser.parse_args(words)
-    arguments.only = arguments.only or [name for name in NAMES if not (arguments.quick and name == "partitions_1000")]
+    arguments.only = arguments.only or [name for name in NAMES if not (arguments.quick and name in TOO_LONG_FOR_QUICK)]
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     if arguments.rounds < 1:
         parser.error("--rounds is at least 1")

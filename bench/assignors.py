@@ -1,6 +1,6 @@
 """Measures the sticky assignor: 100,000 partitions of 100 topics and 1,000 members, from nothing, and as the group changes.
 
-Usage: python -m bench.assignors. Milliseconds, the median of five runs.
+Usage: python -m bench --only assignors, or python -m bench.assignors. Milliseconds, the median of five runs.
 Every assignment is checked for completeness and balance before its time counts.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from raftmq.assignors.assignor import Assignment, ConsumerGroup, Member, Topic
 from raftmq.assignors.sticky import StickyAssignor
+
+from bench.workloads import Figure
 
 TOPICS = 100
 PARTITIONS_PER_TOPIC = 1000
@@ -31,11 +33,11 @@ def bench_assignors() -> dict[str, float]:
     ]
     racked = [Member(member.member_id, everything, f"rack-{number % 3}") for number, member in enumerate(members)]
     return {
-        "first_ms": _milliseconds(fresh, spread_max=1),
-        "leave_ms": _milliseconds(_group(members[1:], settled), spread_max=1),
-        "join_ms": _milliseconds(_group([*members, Member("new", everything)], settled), spread_max=1),
-        "unequal_ms": _milliseconds(_group(some, settled), spread_max=1),
-        "racks_ms": _milliseconds(_group(racked, settled), spread_max=1),
+        "first": _milliseconds(fresh, spread_max=1),
+        "leave": _milliseconds(_group(members[1:], settled), spread_max=1),
+        "join": _milliseconds(_group([*members, Member("new", everything)], settled), spread_max=1),
+        "unequal": _milliseconds(_group(some, settled), spread_max=1),
+        "racks": _milliseconds(_group(racked, settled), spread_max=1),
     }
 
 
@@ -61,6 +63,11 @@ def _milliseconds(group: ConsumerGroup, spread_max: int) -> float:
         StickyAssignor().assign(group)
         times.append((time.perf_counter() - started) * 1000)
     return statistics.median(times)
+
+
+def figures() -> tuple[Figure, ...]:
+    """What is measured; less than a second is the target of each."""
+    return tuple(Figure(name, "ms", False, 1000) for name in ("first", "leave", "join", "unequal", "racks"))
 
 
 if __name__ == "__main__":

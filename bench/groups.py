@@ -1,7 +1,7 @@
 """Measures consumer groups: a thousand members in fifty groups, a coordinator's death, and a rebalance of 900 partitions.
 
-Usage: python -m bench.groups. Members are protocol members of one
-process (`group_members`); three brokers, replication factor 3. Every figure is checked: nobody expires, nothing moves that
+Usage: python -m bench --only groups, or python -m bench.groups. A thousand are protocol members of one process (`group_members`), those
+that rebalance consumers of the SDK; three brokers, replication factor 3. Every figure is checked: nobody expires, nothing moves that
 need not, every partition has one owner.
 """
 
@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import raftmq
 from raftmq.testing import LocalCluster
 
 from bench.group_members import Brokers, Leaders, ProtocolMember, wait_settled
+from bench.workloads import Figure
 
 MEMBERS = 1000
 GROUPS = 50
 PARTITIONS = 60
 STEADY_SECONDS = 20
+MEMBERS_REBALANCED = 10
 REBALANCED_PARTITIONS = 900
 """KIP-848's example: ten members and 900 partitions."""
 
@@ -36,15 +39,15 @@ async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
         member.start()
     joined_seconds = await wait_settled(members, 120)
     check_division(members)
-    figures = {"join_all_seconds": joined_seconds}
+    figures = {"join_all": joined_seconds}
 
     beats, cpu = sum(member.heartbeats for member in members), _cpu(cluster)
     changes = sum(len(member.changes) for member in members)
     began = time.perf_counter()
     await asyncio.sleep(STEADY_SECONDS)
     seconds = time.perf_counter() - began
-    figures["heartbeats_per_second"] = (sum(member.heartbeats for member in members) - beats) / seconds
-    figures["brokers_cpu_percent"] = 100 * (_cpu(cluster) - cpu) / seconds
+    figures["heartbeats"] = (sum(member.heartbeats for member in members) - beats) / seconds
+    figures["brokers_cpu"] = 100 * (_cpu(cluster) - cpu) / seconds
     assert sum(len(member.changes) for member in members) == changes, "nothing moves in a group that does not change"
 
     epochs = [member.epoch for member in members]
@@ -56,7 +59,7 @@ async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
     killed = time.perf_counter()
     while brokers.coordinator_node_id in (0, coordinator):  # noqa: ASYNC110 -- another process
         await asyncio.sleep(0.02)
-    figures["coordinator_failover_seconds"] = time.perf_counter() - killed
+    figures["coordinator_failover"] = time.perf_counter() - killed
     await asyncio.sleep(STEADY_SECONDS)
     await wait_settled(members, 60)
     assert sum(member.lost for member in members) == 0, "a coordinator's death expires nobody"
@@ -97,6 +100,73 @@ async def bench_rebalance(cluster: LocalCluster) -> dict[str, float]:
     return {"assign_all_seconds": first, "move_half_seconds": second, "moved_partitions": moved}
 
 
+class _Timed(raftmq.RebalanceListener):
+    """Notes when a member of the SDK heard last that it gets or gives up partitions."""
+
+    def __init__(self) -> None:
+        self.heard_at = 0.0
+        self.revoked: set[raftmq.TopicPartition] = set()
+
+    async def on_assigned(self, partitions: frozenset[raftmq.TopicPartition]) -> None:
+        self.heard_at = time.perf_counter()
+
+    async def on_revoked(self, partitions: frozenset[raftmq.TopicPartition]) -> None:
+        self.heard_at = time.perf_counter()
+        self.revoked |= partitions
+
+
+async def bench_sdk_rebalance(cluster: LocalCluster, partitions: int = REBALANCED_PARTITIONS) -> dict[str, float]:
+    """Ten consumers of the SDK that read everything, and ten more: half of the partitions move while the rest is read on."""
+    servers, topic, half = cluster.bootstrap_servers, "bench-rebalance", MEMBERS_REBALANCED
+    async with raftmq.Admin(bootstrap_servers=servers) as admin:
+        await admin.create_topic(topic, partitions=partitions, replication_factor=3)
+    await asyncio.to_thread(cluster.wait_leaders, topic)
+    async with AsyncExitStack() as stack:
+        listeners = [_Timed() for _ in range(2 * half)]
+        consumers = [
+            raftmq.Consumer(topic, bootstrap_servers=servers, group_id="rebalance", listener=listener)
+            for listener in listeners
+        ]
+        reading: list[asyncio.Task[None]] = []
+        first = await _started(stack, consumers[:half], reading, partitions // half)
+        states = [dict(consumer._fetcher.partitions) for consumer in consumers[:half]]
+        second = await _started(stack, consumers[half:], reading, partitions // half // 2, consumers[:half])
+        for consumer, listener, before in zip(consumers[:half], listeners, states, strict=False):
+            after = consumer._fetcher.partitions
+            assert all(after[partition] is before[partition] for partition in after), "what stays is never touched"
+            assert listener.revoked == before.keys() - after.keys()
+            assert consumer.metrics().lost_total == 0
+        everything = [partition for consumer in consumers for partition in consumer.assignment()]
+        assert len(everything) == len(set(everything)) == partitions
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+    return {"assign_all": first, "move_half": second}
+
+
+async def _started(
+    stack: AsyncExitStack,
+    starting: list[raftmq.Consumer],
+    reading: list[asyncio.Task[None]],
+    share: int,
+    running: list[raftmq.Consumer] | None = None,
+) -> float:
+    """Start consumers at once; seconds until all of the group have their share."""
+    began = time.perf_counter()
+    await asyncio.gather(*(stack.enter_async_context(consumer) for consumer in starting))
+    reading += [asyncio.create_task(_read(consumer)) for consumer in starting]
+    everyone = [*starting, *(running or ())]
+    async with asyncio.timeout(120):
+        while any(len(consumer.assignment()) != share for consumer in everyone):  # noqa: ASYNC110 -- brokers in other processes
+            await asyncio.sleep(0.01)
+    return time.perf_counter() - began
+
+
+async def _read(consumer: raftmq.Consumer) -> None:
+    while True:
+        await consumer.getmany(timeout_ms=100)
+
+
 def check_division(members: list[ProtocolMember]) -> None:
     """Every partition of a group has one owner, and counts differ by at most one."""
     by_group: dict[str, list[ProtocolMember]] = {}
@@ -118,14 +188,31 @@ def _cpu(cluster: LocalCluster) -> float:
     return total
 
 
-def bench_groups() -> dict[str, float]:
+def figures() -> tuple[Figure, ...]:
+    """What is measured, with its targets."""
+    return (
+        Figure("join_all", "s", is_higher_better=False),
+        Figure("heartbeats", "/s", is_higher_better=True),
+        Figure("brokers_cpu", "% of a core", is_higher_better=False),
+        Figure("coordinator_failover", "s", is_higher_better=False),
+        Figure("assign_all", "s", is_higher_better=False, target=5.0),
+        Figure("move_half", "s", is_higher_better=False, target=5.0),
+    )
+
+
+def measure() -> dict[str, float]:
     """Both, each on a cluster of its own."""
     with LocalCluster(brokers=3) as cluster:
-        figures = asyncio.run(bench_thousand_members(cluster))
+        found = asyncio.run(bench_thousand_members(cluster))
     with LocalCluster(brokers=3) as cluster:
-        return figures | asyncio.run(bench_rebalance(cluster))
+        return found | asyncio.run(bench_sdk_rebalance(cluster))
+
+
+def _protocol_rebalance() -> dict[str, float]:
+    with LocalCluster(brokers=3) as cluster:
+        return asyncio.run(bench_rebalance(cluster))
 
 
 if __name__ == "__main__":
-    for name, value in bench_groups().items():
+    for name, value in (measure() | _protocol_rebalance()).items():
         print(f"{name:<30} {value:>10,.2f}")

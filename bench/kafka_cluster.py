@@ -162,7 +162,7 @@ def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
 
 
 def _systems(kafka: Installation, addresses: str) -> list[System]:
-    every = frozenset(WORKLOADS)
+    every = frozenset(WORKLOADS) - {"read_back_group"}
     found: list[System] = []
     for variant, config in FLUSHES.items():
         admin: Callable[[], Client] | None = None

@@ -3,7 +3,9 @@
 The brokers run as they are installed: every record is fsynced on a majority before it is acknowledged.
 """
 
+import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -18,6 +20,18 @@ from bench.systems import System
 from bench.workloads import WORKLOADS, Client
 
 READ_RECORDS_MAX = 20_000
+
+
+class _HasAll(raftmq.RebalanceListener):
+    """When a member has all partitions of its topic, and nothing was fetched of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.began: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    async def on_assigned(self, partitions: frozenset[raftmq.TopicPartition]) -> None:
+        assert len(partitions) == self._count, "one member gets everything at once"
+        self.began.set_result(time.perf_counter())
 
 
 class RaftmqClient(Client):
@@ -54,6 +68,20 @@ class RaftmqClient(Client):
     async def read_all(self, topic: str, count: int) -> float:
         async with self._consumer(topic) as consumer:
             started = time.perf_counter()
+            got = 0
+            while got < count:
+                for records in (await consumer.getmany(timeout_ms=1000, max_records=READ_RECORDS_MAX)).values():
+                    got += len(records)
+            return time.perf_counter() - started
+
+    async def read_all_in_group(self, topic: str, count: int) -> float:
+        group = f"bench-{uuid.uuid4()}"
+        settings = {"bootstrap_servers": self._servers, "auto_offset_reset": "earliest", "group_id": group}
+        async with raftmq.Consumer(**settings) as consumer:  # type: ignore[arg-type]
+            partitions = len((await self._admin.describe_topic(topic)).partitions)
+            is_there = _HasAll(partitions)
+            consumer.subscribe([topic], listener=is_there)
+            started = await is_there.began
             got = 0
             while got < count:
                 for records in (await consumer.getmany(timeout_ms=1000, max_records=READ_RECORDS_MAX)).values():

@@ -21,6 +21,7 @@ SENDERS = 100
 END_TO_END_PER_SECOND = 1000
 VALUE_BYTES = 100
 DISTINCT_VALUES = 1024
+GROUP_TURNS = 3
 
 
 class Client:
@@ -52,6 +53,10 @@ class Client:
         """Read a topic of `count` records from its beginning; seconds from asking first to having the last."""
         raise NotImplementedError
 
+    async def read_all_in_group(self, topic: str, count: int) -> float:
+        """As `read_all`, as the only member of a consumer group that commits as it does by default, from having its partitions on."""
+        raise NotImplementedError
+
     def receive(self, topic: str) -> AsyncGenerator[bytes, None]:
         """The values of the topic's records as they come, from its beginning."""
         raise NotImplementedError
@@ -67,13 +72,23 @@ class Scale:
     senders: int = 400
     """Records of each sender."""
     read_back: int = 1_500_000
+    read_back_group: int = 1_500_000
     end_to_end: int = 5000
     warm_up: int = 200
     """Records sent one at a time before anything is measured: by then everybody knows the topic's leaders."""
 
 
 FULL = Scale()
-QUICK = Scale(produce_100b=5000, produce_1kib=500, latency=50, senders=3, read_back=5000, end_to_end=200, warm_up=5)
+QUICK = Scale(
+    produce_100b=5000,
+    produce_1kib=500,
+    latency=50,
+    senders=3,
+    read_back=5000,
+    read_back_group=5000,
+    end_to_end=200,
+    warm_up=5,
+)
 """Proves that the code works, and warms what is measured up; its figures mean nothing."""
 
 
@@ -160,6 +175,18 @@ async def read_back(client: Client, topic: str, scale: Scale, share: float) -> d
     return {"rate": count / await client.read_all(topic, count)}
 
 
+async def read_back_group(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    """Alone and in a group in turns, so that a noisy moment hits both; the best of each."""
+    count = int(scale.read_back_group * share)
+    await warm_up(client, topic, scale)
+    await client.send_many(topic, random_values(VALUE_BYTES), count - scale.warm_up)
+    alone, in_group = [], []
+    for _ in range(GROUP_TURNS):
+        alone.append(await client.read_all(topic, count))
+        in_group.append(await client.read_all_in_group(topic, count))
+    return {"share": 100 * min(alone) / min(in_group)}
+
+
 async def end_to_end(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     """A record carries the moment it was given to the client. None waits for the one before it: a slow one delays nothing."""
     times: list[float] = []
@@ -199,6 +226,12 @@ WORKLOADS = {
         Workload("latency", "one record at a time", _latencies(1.8, 6), latency),
         Workload("senders", "100 senders, one record each", (Figure("rate", "records/s", True, 20_000),), senders),
         Workload("read_back", "read back", (Figure("rate", "records/s", True, 1_500_000),), read_back),
+        Workload(
+            "read_back_group",
+            "read back through a group",
+            (Figure("share", "% of the rate without a group", True, 90),),
+            read_back_group,
+        ),
         Workload("end_to_end", "produce to receive at 1,000/s", _latencies(3, 10), end_to_end),
     )
 }

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from raftmq.client import settings
+from raftmq.client.assignment import Assignment
 from raftmq.client.consumer_settings import (
     OffsetReset,
     checked_offsets,
@@ -26,15 +27,11 @@ from raftmq.client.consumer_settings import (
 from raftmq.client.error_details import name_of
 from raftmq.client.fetcher import Fetcher
 from raftmq.client.fork_guard import check_not_forked, current_generation
-from raftmq.client.group_calls import Identity, OwnedPartition, fetch_offsets
-from raftmq.client.group_member import Subscription
-from raftmq.client.group_session import GroupSession
+from raftmq.client.group_calls import fetch_offsets
 from raftmq.client.hand_out import HandOut
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
 from raftmq.client.logs import log
 from raftmq.client.metrics import ConsumerMetrics
-from raftmq.client.offset_commits import OffsetCommits
-from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.client.processed import handed_out_offsets
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.resolver import Resolver
@@ -121,7 +118,7 @@ class Consumer:
         limits = fetch_limits(
             fetch_max_bytes, fetch_min_bytes, fetch_max_wait_ms, max_partition_fetch_bytes, request_timeout_ms
         )
-        self._group = group_settings(
+        group = group_settings(
             group_id=group_id,
             group_instance_id=group_instance_id,
             client_id=client_id,
@@ -136,18 +133,26 @@ class Consumer:
             request_timeout_ms=request_timeout_ms,
         )
         self._assignor = assignor
-        self._listener = listener or RebalanceListener()
-        self._subscription = subscription_of(topics, None, assignor, has_group=self._group is not None)
         self._records_max = max_poll_records
         self._timeout_seconds = limits.request_timeout_seconds
-        self._transport = transport or GrpcTransport()
-        self._resolver = Resolver(bootstrap_servers, self._transport)
+        transport = transport or GrpcTransport()
+        self._resolver = Resolver(bootstrap_servers, transport)
         self._data = asyncio.Event()
         self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._on_crash, group_id or "")
         self._hand_out = HandOut(key_deserializer, value_deserializer)
-        self._session: GroupSession | None = None
-        """Membership; none without a group, or with partitions assigned by the program."""
-        self._commits: OffsetCommits | None = None
+        self._assignment = Assignment(
+            group,
+            subscription_of(topics, None, assignor, has_group=group is not None),
+            listener or RebalanceListener(),
+            self._resolver,
+            transport,
+            self._fetcher,
+            self._hand_out,
+            self._reset_time,
+            self._timeout_seconds,
+            self._data.set,
+            self._on_crash,
+        )
         self._unawaited: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[object] | None = None
         """Who was handed the last records."""
@@ -182,12 +187,13 @@ class Consumer:
 
         try:
             await self._resolver.start(self._timeout_seconds)
-            for topic in self._subscription.topics:
+            chosen = self._assignment
+            for topic in chosen.subscription.topics:
                 info = await self._resolver.topic(topic, remaining())
-                if self._group is None:
-                    self._add(TopicPartition(topic, number) for number in range(info.partition_count))
-            if self._subscription and self._group is not None:
-                await self._join().wait_joined(remaining())
+                if chosen.group is None:
+                    chosen.add(TopicPartition(topic, number) for number in range(info.partition_count))
+            if chosen.subscription and chosen.group is not None:
+                await chosen.join().wait_joined(remaining())
             elif self._reset_time is not None:
                 await self._fetcher.prepare([p for p in self._hand_out.order if p.position is None], remaining())
             for state in self._hand_out.order:
@@ -197,9 +203,7 @@ class Consumer:
             await self._close_now(is_clean=False)
             raise
         self._is_open = True
-        self._resolver.subscribe(self._on_topology)
-        if self._group is not None and self._hand_out.order:
-            self._committing()
+        self._assignment.begin()
         self._fetcher.start()
         log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._hand_out.order))
 
@@ -224,14 +228,14 @@ class Consumer:
 
     def metrics(self) -> ConsumerMetrics:
         """What the consumer has counted since its start, and what it holds now. Cheap; does not wait; also after `close`."""
-        states = self._hand_out.order
+        states, session = self._hand_out.order, self._assignment.session
         return ConsumerMetrics.of(
             self._fetcher.counters,
             requests_in_flight=self._fetcher.polls_in_flight,
             buffer_bytes=sum(state.buffered_bytes for state in states),
             partitions=len(states),
             partitions_paused=sum(state.is_paused for state in states),
-            heartbeats_total=self._session.membership.heartbeats_total if self._session is not None else 0,
+            heartbeats_total=session.membership.heartbeats_total if session is not None else 0,
         )
 
     async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
@@ -239,7 +243,7 @@ class Consumer:
         check_not_forked(self._generation, "consumer")
         if left is not None and not self._is_closed:
             self._hand_out.note_asked()
-            self._give_back(left)
+            self._assignment.give_back(left)
         await self._close_now(is_clean=is_clean)
 
     async def _close_now(self, *, is_clean: bool) -> None:
@@ -250,10 +254,7 @@ class Consumer:
         try:
             if is_clean and self._reader is not None and self._reader is asyncio.current_task():
                 self._hand_out.note_asked()  # it came back from its last record by itself
-            if self._session is not None:
-                await self._session.close(is_clean=is_clean)
-            elif self._commits is not None:
-                await self._commits.finish(self._hand_out.order if is_clean else ())
+            await self._assignment.close(is_clean=is_clean)
         finally:
             self._is_open = False
             try:
@@ -274,35 +275,18 @@ class Consumer:
             listener: replaces the one before.
         """
         check_not_forked(self._generation, "consumer")
-        wanted = subscription_of(topics, pattern, self._assignor, has_group=self._group is not None)
-        if not wanted:
-            raise InvalidArgumentError("name topics or a pattern; to read nothing, unsubscribe")
-        if self._session is None and not self._subscription and self._hand_out.order:
-            raise InvalidArgumentError("partitions were assigned; make another consumer to subscribe")
-        self._listener = listener or self._listener
-        self._subscription = wanted
-        if self._group is None:
-            self._keep(state for state in self._hand_out.order if state.topic_partition.topic in wanted.topics)
-            self._on_topology()
-        elif self._session is not None:
-            self._session.listener = self._listener
-            self._session.subscribe(wanted)
-        elif self._is_open:
-            self._join()
+        has_group = self._assignment.group is not None
+        self._assignment.subscribe(subscription_of(topics, pattern, self._assignor, has_group=has_group), listener)
 
     def unsubscribe(self) -> None:
         """Read nothing: give everything up in peace, and leave the group. Does not wait."""
         check_not_forked(self._generation, "consumer")
-        self._subscription = Subscription((), "", self._assignor)
-        if self._session is not None:
-            self._session.subscribe(self._subscription)
-        else:
-            self._keep(())
+        self._assignment.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to by name."""
         check_not_forked(self._generation, "consumer")
-        return frozenset(self._subscription.topics)
+        return frozenset(self._assignment.subscription.topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those assigned before keep their positions. Does not wait.
@@ -311,12 +295,7 @@ class Consumer:
         nobody subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
         """
         check_not_forked(self._generation, "consumer")
-        if self._subscription or self._session is not None:
-            raise InvalidArgumentError("the consumer reads whole topics; make one without topics to assign partitions")
-        wanted = checked_partitions(partitions)
-        chosen = set(wanted)
-        self._keep(state for state in self._hand_out.order if state.topic_partition in chosen)
-        self._add(wanted)
+        self._assignment.assign(checked_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The assigned partitions; of a group, those that this member reads now."""
@@ -326,13 +305,13 @@ class Consumer:
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing from these partitions until `resume`; what is fetched is kept. Does not wait."""
         check_not_forked(self._generation, "consumer")
-        for state in self._states(partitions):
+        for state in self._assignment.states(partitions):
             state.is_paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`. Does not wait."""
         check_not_forked(self._generation, "consumer")
-        for state in self._states(partitions):
+        for state in self._assignment.states(partitions):
             state.is_paused = False
         self._data.set()
         self._fetcher.wake()
@@ -375,18 +354,18 @@ class Consumer:
     ) -> asyncio.Future[None]:
         """`left`: of each partition the first record that `raftmq.sync` took and did not hand out."""
         self._check_alive()
-        commits = self._committing()
+        commits = self._assignment.commits()
         if offsets is not None:
             return commits.submit(checked_offsets(offsets))
         if not left:
-            self._note_asked()
+            self._assignment.note_asked()
         moved = handed_out_offsets(self._fetcher.partitions.values())
         return commits.submit(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """What the group has committed, by partition (default: all assigned); None where it never did. Raises `RaftMQError`."""
         self._check_alive()
-        group = self._needed_group()
+        group = self._assignment.group_name
         wanted = partitions or tuple(self._fetcher.partitions)
         found = await fetch_offsets(self._resolver, group, wanted, self._timeout_seconds)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
@@ -399,7 +378,7 @@ class Consumer:
             RaftMQError: the error that stopped the partition.
         """
         self._check_alive()
-        (state,) = self._states([partition])
+        (state,) = self._assignment.states([partition])
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         while state.position is None:
             state.raise_error()
@@ -410,7 +389,7 @@ class Consumer:
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """How many records are behind the position, by partition (default: all assigned). Raises `RaftMQError`."""
-        names = [state.topic_partition for state in self._states(partitions)]
+        names = [state.topic_partition for state in self._assignment.states(partitions)]
         ends = await self._offsets_at(names, LATEST_TIME)
         return {name: max(0, end - await self.position(name)) for name, end in ends.items()}
 
@@ -419,20 +398,20 @@ class Consumer:
         self._check_alive()
         if offset < 0:
             raise InvalidArgumentError(f"an offset is not negative: {offset}; see seek_to_beginning and seek_to_end")
-        self._seek(self._states([partition]), {partition: offset})
+        self._assignment.seek(self._assignment.states([partition]), {partition: offset})
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go to the first record there is; without arguments, in every assigned partition.
 
         Waits for the brokers, at most `request_timeout_ms`; cancelled or failed, positions are as before. Raises `RaftMQError`.
         """
-        states = self._states(partitions)
-        self._seek(states, await self.beginning_offsets([state.topic_partition for state in states]))
+        states = self._assignment.states(partitions)
+        self._assignment.seek(states, await self.beginning_offsets([state.topic_partition for state in states]))
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go behind the last committed record; without arguments, in every assigned partition. As `seek_to_beginning`."""
-        states = self._states(partitions)
-        self._seek(states, await self.end_offsets([state.topic_partition for state in states]))
+        states = self._assignment.states(partitions)
+        self._assignment.seek(states, await self.end_offsets([state.topic_partition for state in states]))
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can be read, of any partitions. Waits at most `request_timeout_ms`; raises `RaftMQError`."""
@@ -502,8 +481,8 @@ class Consumer:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
-            self._states(chosen)
-        self._note_asked()
+            self._assignment.states(chosen)
+        self._assignment.note_asked()
         while True:
             self._data.clear()
             found = self._hand_out.collect(chosen, count_max)
@@ -523,7 +502,7 @@ class Consumer:
         Says that the record before is processed. With nothing to read from (no topics, nothing assigned) it raises
         `InvalidArgumentError` rather than wait for ever.
         """
-        self._note_asked()
+        self._assignment.note_asked()
         while True:
             record, has_room = self._hand_out.next_of_current()
             if record is not None:
@@ -538,23 +517,16 @@ class Consumer:
             has_records = self._hand_out.choose_current()
             self._fetcher.wake()
             if not has_records:
-                if not self._fetcher.partitions and not self._subscription:
+                if not self._fetcher.partitions and not self._assignment.subscription:
                     raise InvalidArgumentError("nothing is assigned: name topics, or call assign() before reading")
                 await self._wait_data(None)
 
     # ---------------------------------------------------------------------------------------------------------- internal
 
-    def _note_asked(self) -> None:
-        """The program is done with what it has."""
-        self._hand_out.note_asked()
-        if self._session is not None:
-            self._session.note_asked()
-
     async def _wait_data(self, deadline: float | None) -> bool:
         """Wait until something arrived; False when the time is over. `_data` must have been cleared before looking."""
         remaining = deadline - asyncio.get_running_loop().time() if deadline is not None else None
-        if self._session is not None:
-            self._session.begin_waiting()
+        self._assignment.begin_waiting()
         try:
             if remaining is not None and remaining <= 0:
                 await asyncio.sleep(0)  # a caller that polls without waiting must still let the fetcher run
@@ -564,112 +536,16 @@ class Consumer:
         except TimeoutError:
             return False
         finally:
-            if self._session is not None:
-                self._session.end_waiting()
+            self._assignment.end_waiting()
         self._data.clear()
         return True
-
-    def _join(self) -> GroupSession:
-        if self._group is None:
-            raise InvalidArgumentError("give group_id to be a member of a group")
-        self._session = GroupSession(
-            self._group,
-            self._resolver,
-            self._transport,
-            self._fetcher,
-            self._hand_out,
-            self._listener,
-            self._data.set,
-            self._on_crash,
-        )
-        self._commits = self._session.commits
-        self._session.subscribe(self._subscription)
-        self._session.start()
-        return self._session
-
-    def _committing(self) -> OffsetCommits:
-        """The commits; without a membership, of named offsets that nobody else owns."""
-        group = self._needed_group()
-        if self._commits is None and self._group is not None:
-            self._commits = OffsetCommits(
-                self._resolver,
-                self._fetcher,
-                group,
-                lambda _: (Identity(group), OwnedPartition(0, 0)),
-                auto_commit_seconds=self._group.auto_commit_seconds,
-                timeout_seconds=self._timeout_seconds,
-                on_fenced=lambda: None,
-                on_crash=self._on_crash,
-            )
-            self._commits.start()
-        assert self._commits is not None
-        return self._commits
-
-    def _needed_group(self) -> str:
-        if self._group is None:
-            raise InvalidArgumentError("offsets are committed by groups: give group_id")
-        return self._group.member.group
-
-    def _add(self, partitions: Iterable[TopicPartition], *, is_late: bool = False) -> None:
-        for partition in partitions:
-            if partition not in self._fetcher.partitions:
-                # A partition that is added while we read is read from its start: "latest" would skip what came before we knew.
-                reset_time = EARLIEST_TIME if is_late else self._reset_time
-                state = PartitionFetch(partition, reset_time, self._fetcher.counters)
-                state.must_ask_committed = self._group is not None
-                self._fetcher.partitions[partition] = state
-                self._hand_out.add(state)
-        if self._group is not None and self._is_open:
-            self._committing()
-        self._fetcher.wake()
-
-    def _keep(self, kept: Iterable[PartitionFetch]) -> None:
-        """Drop all others."""
-        staying = set(kept)
-        for state in [state for state in self._hand_out.order if state not in staying]:
-            del self._fetcher.partitions[state.topic_partition]
-            self._hand_out.remove(state)
-        self._hand_out.leave_current()
-
-    def _on_topology(self) -> None:
-        for topic in self._subscription.topics if self._group is None else ():
-            info = self._resolver.topics.get(topic)
-            if info is not None:
-                self._add((TopicPartition(topic, number) for number in range(info.partition_count)), is_late=True)
-        self._data.set()
-
-    def _seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
-        for state in states:
-            state.seek(offsets[state.topic_partition], self._reset_time)
-        self._hand_out.leave_current()
-        self._fetcher.wake()
-
-    def _give_back(self, left: Mapping[TopicPartition, int]) -> None:
-        """Hand out from these offsets on again: whoever took the records did not pass them on."""
-        for partition, offset in left.items():
-            state = self._fetcher.partitions.get(partition)
-            if state is not None and state.position is not None and offset < state.position:
-                processed = state.processed
-                state.seek(offset, self._reset_time)
-                state.processed = min(processed, offset) if processed is not None else None
-        self._hand_out.leave_current()
-        self._fetcher.wake()
-
-    def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
-        """The assigned partitions named, or all."""
-        names = list(partitions) or list(self._fetcher.partitions)
-        try:
-            return [self._fetcher.partitions[name] for name in names]
-        except KeyError as error:
-            raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
     def _check_usable(self) -> None:
         if self._is_closed:
             check_not_forked(self._generation, "consumer")
             raise ClosedClientError("the consumer is closed; make a new one")
         self._check_alive()
-        if self._session is not None:
-            self._session.check()
+        self._assignment.check()
 
     def _check_alive(self) -> None:
         """As `_check_usable`; also while it closes, for the listener."""

@@ -96,9 +96,10 @@ def subscription_of(topics: Iterable[str], pattern: str | None, assignor: str, *
     """What to subscribe to; each name once."""
     if isinstance(topics, str):
         raise TypeError(f"topics are several names: ({topics!r},)")
-    names = tuple(dict.fromkeys(topics))
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {names!r}")
+    given = tuple(topics)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {given!r}")
+    names = tuple(dict.fromkeys(given))
     if pattern is not None and not has_group:
         raise InvalidArgumentError("a pattern is resolved by the group's coordinator: give group_id")
     return Subscription(names, pattern or "", assignor)

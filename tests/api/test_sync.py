@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -9,6 +10,8 @@ import pytest
 from raftmq import errors, sync
 from raftmq.types import TopicPartition
 
+from tests.broker.harness import Harness
+from tests.client.broker_transport import ADDRESS, BrokerTransport, produce
 from tests.client.fake_broker import FakeCluster, records_in
 
 T0 = TopicPartition("t", 0)
@@ -182,3 +185,105 @@ def test_open_clients_refuse_to_be_used_after_fork():
     done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "done"
+
+
+class GroupNode:
+    """A real broker in memory on the background loop of `raftmq.sync`."""
+
+    def __init__(self) -> None:
+        self.loop = sync._Loop.get()
+        self.node: Harness = self.loop.run(self._make())
+
+    async def _make(self) -> Harness:
+        node = await Harness().start()
+        self.coordinating = asyncio.create_task(node.coordinator.run())
+        self.topic = await node.topic("t", partitions=2)
+        return node
+
+    def produce(self, partition: int, count: int) -> None:
+        self.loop.run(produce(self.node, self.topic, partition, count))
+
+    def consumer(self, *topics: str, **settings: object) -> sync.Consumer:
+        usual: dict[str, object] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, "group_id": "g"}
+        transport = BrokerTransport(self.node)
+        return sync.Consumer(*topics, bootstrap_servers=ADDRESS, transport=transport, **(usual | settings))
+
+    async def _close(self) -> None:
+        self.coordinating.cancel()
+        await asyncio.wait([self.coordinating])
+        self.node.close()
+
+    def close(self) -> None:
+        self.loop.run(self._close())
+
+
+@pytest.fixture
+def group_node() -> Iterator[GroupNode]:
+    node = GroupNode()
+    yield node
+    node.close()
+
+
+def test_a_group_consumer_commits_what_its_thread_was_handed(group_node: GroupNode):
+    """The iterator takes 500 at once; only what the program got counts, at a commit and at a clean end."""
+    group_node.produce(0, 20)
+    with group_node.consumer("t") as consumer:
+        assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+        consumer.commit()
+        assert consumer.committed(T0) == {T0: 5}
+        assert next(consumer).offset == 5
+    with group_node.consumer("t") as consumer:
+        assert next(consumer).offset == 6
+        assert consumer.lag(T0) == {T0: 13}
+        consumer.commit_nowait({T0: 3}).result(10)
+        with pytest.raises(errors.FencedError):
+            consumer.commit({TopicPartition("t", 9): 1})
+        with pytest.raises(ZeroDivisionError), consumer:
+            assert next(consumer).offset == 7
+            raise ZeroDivisionError
+    with group_node.consumer("t") as consumer:
+        assert next(consumer).offset == 3
+
+
+def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group_node: GroupNode):
+    group_node.produce(0, 20)
+    consumer = group_node.consumer("t")
+    is_at_work, may_go_on = threading.Event(), threading.Event()
+
+    def read() -> None:
+        for record in consumer:
+            if record.offset == 5:
+                is_at_work.set()
+                may_go_on.wait(10)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert is_at_work.wait(10)
+    consumer.close()
+    may_go_on.set()
+    reader.join(10)
+    with group_node.consumer("t") as again:
+        assert next(again).offset <= 5
+
+
+def test_a_listener_runs_in_a_thread_and_may_commit(group_node: GroupNode):
+    group_node.produce(0, 20)
+    heard: list[tuple[str, int]] = []
+
+    class Committing(sync.RebalanceListener):
+        def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            heard.append(("assigned", len(partitions)))
+
+        def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+            heard.append(("revoked", len(partitions)))
+            consumer.commit({T0: 9})
+
+    with group_node.consumer(listener=Committing(), enable_auto_commit=False) as consumer:
+        consumer.subscribe(["t"])
+        assert consumer.subscription() == {"t"}
+        assert next(consumer).offset == 0
+        consumer.unsubscribe()
+        while consumer.assignment():
+            consumer.getmany(timeout_ms=20)
+        assert heard == [("assigned", 2), ("revoked", 2)]
+        assert consumer.committed(T0) == {T0: 9}

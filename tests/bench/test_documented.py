@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bench import partitions
+from bench import assignors, groups, partitions
 from bench.report import number
 from bench.workloads import FULL, SENDERS, WORKLOADS
 
@@ -27,9 +27,15 @@ def test_every_workload_has_a_row_with_its_targets() -> None:
 
 
 def test_the_counts_are_those_of_the_full_scale() -> None:
-    for name in ("produce_100b", "produce_1kib", "latency", "senders", "read_back", "end_to_end"):
+    for name in ("produce_100b", "produce_1kib", "latency", "senders", "read_back", "read_back_group", "end_to_end"):
         assert f"{getattr(FULL, name):,}" in row(name)
     assert f"{SENDERS} tasks" in row("senders")
+
+
+def test_every_figure_of_groups_is_explained() -> None:
+    section = PAGE.split("### Consumer groups")[1].split("\n### ")[0]
+    for figure in (*assignors.figures(), *groups.figures()):
+        assert f"`{figure.name}`" in section
 
 
 def test_every_figure_of_partitions_is_explained() -> None:

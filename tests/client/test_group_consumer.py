@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 from raftmq import errors
+from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
+from raftmq.client.group_admin import OffsetChange
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
@@ -324,7 +326,7 @@ async def test_a_partition_is_released_only_when_its_records_are_done_with(node:
             await first.seek_to_beginning(*first.assignment())
     second = await members.start()
     async with asyncio.timeout(WAIT_SECONDS):
-        while not first._session.membership.steps().revoke:
+        while not first._assignment.session.membership.steps().revoke:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.3)
     assert [what for what, _ in heard.heard] == ["assigned"]
@@ -409,7 +411,7 @@ async def test_a_session_that_ended_loses_everything_and_joins_again(node: Harne
     heard = Listener()
     consumer = await members.start(listener=heard, enable_auto_commit=False)
     await read(consumer, 10)
-    member_id = consumer._session.membership.member_id
+    member_id = consumer._assignment.session.membership.member_id
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id=member_id), node.call())
     again = await until(lambda: len(heard.heard) == 3, consumer)
     assert heard.heard == [(what, frozenset({0})) for what in ("assigned", "lost", "assigned")]
@@ -486,14 +488,14 @@ async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_give
     settings = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 100}
     consumer = await members.start(listener=heard, transport=transport, enable_auto_commit=False, **settings)
     await read(consumer, 3)
-    member_id = consumer._session.membership.member_id
+    member_id = consumer._assignment.session.membership.member_id
     transport.refusals["Heartbeat"] = errors.NoLeaderError("nobody coordinates")
     node.coordinator._sessions.shift(1000)  # a coordinator that is gone expires nobody
     await until(lambda: heard.heard[-1][0] == "lost", consumer)
     assert consumer.assignment() == frozenset()
     del transport.refusals["Heartbeat"]
     await until(lambda: heard.heard[-1][0] == "assigned", consumer)
-    assert consumer._session.membership.member_id == member_id
+    assert consumer._assignment.session.membership.member_id == member_id
 
 
 # --------------------------------------------------------------------------------------------------------- subscriptions
@@ -573,3 +575,51 @@ async def test_settings_that_brokers_refuse_are_raised_at_the_start(node: Harnes
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         Consumer(TOPIC, **({"group_id": "g"} | settings))
+
+
+# --------------------------------------------------------------------------------------------------------- administration
+
+
+async def test_groups_are_described_and_reset(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 10)
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+        assert await admin.list_groups() == []
+        with pytest.raises(errors.UnknownGroupError):
+            await admin.describe_group("g")
+        async with members.make(TOPIC, rack="r1", client_id="c1") as consumer:
+            await read(consumer, 20)
+            await consumer.commit({part(0): 10, part(1): 4})
+            described = await admin.describe_group("g")
+            (one,) = described.members
+            assert (one.client_id, one.rack, one.topics, one.partitions) == ("c1", "r1", (TOPIC,), (part(0), part(1)))
+            assert [(o.partition, o.offset, o.lag_records) for o in described.offsets] == [
+                (part(0), 10, 0), (part(1), 4, 6)
+            ]  # fmt: skip
+            assert {o.member_id for o in described.offsets} == {one.member_id}
+            for call in (admin.delete_group("g"), admin.reset_group_offsets("g", to="earliest")):
+                with pytest.raises(errors.GroupNotEmptyError):
+                    await call
+            with pytest.raises(errors.UnknownMemberError):
+                await admin.remove_group_member("g", member_id="nobody")
+        shown = await admin.reset_group_offsets("g", shift=-3, dry_run=True)
+        assert shown == [OffsetChange(part(0), 10, 7), OffsetChange(part(1), 10, 7)]
+        assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
+        await admin.reset_group_offsets("g", shift=-3, partitions=[part(1)])
+        assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 7]
+        assert [listed.group for listed in await admin.list_groups()] == ["g"]
+        assert await admin.delete_group("g") == 2
+        with pytest.raises(errors.UnknownGroupError):
+            await admin.reset_group_offsets("g", to="latest")
+        await admin.reset_group_offsets("g", to="latest", topics=[TOPIC])
+        assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
+
+
+@pytest.mark.parametrize(
+    "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
+)
+async def test_a_reset_goes_to_one_place(node: Harness, target: dict[str, object]) -> None:
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+        with pytest.raises(errors.InvalidArgumentError):
+            await admin.reset_group_offsets("g", **target)

@@ -178,6 +178,9 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         self.apply(mc.InitializeCluster("c", 1, "u1"))
         self.apply(register("u1"))
         self.apply(mc.CreateTopic("t", "log", 1, {}, (mc.PartitionPlan((1,)),) * 4))
+        self.a_program_starts("")
+        self.a_program_starts("i1")
+        self.everyone_says()
 
     def apply(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
         return self.metadata.apply(self.log.metadata(command))
@@ -247,16 +250,20 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         self.programs.append(Program(made))
 
     @precondition(lambda self: self.programs)
-    @rule(data=st.data())
-    def say(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_late=st.sampled_from([False, False, False, True]))
+    def say(self, data: st.DataObject, is_late: bool) -> None:
         program = data.draw(st.sampled_from(self.programs))
         if not program.asking and program.member.standing in (Standing.JOINING, Standing.IN):
             program.asking.append(program.member.heartbeat())
+            if not is_late:
+                self.exchange(program)
 
     @precondition(lambda self: any(program.asking for program in self.programs))
     @rule(data=st.data(), is_lost=st.sampled_from(["", "", "request", "answer"]))
-    def hear(self, data: st.DataObject, is_lost: str) -> None:
-        program = data.draw(st.sampled_from([program for program in self.programs if program.asking]))
+    def hear_late(self, data: st.DataObject, is_lost: str) -> None:
+        self.exchange(data.draw(st.sampled_from([program for program in self.programs if program.asking])), is_lost)
+
+    def exchange(self, program: Program, is_lost: str = "") -> None:
         request = program.asking.pop()
         if is_lost == "request":
             return
@@ -272,10 +279,34 @@ class MembersAndCoordinator(RuleBasedStateMachine):
             program.member.on_refused(request, FencedError("another"))
 
     @precondition(lambda self: self.programs)
+    @rule()
+    def everyone_says(self) -> None:
+        """And the coordinator divides at once; the programs take their time to act."""
+        for program in self.programs * 3:
+            if program.member.standing in (Standing.JOINING, Standing.IN) and not program.asking:
+                program.asking.append(program.member.heartbeat())
+                self.exchange(program)
+            self.divide()
+
+    @rule()
+    def all_is_well_for_a_while(self) -> None:
+        """Everyone says, hears and does what there is; so that the next mishap meets a group at work."""
+        for _ in range(2):
+            self.divide()
+            for program in self.programs:
+                if program.member.standing in (Standing.JOINING, Standing.IN) and not program.asking:
+                    program.asking.append(program.member.heartbeat())
+                    self.exchange(program)
+                self.step(program)
+                self.step(program)
+
+    @precondition(lambda self: self.programs)
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:
-        """One step, as the SDK does them: lose, else revoke, else open; opening takes two."""
-        program = data.draw(st.sampled_from(self.programs))
+        self.step(data.draw(st.sampled_from(self.programs)))
+
+    def step(self, program: Program) -> None:
+        """As the SDK does them: lose, else revoke, else open; opening takes two."""
         if program.opening:
             kept = program.member.hold(program.opening)
             assert kept <= program.opening.keys()
@@ -364,40 +395,18 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         able = [p for p in self.programs if p.member.standing is not Standing.FAILED]
         for program in able:
             program.member.subscribe(Subscription(("t",), "", "sticky"))
-        for _ in range(12):
-            self.divide()
-            for program in able:
-                made = program.member
-                if made.standing is not Standing.FAILED:
-                    program.asking.append(made.heartbeat())
-                    found = self.receive(program.asking.pop())
-                    if isinstance(found, pb.HeartbeatResponse):
-                        made.on_answer(made.heartbeat(), found)
-                    elif found == codes.UNKNOWN_MEMBER:
-                        made.on_unknown(made.heartbeat())
-                    else:
-                        made.on_refused(made.heartbeat(), FencedError("another"))
-                steps = made.steps()
-                made.release([*steps.lose, *steps.revoke])
-                opened = {
-                    partition: grant.owner_epoch
-                    for partition, grant in made.steps().open.items()
-                    if isinstance(
-                        self.fence(partition)[1].apply(
-                            self.fence(partition)[0].log(OpenPartition("g", made.member_id, grant.owner_epoch))
-                        ),
-                        Opened,
-                    )
-                }
-                made.hold(opened)
+        for _ in range(6):
+            self.all_is_well_for_a_while()
         living = [p for p in able if p.member.standing is Standing.IN]
-        ghosts = self.metadata.consumer_group("g")
-        if living and ghosts is not None and set(ghosts.members) == {p.member.member_id for p in living}:
-            assert sorted(partition for p in living for partition in self.held(p)) == [(1, n) for n in range(4)]
+        group = self.metadata.consumer_group("g")
+        if living and group is not None and set(group.members) == {p.member.member_id for p in living}:
+            held = [(*partition, epoch) for p in living for partition, epoch in self.held(p).items()]
+            assert sorted(held) == sorted(part for row in group.members.values() for part in row.owned)
+            assert len(held) == 4
 
 
 TestMembersAndCoordinator = MembersAndCoordinator.TestCase
-TestMembersAndCoordinator.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestMembersAndCoordinator.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
 def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,6 +419,8 @@ def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupMember, "hold", careless)
     machine = MembersAndCoordinator()
     machine.form()
+    machine.programs.clear()
+    machine.apply(mc.LeaveConsumerGroup("g", tuple(machine.metadata.consumer_group("g").members)))  # type: ignore[union-attr]
     machine.a_program_starts("")
     machine.a_program_starts("")
     first, second = machine.programs

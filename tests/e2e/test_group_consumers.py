@@ -93,7 +93,9 @@ async def test_three_share_while_what_stays_is_read_all_the_time(cluster: LocalC
             TopicPartition(topic, number) for number in range(PARTITIONS)
         }
         everything = sorted((r.partition, r.offset) for records in seen.values() for r in records)
-        assert everything == [(p, n) for p in range(PARTITIONS) for n in range(100)], "none twice, as all were processed"
+        assert everything == [(p, n) for p in range(PARTITIONS) for n in range(100)], (
+            "none twice, as all were processed"
+        )
 
 
 async def test_a_blocked_loop_loses_nothing_and_is_named(
@@ -209,7 +211,8 @@ async def story_of_the_frozen(cluster: LocalCluster, topic: str, frozen: "subpro
         frozen.stdin.flush()
         os.kill(frozen.pid, signal.SIGCONT)
         assert (await said("commit"))["commit"] == "FencedError"
-        assert await other.committed(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): 60}
+        # 100 when it has joined again already, got the partition back and read it from 60 on; never what it tried to commit
+        assert (await other.committed(TopicPartition(topic, 0)))[TopicPartition(topic, 0)] in (60, 100)
     assert await said("first") == {"first": 60, "partition": 0}
     assert await asyncio.to_thread(frozen.wait) == 0
 

@@ -233,13 +233,23 @@ CASES = [
     Case("closed producer", use_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
     Case("closed consumer", read_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
     Case("closed admin", describe_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
-    Case("consumer group", lambda sdk: read_group(sdk), errors.GroupsNotSupportedError, None, ("leave it out",)),
+    Case("unknown assignor", lambda sdk: read_group(sdk, assignor="best"), errors.InvalidArgumentError,
+         ErrorCode.INVALID_ARGUMENT, ("'best'", "sticky")),
+    Case("commit without a group", lambda sdk: commit_alone(sdk), errors.InvalidArgumentError,
+         ErrorCode.INVALID_ARGUMENT, ("group_id",)),
+    Case("commit of a stranger's partition", lambda sdk: read_group(sdk, commits={TopicPartition(TOPIC, 77): 1}),
+         errors.FencedError, ErrorCode.FENCED, (f"{TOPIC}/77", "not assigned")),
 ]  # fmt: skip
 
 
-async def read_group(sdk: Sdk) -> object:
-    async with sdk.consumer(TOPIC, group_id="g") as consumer:
-        return await consumer.getmany()
+async def read_group(sdk: Sdk, commits: dict[TopicPartition, int] | None = None, **settings: object) -> object:
+    async with sdk.consumer(TOPIC, group_id="g", **settings) as consumer:
+        return await consumer.commit(commits)
+
+
+async def commit_alone(sdk: Sdk) -> object:
+    async with sdk.consumer(TOPIC) as consumer:
+        return await consumer.commit()
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
