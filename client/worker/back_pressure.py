@@ -55,7 +55,7 @@ class BackPressure:
         self._pause(works)
 
     def admit(self, works: Iterable[PartitionWork]) -> None:
-        """Partitions came, or may have been missed: while nothing may be read, they are not either."""
+        """Partitions came: while nothing may be read, they are not either."""
         if self._is_full or self._is_ended:
             self._pause(works)
 

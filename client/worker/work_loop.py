@@ -108,7 +108,6 @@ class WorkLoop(RebalanceListener):
         log.info(
             "worker_draining handlers_running=%d records_queued=%d", self._running_count, self._schedule.queued_count
         )
-        self._drop(self._works.values())
         self._pressure.end(self._works.values())
         await self._wait_idle(self._works.values(), self._limits.drain_seconds, is_stopping=True)
         try:
@@ -196,10 +195,10 @@ class WorkLoop(RebalanceListener):
         """Partitions may be another member's already: nothing of them counts any more."""
         works = [self._works[partition] for partition in partitions if partition in self._works]
         self.counters.partitions_lost_total += len(works)
-        self._drop(works)
         self._let_go(works)
 
-    def _let_go(self, works: Iterable[PartitionWork]) -> None:
+    def _let_go(self, works: Collection[PartitionWork]) -> None:
+        self._drop(works)
         for work in works:
             if self._works.get(work.partition) is work:
                 del self._works[work.partition]
@@ -232,7 +231,6 @@ class WorkLoop(RebalanceListener):
     async def _poll_forever(self) -> None:
         """Goes on while the worker drains, with everything paused: a member that does not poll would lose its partitions."""
         while True:
-            self._pressure.admit(self._works.values())
             found = await self._consumer.getmany(
                 timeout_ms=settings.WORKER_POLL_MS, max_records=self._limits.poll_records
             )
@@ -365,12 +363,12 @@ class WorkLoop(RebalanceListener):
         work.tracker.finish(job.record.offset)
         self._pressure.records -= span - work.tracker.span
         self._end(job)
-        self._pressure.relieve(self._works.values(), work)
 
     def _end(self, job: RecordJob) -> None:
         self._schedule.finish(job)
         self._pressure.bytes -= job.bytes
         job.work.end()
+        self._pressure.relieve(self._works.values(), job.work)
 
     def _note_failure(self, job: RecordJob, failure: Failure) -> None:
         self.counters.failures_total += 1

@@ -316,7 +316,39 @@ async def test_partitions_that_come_while_the_worker_is_full_wait() -> None:
         desk.is_open = True
         desk.let_go()
         await consumer.wait_committed(1, 1)
+        await consumer.wait_committed(0, 20)
         assert loop.metrics().partitions_paused == 0
+        consumer.write(2, b"a")
+        await consumer.assign(2)  # it is not full any more
+        await consumer.wait_committed(2, 1)
+
+
+async def test_a_handler_of_a_partition_that_is_gone_makes_room_when_it_ends() -> None:
+    desk = Desk()
+
+    class Unstoppable(LoopExecutor):
+        can_cancel = False  # type: ignore[misc]  # as a thread's
+
+    consumer = FakeConsumer()
+    limits = replace(LIMITS, bytes_max=1000)
+    retries = RetryPolicy(0, 0.0, 0.0)
+    loop = WorkLoop(lambda _: consumer, Unstoppable(desk, None), "key", retries, limits, None, random.Random(1))
+    consumer.listener = loop
+    running = asyncio.ensure_future(loop.run())
+    async with asyncio.timeout(WAIT_SECONDS):
+        consumer.write(0, b"a", value=b"x" * 2000)
+        consumer.write(1, b"a")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0))
+        await consumer.lose(0)
+        await consumer.assign(1)
+        await consumer.wait_idle_poll()
+        assert consumer.position(1) == 0
+        desk.is_open = True
+        desk.let_go()
+        await consumer.wait_committed(1, 1)
+        loop.stop()
+        await running
 
 
 # ------------------------------------------------------------------------------------------------------- rebalance
@@ -469,6 +501,8 @@ async def test_stopping_lets_running_handlers_end_commits_them_and_begins_nothin
         assert consumer.committed == {partition(0): 1}
         assert desk.begun == [(0, 0), (0, 2)]
         assert consumer.is_closed
+        left = loop.metrics()
+        assert (left.records_queued, left.records_in_work, left.bytes_in_work, left.partitions) == (0, 0, 0, 0)
 
 
 async def test_it_goes_on_polling_while_it_drains() -> None:

@@ -6,7 +6,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAPPED = ("api", "assignors", "bench", "broker", "cli", "client", "fsm", "raft", "sim", "spark", "storage", "tests")
+MAPPED = (
+    "api",
+    "assignors",
+    "bench",
+    "broker",
+    "cli",
+    "client",
+    "client/worker",
+    "fsm",
+    "raft",
+    "sim",
+    "spark",
+    "storage",
+    "tests",
+)
 LINES_MAX = 40
 FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|toml)")
 
