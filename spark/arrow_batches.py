@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.batch_arrow import binary_array, timestamp_array
-from raftmq.client.batch_codec import BatchColumns, decode_columns
+from raftmq.client.batch_codec import BatchColumns, BinaryColumn, decode_columns
 from raftmq.errors import CorruptBatchError, UnsupportedCompressionError
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import FetchedBatch
@@ -34,6 +34,8 @@ for ever."""
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 Decoded = tuple[FetchedBatch, BatchColumns]
+Part = tuple[BinaryColumn, int, int]
+"""A column of one batch, and which of its cells: from the first to the end, exclusive."""
 Builder = Callable[[Sequence[Decoded]], pa.Array]
 
 
@@ -93,12 +95,12 @@ def _builders(range_: OffsetRange, schema: pa.Schema) -> Mapping[str, Builder]:
         return _joined(arrays)
 
     return {
-        "key": lambda group: _sliced(group, lambda columns: binary_array(columns.keys)),
-        "value": lambda group: _sliced(group, lambda columns: binary_array(columns.values)),
+        "key": lambda group: _binary([(columns.keys, batch.first, batch.end) for batch, columns in group]),
+        "value": lambda group: _binary([(columns.values, batch.first, batch.end) for batch, columns in group]),
         "topic": lambda group: _repeated(pa.scalar(range_.topic, pa.string()), _rows(group)),
         "partition": lambda group: _repeated(pa.scalar(range_.partition, pa.int32()), _rows(group)),
         "offset": _offsets,
-        "timestamp": lambda group: _sliced(group, _timestamps),
+        "timestamp": _timestamps,
         "timestampType": lambda group: _repeated(pa.scalar(CREATE_TIME, pa.int32()), _rows(group)),
         "headers": headers,
     }
@@ -108,8 +110,22 @@ def _rows(group: Sequence[Decoded]) -> int:
     return sum(batch.end - batch.first for batch, _ in group)
 
 
-def _sliced(group: Sequence[Decoded], column: Callable[[BatchColumns], pa.Array]) -> pa.Array:
-    return _joined([column(columns).slice(batch.first, batch.end - batch.first) for batch, columns in group])
+def _binary(parts: Sequence[Part]) -> pa.Array:
+    """Columns one after the other. Lengths and blobs are joined before Arrow sees them: an Arrow call per batch of a hundred records
+    would cost more than the records.
+    """
+    if all(column.lengths is None for column, _, _ in parts):
+        return pa.nulls(sum(end - first for _, first, end in parts), pa.binary())
+    if len(parts) == 1 or any(column.lengths is None or column.presence is not None for column, _, _ in parts):
+        return _joined([binary_array(column).slice(first, end - first) for column, first, end in parts])
+    lengths, blobs = [], []
+    for column, first, end in parts:
+        assert column.lengths is not None
+        lengths.append(column.lengths[first:end])
+        start = sum(column.lengths[:first])
+        blobs.append(column.blob[start : start + sum(lengths[-1])] if end - first < column.count else column.blob)
+    blob, counts = b"".join(blobs), memoryview(b"".join(lengths)).cast("I")
+    return binary_array(BinaryColumn(blob, len(counts), None, counts, 0, len(blob)))
 
 
 def _joined(arrays: list[pa.Array]) -> pa.Array:
@@ -138,11 +154,20 @@ def _offsets(group: Sequence[Decoded]) -> pa.Array:
     return pc.add(counting, pa.scalar(first, pa.int64()))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _timestamps(columns: BatchColumns) -> pa.Array:
+def _timestamps(group: Sequence[Decoded]) -> pa.Array:
+    if all(columns.timestamp_deltas is None for _, columns in group):
+        runs = [array("q", [_micros(columns.header.base_timestamp_ms)]) * (b.end - b.first) for b, columns in group]
+        joined = pa.py_buffer(b"".join(runs))
+        return pa.Array.from_buffers(_TIMESTAMP, _rows(group), [None, joined])
+    return _joined([_batch_timestamps(columns).slice(b.first, b.end - b.first) for b, columns in group])
+
+
+def _micros(time_ms: int) -> int:
+    return max(-TIMESTAMP_MS_MAX, min(time_ms, TIMESTAMP_MS_MAX)) * 1000
+
+
+def _batch_timestamps(columns: BatchColumns) -> pa.Array:
     earliest, latest = columns.header.base_timestamp_ms, columns.header.max_timestamp_ms
-    if columns.timestamp_deltas is None:
-        micros = max(-TIMESTAMP_MS_MAX, min(earliest, TIMESTAMP_MS_MAX)) * 1000
-        return pa.repeat(pa.scalar(micros, pa.int64()), columns.record_count).view(_TIMESTAMP)
     millis = timestamp_array(columns)
     if earliest < -TIMESTAMP_MS_MAX or latest > TIMESTAMP_MS_MAX:
         least, most = pa.scalar(-TIMESTAMP_MS_MAX, pa.int64()), pa.scalar(TIMESTAMP_MS_MAX, pa.int64())

@@ -17,6 +17,7 @@ from scripts.find_java import ADVICE, find_java
 
 TIMEOUT_SECONDS = 900
 """For one test: a JVM that starts on a busy machine needs minutes by itself."""
+STARTS_MAX = 10
 MASTER = "local[2]"
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -44,6 +45,24 @@ def prepare_environment() -> None:
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark starts dozens of Python processes: without compiled modules each compiles pyspark, pandas and pyarrow, for seconds.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[2] / ".venv/pycache"))
+
+
+def begin(start: Callable[[], Any]) -> Any:
+    """Start a query and return it when it has planned its first batch, or ended.
+
+    Spark gives the Python process of a streaming source ten seconds to start, which cannot be changed, and on a busy machine is too short:
+    a query that failed for that reason, before it did anything, is started again.
+    """
+    for _ in range(STARTS_MAX):
+        query = start()
+        while query.isActive and query.status["message"] != "Waiting for next trigger":
+            query.awaitTermination(0.1)
+        if "worker failed to connect back" not in str(query.exception()):
+            return query
+    pytest.fail("Spark never got its Python process started")
 
 
 @pytest.fixture(scope="session")

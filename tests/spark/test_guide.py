@@ -9,6 +9,8 @@ from raftmq import sync
 from raftmq.spark.schema import COLUMNS
 from raftmq.spark.source_options import read_source_options
 
+from tests.spark.conftest import begin
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/spark.md"
 
 
@@ -44,6 +46,14 @@ def test_the_first_program_runs(
     for old, new in {"localhost:9400": servers, '"flights"': repr(name), "checkpoints/flights": checkpoint}.items():
         assert old in program
         program = program.replace(old, new)
+    program, _, waiting = program.partition("query.awaitTermination()")
+    assert waiting == "\n"
     values: dict[str, Any] = {}
-    exec(compile(program, str(GUIDE), "exec"), values)
-    assert sum(batch["numInputRows"] for batch in values["query"].recentProgress) == 3
+
+    def run() -> Any:
+        exec(compile(program, str(GUIDE), "exec"), values)
+        return values["query"]
+
+    query = begin(run)
+    query.awaitTermination()
+    assert sum(batch["numInputRows"] for batch in query.recentProgress) == 3

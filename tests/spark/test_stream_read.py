@@ -12,6 +12,8 @@ import pytest
 from raftmq import sync
 from raftmq.types import TopicPartition
 
+from tests.spark.conftest import begin
+
 QUERY_SECONDS = 600
 
 
@@ -29,7 +31,8 @@ class Run:
         for name, value in (self.options | more).items():
             reader = reader.option(name, value)
         writer = reader.load().writeStream.format("parquet").option("path", str(self.folder / "out"))
-        self.query = writer.option("checkpointLocation", str(self.folder / "check")).trigger(**trigger).start()
+        writer = writer.option("checkpointLocation", str(self.folder / "check")).trigger(**trigger)
+        self.query = begin(writer.start)
         return self
 
     def to_end(self, **more: object) -> list[int]:
@@ -168,12 +171,7 @@ def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
     name = topic()
     fill(producer, name, 0, 5)
     one = run(subscribe=name, startingOffsets="latest", includeHeaders="true", columns="topic,partition,offset,key")
-    one.start({"processingTime": "200 milliseconds"})
-    deadline = time.monotonic() + QUERY_SECONDS
-    while one.query.status["message"] != "Waiting for next trigger":  # by then the query knows where it began
-        assert one.query.isActive, one.query.exception()
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.1)
+    one.start({"processingTime": "200 milliseconds"})  # when it returns, the query knows where it began
     producer.send_and_wait(name, b"v", b"k", headers=(("h", b"1"),))
     one.wait_rows(1)
     one.stop()
