@@ -112,11 +112,11 @@ def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
     )
     if found.topic is None and options.topic is None:
         raise InvalidSchemaError("nothing says where to write: set the option topic, or add a column 'topic'")
-    for option, name, position in (
+    for option, name, chosen in (
         ("orderColumn", options.order_column, found.order),
         ("timestampColumn", options.timestamp_column, found.timestamp),
     ):
-        if name is not None and position is None:
+        if name is not None and chosen is None:
             raise InvalidSchemaError(f"{option} names {name!r}, and there is no such column")
     return found
 

@@ -52,7 +52,13 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    code = follow(writer.start(), stop, describe_source)
+    query = writer.start()
+    try:
+        check_owner(manifest.entries(), str(query.id))
+    except InvalidOptionError:
+        query.stop()
+        raise
+    code = follow(query, stop, describe_source)
     entries = manifest.entries()
     say("archived", entries=len(entries), records=sum(entry.records for entry in entries))
     return code
@@ -66,19 +72,25 @@ def query_id(batch: DataFrame) -> str:
     return str(found)
 
 
+def check_owner(entries: Sequence[Entry], query: str) -> None:
+    """Raise `InvalidOptionError` when batches of another checkpoint are there: their numbers mean other records."""
+    for known in entries:
+        if known.query_id != query:
+            raise InvalidOptionError(
+                f"the archive was begun under another checkpoint (query {known.query_id}): use that one, or another folder"
+            )
+
+
 def write_batch(manifest: Manifest, batch: DataFrame, batch_id: int, query: str) -> None:
     """Write a batch unless it is there.
 
     Raises:
         InvalidOptionError: the archive's batches are of another checkpoint.
     """
-    for known in manifest.entries():
-        if known.query_id != query:
-            raise InvalidOptionError(
-                f"the archive was begun under another checkpoint (query {known.query_id}): use that one, or another folder"
-            )
-        if known.first <= batch_id <= known.last:
-            return
+    entries = manifest.entries()
+    check_owner(entries, query)
+    if any(known.first <= batch_id <= known.last for known in entries):
+        return
     entry = Entry(batch_id, batch_id, query, records=0, data_bytes=0)
     _write(manifest, entry, batch)
 

@@ -41,7 +41,7 @@ def batch(first: int, count: int, producer_id: int = 7, epoch: int = 0, codec: i
     return body.seal(producer_id, epoch, first, flags=3 << 8)
 
 
-def values(cluster: FakeCluster, partition: int = 0) -> list[bytes]:
+def values(cluster: FakeCluster, partition: int = 0) -> list[bytes | None]:
     return [
         record.value
         for base, _, data, _ in cluster.topics["t"].partitions[partition].batches

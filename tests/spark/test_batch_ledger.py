@@ -46,7 +46,8 @@ class Stamps:
                     raise TimeoutError(ask.waiting_for)
                 ask = steps.send(self.answer(ask))
         except StopIteration as end:
-            return end.value
+            value: T = end.value
+            return value
 
 
 def digest(rows: object) -> bytes:

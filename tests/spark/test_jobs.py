@@ -122,6 +122,7 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
 
 def report(output: str) -> dict[str, Any]:
     events = [json.loads(line) for line in output.splitlines()]
+    found: dict[str, Any]
     (found,) = [event for event in events if event["event"] == "audited"]
     found["hours"] = Counter({event["hour"]: event["records"] for event in events if event["event"] == "hour"})
     return found

@@ -137,7 +137,7 @@ def test_a_stream_is_written_once_over_restarts(
         )
         try:
             assert query.awaitTermination(100)
-            return query.recentProgress
+            return list(query.recentProgress)
         finally:
             query.stop()
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.spark.reading import counting, value_counts
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 """Each driver is a JVM of its own."""
-ROWS = 12_000
+ROWS = 5_000
 LOG_TAIL = 3000
 
 
@@ -129,7 +129,7 @@ EXPECTED = Counter(f"row {n}".encode() for n in range(ROWS))
 def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):
     name = topic(partitions=3)
     with counting(servers, name) as written, driver(servers, name, folder, 2) as process:
-        for threshold in (200, 4000):
+        for threshold in (200, 2000):
             wait_written(written, threshold, process, folder)
             victims = worker_pids(process.pid)
             assert victims
