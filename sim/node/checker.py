@@ -38,6 +38,7 @@ from sim.node.invariants.quarantine import check_quarantined_silent, check_serve
 from sim.node.invariants.reads import CommittedReads
 from sim.node.invariants.replica_state import ReplicaStates
 from sim.node.invariants.retention import Retention
+from sim.node.invariants.stale_leaders import StaleLeaders
 from sim.node.invariants.votes import VoteOnce
 from sim.node.loop import SimulationEnd
 
@@ -63,6 +64,7 @@ class Checker:
         self.replica_states = ReplicaStates()
         self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
         self.retention = Retention(self.acknowledged)
+        self._stale_leaders = StaleLeaders()
         self._commands: dict[tuple[int, int], None] = {}
         """(group, index) of commands that were looked at."""
         self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
@@ -206,6 +208,7 @@ class Checker:
             if not process.host.is_frozen:
                 self.judge(check_budgets, process.node)
                 self.judge(check_serves_none_quarantined, process.node)
+        self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
         if self._looks % COMPARE_EVERY == 0:
             self.compare_states()
         self._cluster.loop.after(LOOK_SECONDS, None, self._look)
@@ -216,6 +219,11 @@ class Checker:
             assert process.node is not None
             for group in process.node.engine.groups.values():
                 self.judge(self.replica_states.on_state, group)
+
+    def is_quiet(self) -> bool:
+        """Whether everything that was proposed is applied: retention goes on by itself."""
+        groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.groups.values()]
+        return not any(g.append_in_flight or g.core.applied_index < g.core.last_index for g in groups)
 
     def at_end(self) -> None:
         """Once more, whole, when everything is quiet."""

@@ -168,6 +168,16 @@ class Nemesis:
             self._cluster.freeze(machine)
             self._later(0.05, 2.5, lambda: self._cluster.thaw(machine))
 
+    def _freeze_client(self) -> None:
+        """For longer than a session, sometimes: it goes on as if nothing had happened, and others have what it had."""
+        hosts = [host for host in self._cluster.clients.values() if not host.is_frozen]
+        members = [host for host in hosts if host.name.startswith("m")]
+        if hosts:
+            host = self._source.choice(members if members and self._source.random() < 0.6 else hosts)
+            self._did("freeze_client", repr(host))
+            host.is_frozen = True
+            self._later(0.5, 8.0, lambda: self._loop.thaw(host))
+
     # ------------------------------------------------------------------------------------------------ links
 
     def _cut(self, name: str, links: list[tuple[str, str]]) -> None:

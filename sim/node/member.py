@@ -187,9 +187,10 @@ class Member:
             for part in [part for part in self._assigned if part not in self._held and part in self._targets]:
                 await self._guarded(part, self._open)
             for part in list(self._held):
-                await self._guarded(part, self._read)
-                if self._source.random() < 0.4:
+                # of what was read a look ago: whoever stood still in between may have lost the partition
+                if self._source.random() < 0.6:
                     await self._guarded(part, self._commit)
+                await self._guarded(part, self._read)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _guarded(self, part: Part, step: Callable[[Part], object]) -> None:
@@ -225,7 +226,9 @@ class Member:
         return await connection.call(method, request, _CALL_SECONDS)
 
     async def _open(self, part: Part) -> None:
-        owner_epoch = self._assigned[part]
+        owner_epoch = self._assigned.get(part)
+        if owner_epoch is None:
+            return  # taken back meanwhile
         floor = self._checker.groups.floor(self._group, part)
         request = pb.OpenPartitionsRequest(
             metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id

@@ -87,6 +87,7 @@ class Options:
     """Of one machine only: a majority must stay sound."""
     wipe: int
     remove_node: int
+    freeze_client: int
 
     def weights(self) -> dict[str, int]:
         """The faults with their weights."""
@@ -104,7 +105,7 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
-    "remove_node",
+    "remove_node", "freeze_client",
 )  # fmt: skip
 """Every kind of fault, by the name of its weight."""
 
@@ -179,4 +180,5 @@ def draw_options(source: random.Random) -> Options:
         members=choice((0, 0, 0, 2, 3)),
         retention_ms=choice((0, 0, 2_500, 5_000)),
         remove_node=weight(0.4) if may_lose else 0,
+        freeze_client=weight(0.3),
     )

@@ -38,6 +38,7 @@ OPERATIONS_MIN = 200
 """Of clients in a run: the first phase goes on until there were so many, but not for ever."""
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
+QUIET_SECONDS = 3.0
 _LOOK_SECONDS = 0.01
 """Virtual time between two looks at whether a phase is over."""
 
@@ -264,7 +265,8 @@ class Simulation:
         if not self._until(lambda: verified.done() and self._is_whole(), remaining):
             raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
         verified.result()
-        self._until(None, 0.5)
+        self._until(None, 0.3)
+        self._until(self.checker.is_quiet, QUIET_SECONDS)
         self.checker.at_end()
         self._judge_history()
         self.healing_seconds = self.loop.now - begun

@@ -283,7 +283,7 @@ class Workload:
                 await member.run(lambda until=until: self.is_stopping or self._loop.time() >= until)  # type: ignore[misc]  # bound now
             except RaftMQError as error:
                 self._count_error("member", error)
-            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.6)
+            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)
             await self._pause(0.2)
 
     async def _verify_group(self) -> None:
@@ -386,16 +386,19 @@ class Workload:
             except RaftMQError as error:
                 self._count_error("verify", error)
                 await asyncio.sleep(0.2)
+        if self._options.members:
+            await asyncio.gather(self._verify_records(), self._verify_group())
+        else:
+            await self._verify_records()
+
+    async def _verify_records(self) -> None:
         while True:
             try:
                 await self._read_all()
-                break
+                return
             except RaftMQError as error:
                 self._count_error("verify", error)
                 await asyncio.sleep(0.2)
-
-        if self._options.members:
-            await self._verify_group()
 
     async def _read_all(self) -> None:
         process = f"v.{self._value}.{len(self.history)}"

@@ -21,6 +21,7 @@ MARKS = {
     "break_streams": "streams_reset",
     "full_map": "writes_refused",
     "wipe": "boots",
+    "remove_node": "boots",
     "add_machine": "boots",
 }
 """Fault -> what is counted because of it."""

@@ -20,7 +20,7 @@ class Acknowledged:
         self.trimmed: dict[int, int] = {}
         """Group -> records below this offset may be gone."""
         self.expired: dict[int, int] = {}
-        """Group -> records below this offset were deleted for their age."""
+        """Group -> records below this offset are deleted."""
         self.deleted: dict[int, None] = {}
         """Groups of topics that somebody asked to delete."""
         self.count = 0

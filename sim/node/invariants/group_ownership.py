@@ -11,7 +11,7 @@ from __future__ import annotations
 from sim.core.invariants.violation import demand
 
 Part = tuple[int, int]
-SESSION_SECONDS = 5.0
+SESSION_SECONDS = 4.0
 """Of the simulated members."""
 SESSION_SLACK_SECONDS = 2.5
 """A coordinator that was succeeded may answer until it notices: so much of a session may be over before its successor is asked."""

@@ -32,6 +32,7 @@ class Retention:
 
     def on_trim(self, group_id: int, before: int, wall_ms_max: int) -> bool:
         """A trim is committed, at a time when no clock says more than that; True when it was for the records' age."""
+        self._acknowledged.on_expired(group_id, before)
         if before <= self._acknowledged.trimmed.get(group_id, 0):
             return False
         kept_ms = self.kept_ms.get(group_id)
@@ -49,5 +50,4 @@ class Retention:
             )
         self.trims += 1
         self._acknowledged.on_trim(group_id, before)
-        self._acknowledged.on_expired(group_id, before)
         return True

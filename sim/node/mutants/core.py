@@ -41,54 +41,9 @@ def votes_twice() -> None:
     replace_method(election.Election, "_may_vote_for", lambda original: lambda self, *arguments: True)
 
 
-@mutant("core", "a joint configuration is counted by its incoming half alone (thesis 4.3)", move_replicas=8, isolate=4)
-def joint_counted_by_one_half() -> None:
-    _run_core(core_mutants.IgnoresOutgoing)
-
-
-@mutant("core", "a late completion marks entries durable that replaced those written (ABA)", isolate=4, stall_disk=6)
-def completion_taken_by_index() -> None:
-    _run_core(core_mutants.AppendRace)
-
-
-@mutant("core", "a snapshot leaves a suffix that does not match (thesis 5.1)", trim_every=0.3, isolate=6, freeze=4)
-def snapshot_keeps_suffix() -> None:
-    _run_core(core_mutants.SnapshotKeepsSuffix)
-
-
-@mutant("core", "a leader counts itself before its own write is durable (thesis 10.2.1)", kill=6, fault_every=0.4)
-def counts_own_before_durable() -> None:
-    _run_core(core_mutants.CountsOwnBeforeDurable)
-
-
-@mutant("core", "what is committed is applied before it is on the own disk", kill=6, fault_every=0.4)
-def applies_before_durable() -> None:
-    _run_core(core_mutants.AppliesBeforeDurable)
-
-
-@mutant("core", "a follower commits up to its own last entry, whatever the message proved (figure 3.1)", isolate=6)
-def commits_own_last() -> None:
-    _run_core(core_mutants.CommitsOwnLast)
-
-
-@mutant("core", "entries are truncated and the offsets go on from where they ended", isolate=6, fault_every=0.4)
-def offsets_not_rewound() -> None:
-    _run_core(core_mutants.OffsetsNotRewound)
-
-
-@mutant("core", "learners count for commitment (thesis 4.2.1)", move_replicas=8, kill=4)
-def counts_learners() -> None:
-    _run_core(core_mutants.CountsLearners)
-
-
 @mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
 def removed_leader_stays() -> None:
     _run_core(core_mutants.RemovedLeaderStays)
-
-
-@mutant("core", "votes are counted by number, a repeated answer again", isolate=6, kill=4)
-def counts_votes_by_number() -> None:
-    _run_core(core_mutants.CountsVotesByNumber)
 
 
 @mutant("core", "a leader that hears no quorum goes on leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
@@ -134,3 +89,12 @@ def transfer_to_one_behind() -> None:
 
     Election._on_vote_request = obliging  # type: ignore[method-assign]
     hand_over._offer = offer
+
+
+@mutant(
+    "core", "half of an even number of voters is a majority", replication_factor=2, kill=4, isolate=6, fault_every=0.4
+)
+def half_is_a_majority() -> None:
+    from raftmq.raft import quorum
+
+    quorum.majority_size = lambda voter_count: (voter_count + 1) // 2

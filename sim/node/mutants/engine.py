@@ -78,49 +78,8 @@ def quarantine_forgotten() -> None:
     Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
 
 
-@mutant("engine", "the log is deleted past what the durable state includes", kill=6, trim_every=0.3, fault_every=0.4)
-def log_deleted_before_state() -> None:
-    from raftmq.broker.commits import Commits
-
-    def truncate(self: Any, group: Any, index: Any) -> None:
-        index = min(index, group.core.applied_index)
-        if group.pending_truncation is not None or group.is_closed or group.is_installing:
-            return
-        position = group.position_of(index)
-        if position is None or position.index <= group.log_start.index:
-            return
-        group.pending_truncation = position
-        group.durable_state_index = group.machine.applied_index
-        if not group.append_in_flight:
-            self._write_derived(group)
-
-    Commits.truncate = truncate  # type: ignore[method-assign]
-
-
-@mutant("engine", "the first leader known stays in the table whatever others claim later", kill=4, isolate=4)
-def stale_leadership_table() -> None:
-    from raftmq.broker.leadership_table import Leadership, LeadershipTable
-
-    def claim(self: Any, group_id: Any, term: Any, node_id: Any) -> bool:
-        known = self._rows.get(group_id)
-        if known is not None and known.node_id:
-            return False
-        self._rows[group_id] = Leadership(term, node_id)
-        self._on_change(group_id)
-        return True
-
-    LeadershipTable.claim = claim  # type: ignore[method-assign]
-
-
 @mutant("engine", "a learner votes before it has caught up", move_replicas=8, wipe=4, disk_latency=0.02)
 def promotes_learners_at_once() -> None:
     from raftmq.broker.reconciler import Reconciler
 
     Reconciler._caught_up = lambda self, group: set(group.core.membership.learners)  # type: ignore[method-assign]
-
-
-@mutant("engine", "an election timeout that passed while the process stood still counts", freeze=8, fault_every=0.4)
-def stall_counts_as_silence() -> None:
-    from raftmq.broker.engine import Engine
-
-    Engine._on_stall = lambda self, seconds: None  # type: ignore[method-assign]

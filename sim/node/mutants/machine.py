@@ -52,3 +52,50 @@ def trims_too_far() -> None:
         return Trimmed(start)
 
     LogPartition._trim = trim  # type: ignore[method-assign]
+
+
+@mutant(
+    "machine",
+    "whoever had a partition before may still commit there",
+    members=3,
+    freeze_client=16,
+    fault_every=0.3,
+    kill=0,
+    kill_all=0,
+    full_disk=0,
+    isolate=0,
+)
+def owner_epoch_ignored() -> None:
+    from raftmq.fsm.group_offsets import GroupOffset, GroupOffsets
+    from raftmq.fsm.log_commands import Committed
+
+    def commit(self: Any, command: Any, log_end_offset: int, now_ms: int) -> Any:
+        known = self.table.get(command.group) or GroupOffset()
+        self.table.put(
+            command.group, GroupOffset(known.member, known.owner_epoch, command.offset, command.metadata, now_ms)
+        )
+        return Committed(command.offset)
+
+    GroupOffsets.commit = commit  # type: ignore[method-assign]
+
+
+@mutant("machine", "who opens a partition begins where the group began, not where it was", members=3)
+def opened_from_the_beginning() -> None:
+    import msgspec
+    from raftmq.fsm.group_offsets import GroupOffsets
+    from raftmq.fsm.log_commands import Opened
+
+    opened = GroupOffsets.open
+
+    def forgetful(self: Any, command: Any, now_ms: int) -> Any:
+        result = opened(self, command, now_ms)
+        return msgspec.structs.replace(result, offset=0) if isinstance(result, Opened) else result
+
+    GroupOffsets.open = forgetful  # type: ignore[method-assign]
+
+
+@mutant("machine", "a removed node's replicas are not replaced", remove_node=8, replication_factor=3, machines=4)
+def removal_forgets_replicas() -> None:
+    from raftmq.fsm import metadata_nodes
+
+    metadata_nodes.retire_lost_replicas = lambda tables, node_id, *, is_replaced: None

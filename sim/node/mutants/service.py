@@ -52,3 +52,47 @@ def same_producer_ids() -> None:
         return answer
 
     ProducerIds._take = low  # type: ignore[method-assign]
+
+
+@mutant(
+    "service", "a coordinator that takes over ends every session that it knows nothing of", members=3, kill=6, isolate=4
+)
+def takeover_ends_sessions() -> None:
+    from raftmq.broker.group_coordinator import GroupCoordinator
+
+    grant = GroupCoordinator._grant_sessions
+
+    def refuse(self: Any, machine: Any) -> None:
+        grant(self, machine)
+        for key in list(self._sessions._deadlines):
+            self._sessions.extend(key, self._host.loop.time())
+
+    GroupCoordinator._grant_sessions = refuse  # type: ignore[method-assign]
+
+
+@mutant("service", "retention is shortened by a wrong unit: records go too early", retention_ms=5_000)
+def retention_too_early() -> None:
+    from raftmq.broker.partition_retention import PartitionRetention
+
+    target = PartitionRetention._target_by_time
+
+    async def early(self: Any, retention_ms: int) -> int:
+        return await target(self, retention_ms // 1000 if retention_ms > 0 else retention_ms)
+
+    PartitionRetention._target_by_time = early  # type: ignore[method-assign]
+
+
+@mutant("service", "records are acknowledged when the leader has them, whatever its followers have", kill=6, isolate=6)
+def acknowledged_by_the_leader_alone() -> None:
+    from raftmq.broker.group import Group
+    from raftmq.fsm.log_partition import LogPartition
+
+    propose = Group.propose
+
+    def hasty(self: Any, proposals: Any) -> Any:
+        appended, future = propose(self, proposals)
+        if isinstance(self.machine, LogPartition) and all(one.record_count for one in proposals) and not future.done():
+            future.set_result([None] * len(appended.entries))
+        return appended, future
+
+    Group.propose = hasty  # type: ignore[method-assign]
