@@ -87,10 +87,7 @@ class Run:
             if name in PARTITIONS:
                 self._measure_partitions(name)
             elif name in GROUPS:
-                load, started = load_average(), time.perf_counter()
-                found = GROUPS[name][1]()
-                self._samples.append(Sample(name, RAFTMQ, 1, load, time.perf_counter() - started, found))
-                self._write()
+                self._measure_groups(name)
         self._notes += TO_COME.values()
         report = self._write()
         print(table(self._figures, report.rows))
@@ -129,6 +126,15 @@ class Run:
             self._notes.append(str(error))
             return
         seconds = time.perf_counter() - started
+        self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
+        self._write()
+
+    def _measure_groups(self, name: str) -> None:
+        """A fresh cluster or none; one round."""
+        load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
+        found = GROUPS[name][1]()
+        seconds = time.perf_counter() - started
+        figures = {figure: [value] for figure, value in found.items()}
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
