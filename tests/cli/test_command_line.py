@@ -318,7 +318,9 @@ def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(("before", "after"), [(signal.SIG_DFL, dev.interrupt), (signal.SIG_IGN, signal.SIG_IGN)])
-def test_a_closed_terminal_ends_a_cluster_unless_it_was_started_with_nohup(before: signal.Handlers, after: object) -> None:
+def test_a_closed_terminal_ends_a_cluster_unless_it_was_started_with_nohup(
+    before: signal.Handlers, after: object
+) -> None:
     old = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         signal.signal(signal.SIGHUP, before)
