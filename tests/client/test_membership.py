@@ -176,7 +176,8 @@ async def test_a_defect_in_the_thread_is_told_to_the_program(caplog: pytest.LogC
 
 async def test_closing_ends_a_call_that_hangs() -> None:
     """A listener that accepts and says nothing."""
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     made = joining(asyncio.get_running_loop().time())
     made.note_addresses([f"127.0.0.1:{port}"])
@@ -184,8 +185,12 @@ async def test_closing_ends_a_call_that_hangs() -> None:
     started = time.monotonic()
     await runner.close()
     assert time.monotonic() - started < 10
-    assert not any(thread.name == "raftmq-heartbeats" and thread.is_alive() for thread in threading.enumerate())
+    runner._thread.join(10)
+    assert not runner._thread.is_alive()
     server.close()
+    for writer in writers:
+        writer.close()
+    await server.wait_closed()
 
 
 async def test_a_loop_that_stands_still_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
