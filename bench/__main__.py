@@ -88,7 +88,7 @@ class Run:
                 self._measure_partitions(name)
             elif name in GROUPS:
                 load, started = load_average(), time.perf_counter()
-                found = GROUPS[name][1]()
+                found = {figure: [value] for figure, value in GROUPS[name][1]().items()}
                 self._samples.append(Sample(name, RAFTMQ, 1, load, time.perf_counter() - started, found))
                 self._write()
         self._notes += TO_COME.values()
