@@ -159,6 +159,7 @@ class Consumer:
         self._generation = current_generation()
         self._is_open = False
         self._is_closed = False
+        self._has_closed = asyncio.Event()
         self._failure: BaseException | None = None
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
@@ -248,6 +249,7 @@ class Consumer:
 
     async def _close_now(self, *, is_clean: bool) -> None:
         if self._is_closed:
+            await self._has_closed.wait()
             return
         self._is_closed = True
         self._data.set()
@@ -260,7 +262,10 @@ class Consumer:
             try:
                 await self._fetcher.close()
             finally:
-                await self._resolver.close()
+                try:
+                    await self._resolver.close()
+                finally:
+                    self._has_closed.set()
 
     # ------------------------------------------------------------------------------------------------------- assignment
 

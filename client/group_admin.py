@@ -127,6 +127,7 @@ async def describe_group(
     response = await resolver.call_any(DESCRIBE_GROUP, request, timeout_seconds, is_read=True)
     resolver.note_revision(response.metadata_revision)
     names = {topic.topic_id: topic.name for topic in response.topics}
+    living = {member.member_id for member in response.members}
     return GroupDescription(
         group=response.group.group or group,
         state=response.group.state,
@@ -134,7 +135,7 @@ async def describe_group(
         members=tuple(
             sorted(map(_member, response.members), key=lambda member: (member.instance_id, member.member_id))
         ),
-        offsets=tuple(sorted((_offset(one, names) for one in response.offsets), key=lambda one: one.partition)),
+        offsets=tuple(sorted((_offset(one, names, living) for one in response.offsets), key=lambda one: one.partition)),
     )
 
 
@@ -271,7 +272,7 @@ def _member(member: pb.GroupMember) -> GroupMemberDescription:
     )
 
 
-def _offset(one: pb.CommittedOffset, names: Mapping[int, str]) -> GroupOffset:
+def _offset(one: pb.CommittedOffset, names: Mapping[int, str], living: set[str]) -> GroupOffset:
     partition = TopicPartition(names.get(one.topic_id, f"topic with id {one.topic_id}"), one.partition)
     error = error_from_detail(one.error, f"{partition.topic}/{partition.partition}") if one.HasField("error") else None
     has_offset = error is None and one.offset >= 0
@@ -282,7 +283,7 @@ def _offset(one: pb.CommittedOffset, names: Mapping[int, str]) -> GroupOffset:
         lag_seconds=one.lag_ms / 1000 if has_offset else None,
         log_start_offset=one.log_start_offset,
         end_offset=one.high_watermark,
-        member_id=one.member_id,
+        member_id=one.member_id if one.member_id in living else "",
         note=one.note,
         error=error,
     )

@@ -75,11 +75,10 @@ class ThreadHeartbeats:
         try:
             while not self._is_closed:
                 self._step()
-        except (
-            BaseException
-        ) as error:  # nobody joins this thread: without this the member would be silent without a word
+        except BaseException as error:  # noqa: BLE001 -- nobody joins this thread: the member would be silent without a word
             log.error("heartbeats_stopped error_code=%s", type(error).__name__)
-            raise
+            self._membership.on_crash(error)
+            self._in_loop(self._on_news)
         finally:
             for channel in self._channels.values():
                 channel.close()
@@ -96,7 +95,8 @@ class ThreadHeartbeats:
                 self._membership.on_answer(found, answer, time.monotonic())
         if self._membership.take_news():
             self._in_loop(self._on_news)
-        self._watch.look(time.monotonic())
+        if not self._watch.look(time.monotonic()):
+            self._is_closed = True  # the loop is closed: the program forgot its consumer, whose session ends by itself
         if not isinstance(found, GroupCall):
             pause = min(found - time.monotonic(), settings.LOOP_CHECK_SECONDS)
             with self._woken:
@@ -146,18 +146,19 @@ class LoopWatch:
         """When the loop was asked for a sign; infinite: it gave one."""
         self._is_told = False
 
-    def look(self, now: float) -> None:
-        """Ask for a sign, or see how long it is missing."""
+    def look(self, now: float) -> bool:
+        """Ask for a sign, or see how long it is missing; False when there will be none, as the loop is closed."""
         if self._asked_at == FOREVER:
             self._is_told = False
             self._asked_at = now
             try:
                 self._loop.call_soon_threadsafe(self._sign)
             except RuntimeError:
-                return
+                return False
         elif now - self._asked_at >= self._blocked_seconds and not self._is_told:
             self._is_told = True
             log.warning("event_loop_blocked elapsed_seconds=%.1f place=%s", now - self._asked_at, self._place())
+        return True
 
     def _sign(self) -> None:
         self._asked_at = FOREVER
@@ -221,3 +222,5 @@ class LoopHeartbeats:
 
     def _on_crash(self, error: BaseException) -> None:
         log.error("heartbeats_stopped error_code=%s", type(error).__name__)
+        self._membership.on_crash(error)
+        self._on_news()

@@ -19,7 +19,7 @@ from raftmq.client.error_details import fresh_copy, name_of
 from raftmq.client.group_member import GroupMember, PartitionId, Standing, Steps, Subscription, check_failure
 from raftmq.client.logs import log
 from raftmq.client.transport import HEARTBEAT, LEAVE, UnaryMethod
-from raftmq.errors import FencedError, Outcome, RaftMQError, TooManyMembersError, UnknownMemberError
+from raftmq.errors import FencedError, InternalError, Outcome, RaftMQError, TooManyMembersError, UnknownMemberError
 from raftmq.proto import queue_pb2 as pb
 
 FOREVER: Final = float("inf")
@@ -113,7 +113,7 @@ class Membership:
             return
         self._coordinator = answer.coordinator.address
         self._heard_at = max(self._heard_at, sent_at)
-        pause = min(self._heartbeat_seconds, answer.next_heartbeat_ms / 1000)
+        pause = max(min(self._heartbeat_seconds, answer.next_heartbeat_ms / 1000), settings.HEARTBEAT_SECONDS_MIN)
         # spread, so that a thousand members that joined together do not come together
         self._next_at = now if self._is_due_again else now + pause * self._source.uniform(0.9, 1.0)
         after = (self._member.epoch, self._member.standing)
@@ -150,6 +150,14 @@ class Membership:
             log.warning(
                 "heartbeats_failing consumer_group=%s member_id=%s error_code=%s failures=%d", *data, self._failures
             )
+
+    def on_crash(self, error: BaseException) -> None:
+        """A defect ended the calls: nothing is a member any more, and the program must hear of it."""
+        with self._lock:
+            self.is_stopped = True
+            cause = InternalError(f"a defect of the SDK ended the heartbeats: {type(error).__name__}: {error}")
+            self._member.on_refused(self._member.heartbeat(), cause)
+            self._has_news = True
 
     def take_news(self) -> bool:
         """Whether the event loop must look at `steps` and `check` again; asked after each of the above."""

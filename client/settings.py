@@ -91,6 +91,8 @@ GROUP_RETRY_SECONDS: Final = 0.2
 """Until a heartbeat that failed is tried at the next broker; grows to `RETRY_BACKOFF_MAX_SECONDS`. An election takes about as long."""
 HEARTBEAT_ANSWER_SECONDS: Final = 5.0
 """Most that one heartbeat may take before another broker is asked: joining waits for the metadata group, and a session is 45 s."""
+HEARTBEAT_SECONDS_MIN: Final = 0.05
+"""Whatever a broker asks for, heartbeats do not become a load of their own."""
 LEAVE_TRIES_MAX: Final = 5
 """The session ends by itself when nobody hears that a member left."""
 LEAVE_SECONDS: Final = 3.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.topology import TopologyService
@@ -64,7 +65,7 @@ class BrokerConnection:
             raise BrokenConnectionError(f"{self.address}: cut off")
         if method.name in transport.refusals:
             raise transport.refusals[method.name]
-        service = {
+        services: dict[str, Callable[..., Any]] = {
             "Heartbeat": node.groups_service.heartbeat,
             "Leave": node.groups_service.leave,
             "List": node.groups_service.list_groups,
@@ -77,10 +78,10 @@ class BrokerConnection:
             "Poll": node.queue.poll,
             "ListOffsets": node.queue.list_offsets,
             "DescribeTopic": node.admin.describe_topic,
-        }[method.name]
+        }
         sent = type(request).FromString(request.SerializeToString())
         try:
-            return await service(sent, node.call(timeout_seconds))
+            return await services[method.name](sent, node.call(timeout_seconds))
         except RequestError as error:
             raise error_from_detail(error.detail) from error
 

@@ -420,7 +420,7 @@ def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = MembersAndCoordinator()
     machine.form()
     machine.programs.clear()
-    machine.apply(mc.LeaveConsumerGroup("g", tuple(machine.metadata.consumer_group("g").members)))  # type: ignore[union-attr]
+    machine.apply(mc.LeaveConsumerGroup("g", tuple(machine.metadata.consumer_group("g").members)))
     machine.a_program_starts("")
     machine.a_program_starts("")
     first, second = machine.programs

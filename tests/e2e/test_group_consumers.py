@@ -37,7 +37,7 @@ async def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 def member(cluster: LocalCluster, topic: str, **settings: object) -> Consumer:
     usual: dict[str, object] = {"group_id": topic, "auto_offset_reset": "earliest", "request_timeout_ms": 60_000}
-    return Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, **(usual | settings))  # type: ignore[arg-type]
+    return Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, **(usual | settings))
 
 
 async def produce(cluster: LocalCluster, topic: str, count: int, partitions: range = range(PARTITIONS)) -> None:
@@ -169,7 +169,7 @@ async def test_a_frozen_consumer_is_overtaken_its_commit_refused_and_it_joins_ag
     cluster: LocalCluster, topic: str
 ) -> None:
     await produce(cluster, topic, 100, range(1))
-    frozen = subprocess.Popen(
+    frozen = subprocess.Popen(  # noqa: ASYNC220 -- read in a thread
         [sys.executable, "-c", FROZEN, cluster.bootstrap_servers, topic],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
