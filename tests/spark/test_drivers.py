@@ -19,7 +19,7 @@ from tests.spark.conftest import prepare_environment
 
 pytestmark = pytest.mark.long
 PROGRAM = Path(__file__).with_name("driver_program.py")
-START_SECONDS = 60
+START_SECONDS = 300
 COUNT = 100
 
 
@@ -78,7 +78,7 @@ def run_program(master: str, servers: str, topic: str, folder: Path) -> dict[str
         [sys.executable, str(PROGRAM), master, servers, topic, str(folder)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
