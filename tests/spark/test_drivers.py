@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,9 @@ def test_a_standalone_cluster_reads_on_every_worker(standalone: str, servers: st
     assert len(found["folders"]) == 2  # each executor works in a folder of its own
 
 
+@pytest.mark.skipif(
+    find_spec("zstandard") is None, reason="Connect's client needs zstandard: pip install 'pyspark[connect]'"
+)
 def test_spark_connect_reads_as_others_do(servers: str, filled: str, tmp_path: Path) -> None:
     found = run_program("connect", servers, filled, tmp_path)
     assert found["values"] == list(range(COUNT))
