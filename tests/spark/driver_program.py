@@ -47,7 +47,7 @@ def main(master: str, servers: str, topic: str, folder: str) -> None:
     stream = stream.selectExpr("CAST(value AS STRING) AS value", "offset")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{folder}/check")
     query = writer.option("path", f"{folder}/out").trigger(availableNow=True).start()
-    query.awaitTermination(300)
+    query.awaitTermination(600)
     streamed = sorted(int(row.value) for row in spark.read.parquet(f"{folder}/out").collect())
     found = {"values": values, "streamed": streamed, "folders": sorted({row.folder for row in where if row.rows})}
     print(json.dumps(found))
