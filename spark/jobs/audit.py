@@ -114,8 +114,8 @@ def _starts(spark: SparkSession, settings: AuditSettings) -> Offsets:
 
 
 def _ends(settings: AuditSettings) -> Offsets:
-    from raftmq import TopicPartition
     from raftmq.sync import Admin, Consumer
+    from raftmq.types import TopicPartition
 
     servers = settings.source.get("bootstrap.servers", "")
     with Admin(bootstrap_servers=servers) as admin, Consumer(bootstrap_servers=servers) as consumer:
