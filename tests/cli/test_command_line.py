@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import shlex
 import socket
 import subprocess
@@ -46,11 +47,12 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
     program = "import sys; from raftmq.cli.main import app; print([m for m in ('grpc', 'lmdb', 'uvloop', 'rich.table') if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = raftmq("--version")
     assert done.stdout.startswith(b"raftmq ")
     assert done.returncode == 0
-    assert time.monotonic() - started < 2.0  # 0.3 s alone; a busy machine gets room
+    # Of the processor: a busy machine may take any time. 0.3 s; more where the modules are compiled first.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2.0
 
 
 @pytest.mark.parametrize(
