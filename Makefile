@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests of real processes wait more than they compute: a few at a time, also on few cores. A part is looked at closely: one at a time.
 WORKERS ?= $(if $(ARGS),0,3)
-SHARED = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SHARED = -n $(WORKERS) --dist loadscope
 # Compiled modules go there too: nothing but .venv is left beside the sources. Where the environment forbids them (images for containers do)
 # each process that a test starts would compile everything again: 3.3 s instead of 0.9 s for a broker.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache

@@ -1,4 +1,4 @@
-"""What every test runs under, and which tests stay together when several processes share them."""
+"""What every test runs under."""
 
 import pytest
 from hypothesis import settings
@@ -8,17 +8,16 @@ settings.register_profile("raftmq", deadline=None)
 settings.load_profile("raftmq")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Several processes share the run as `sharing.py` says."""
+    from tests.sharing import UnitScheduling
+
+    return UnitScheduling(config, log)
+
+
 def _is_long_lasting(item: pytest.Item) -> bool:
     return item.get_closest_marker("e2e") is not None or item.get_closest_marker("slow") is not None
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """The tests of a module run in one process, one after the other; long ones go wherever there is room.
-
-    Modules whose long tests share what is costly to make say so themselves, with `xdist_group`.
-    """
-    if item.get_closest_marker("xdist_group") is None and not _is_long_lasting(item):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.hookimpl(trylast=True)

@@ -125,7 +125,7 @@ def test_a_broker_that_is_never_ready_fails_the_start_and_is_killed(
 def test_a_cluster_that_does_not_form_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_CLUSTER_SIZE", "2")
     with pytest.raises(LocalClusterError, match=r"2 of 3 brokers connected, 2 of 3 metadata voters"):
-        LocalCluster(3, command=COMMAND, timeout_seconds=2).start()
+        LocalCluster(3, command=COMMAND, timeout_seconds=6).start()
 
 
 def test_a_failing_block_gets_the_logs_as_a_note() -> None:

@@ -54,7 +54,8 @@ async def test_a_new_leader_is_told_alone():
         await watch.aclose()
 
 
-async def test_changes_close_together_are_one_update():
+async def test_changes_close_together_are_one_update(monkeypatch):
+    monkeypatch.setattr(topology, "COALESCE_SECONDS", 1.0)  # also where each change takes its time
     async with running() as node:
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         await _next(watch)

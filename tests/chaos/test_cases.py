@@ -26,7 +26,7 @@ from tests.chaos.machine import missing_for_shim, missing_for_volumes
 from tests.chaos.run import Trial
 from tests.chaos.workload import Workload
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("chaos_cases")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LONGER_THAN_ELECTIONS_SECONDS = 5.0
 """With the clusters' fast timers an election begins 1.6 to 3.2 s after the last beat."""

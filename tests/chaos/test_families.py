@@ -12,7 +12,7 @@ from tests.chaos.machine import missing_for_shim, missing_for_volumes
 from tests.chaos.nemesis import schedule
 from tests.chaos.run import chaos_run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 5
 SECONDS = 4.0

@@ -52,7 +52,8 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
     done = raftmq("--version")
     assert done.stdout.startswith(b"raftmq ")
     assert done.returncode == 0
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2.0  # of the processor: 0.3 s alone
+    # Of the processor: a busy machine may take any time. 0.3 s; more where the modules are compiled first.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2.0
 
 
 @pytest.mark.parametrize(

@@ -309,11 +309,11 @@ async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pyte
     monkeypatch.setattr(FakeNode, "AppendStream", stuck_at_first)
     async with FakeCluster(nodes=1) as cluster:
         cluster.create_topic("t", partitions=4)
-        async with producer(cluster, request_timeout_ms=100, delivery_timeout_ms=5000) as p:
+        async with producer(cluster, request_timeout_ms=500, delivery_timeout_ms=30_000) as p:
             for _ in range(2):  # 8 MiB are under way at most: more than fits into any window
                 deliveries = [await p.send_many("t", [(None, bytes(100_000))] * 50, partition=n) for n in range(4)]
                 await asyncio.gather(*map(p_result, deliveries))
-        assert len(streams) == 2
+        assert len(streams) >= 2  # more where a busy machine is late with an answer
         assert [partition.end for partition in cluster.topics["t"].partitions] == [100] * 4
 
 

@@ -15,7 +15,7 @@ from raftmq.testing import LocalCluster
 
 from tests.e2e.raftmq_command import RAFTMQ, answer, assert_one_sentence, environment_of, lines_of, raftmq
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli")]
+pytestmark = [pytest.mark.e2e]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from raftmq.testing import LocalCluster
 
 from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, lines_of, raftmq
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli_doctor")]
+pytestmark = [pytest.mark.e2e]
 
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess[bytes]:

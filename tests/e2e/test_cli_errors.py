@@ -15,7 +15,7 @@ from raftmq.testing import LocalCluster
 
 from tests.e2e.raftmq_command import assert_one_sentence, lines_of, raftmq, started
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli_errors")]
+pytestmark = [pytest.mark.e2e]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from raftmq.testing import LocalCluster
 
 from tests.client.fake_broker import FakeCluster, abort, detail
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("user_errors")]
+pytestmark = [pytest.mark.e2e]
 
 TOPIC = "known"
 T0 = TopicPartition(TOPIC, 0)

@@ -116,12 +116,6 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
     return besieged
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """All in one process: they share a victim, and what they sent is added up."""
-    item.add_marker(pytest.mark.xdist_group("hostile"))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What adds up what the others did comes after them, in random order too."""

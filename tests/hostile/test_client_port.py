@@ -337,10 +337,15 @@ async def test_half_sent_requests_are_bounded_and_the_slowest_make_room(victim, 
     message = http2.message(bytes(LIMITS.grpc_message_bytes_max - 4096), LIMITS.grpc_message_bytes_max - 64)
     uploaders: list[HalfUploader] = []
 
+    def has_enough() -> bool:
+        sent = sum(uploader.sent_bytes for uploader in uploaders)
+        return sent > LIMITS.receiving_bytes_max // 2 and sum(len(uploader.statuses) for uploader in uploaders) >= 10
+
     def attack() -> None:
         uploaders.extend(HalfUploader(victim.client_address, APPEND, 100, message) for _ in range(5))
-        end = time.monotonic() + 3.5  # some of those that were let in made room for others
-        while time.monotonic() < end:
+        began_at = time.monotonic()
+        end = began_at + 3.5  # some of those that were let in made room for others
+        while time.monotonic() < end or (not has_enough() and time.monotonic() < began_at + 60):
             moved = [uploader.step() for uploader in uploaders]
             if not any(moved):
                 select.select(uploaders, (), (), 0.05)
