@@ -11,7 +11,7 @@ SHARED = -n $(WORKERS) --dist loadscope
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long spark-matrix check fix sim sim-core chaos bench docs
+.PHONY: help setup demo test test-long spark-matrix check fix sim sim-core mutants chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -54,6 +54,9 @@ sim: setup ## simulate whole brokers and clients: FIRST=0 SEEDS=100, or one SEED
 
 sim-core: setup ## simulate the consensus core alone: FIRST=0 SEEDS=1000, or one SEED=17 again
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+mutants: setup ## hunt every known bug from its first seed on, and write the table in docs/internals/testing.md
+	@$(BIN)/python -m sim.mutant_table
 
 chaos: setup ## real brokers, real faults, judged: MINUTES=10, or one SEED=17 again (ARGS="--families links,power --keep DIR")
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

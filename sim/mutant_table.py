@@ -1,14 +1,15 @@
-"""`python -m sim.mutant_table` (`make mutants`): hunts every mutant from its first seed on and writes the table into
-`docs/internals/testing.md`: those of the core alone, and those of whole nodes.
+"""`python -m sim.mutant_table [NAME…]` (`make mutants`): hunts mutants, by default all, from their first seed on and writes the table
+into `docs/internals/testing.md`: those of whole nodes, and those of the core alone. Each row is written as soon as it is known.
 
 Exit code 1 when one is not found. The suite replays each by the seed in the table (`known_seed`).
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -46,9 +47,7 @@ NOTHING = "**nothing**"
 
 def known_seeds(page: str) -> dict[str, int]:
     """Mutant → the seed that found it when the page's table was written."""
-    rows = page.partition(BEGIN)[2].partition(END)[0].splitlines()
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| `")]
-    return {row[0].strip("`"): int(row[-1]) - 1 for row in cells}
+    return {name: row.seeds - 1 for name, row in known_rows(page).items()}
 
 
 def known_seed(name: str) -> int:
@@ -112,7 +111,15 @@ def _core_row(name: str) -> Row:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def with_table(page: str, rows: list[Row]) -> str:
+def known_rows(page: str) -> dict[str, Row]:
+    """The rows that the page has, by mutant."""
+    lines = page.partition(BEGIN)[2].partition(END)[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    rows = [Row(name.strip("`"), bug, where, found_by, int(seeds)) for name, bug, where, found_by, seeds in cells]
+    return {row.name: row for row in rows}
+
+
+def with_table(page: str, rows: Iterable[Row]) -> str:
     """The page with another table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -121,14 +128,19 @@ def with_table(page: str, rows: list[Row]) -> str:
 
 def main() -> int:
     """Run and write. 1 when a mutant is not found."""
-    rows: list[Row] = []
-    hunts: list[tuple[Callable[[str], Row], str]] = [(_node_row, name) for name in MUTANTS]
-    hunts += [(_core_row, name) for name in core.MUTANTS]
-    for hunting, name in hunts:
-        rows.append(hunting(name))
-        print(f"{len(rows)}/{len(hunts)} {name}: {rows[-1].found_by}, {rows[-1].seeds}", flush=True)
-    PAGE.write_text(with_table(PAGE.read_text(), rows))
-    return int(any(row.found_by == NOTHING for row in rows))
+    order = [*MUTANTS, *core.MUTANTS]
+    parser = argparse.ArgumentParser(prog="python -m sim.mutant_table", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *order], default=[], metavar="NAME")
+    names = parser.parse_args().names or order
+    is_complete = True
+    for number, name in enumerate(names, start=1):
+        row = _node_row(name) if name in MUTANTS else _core_row(name)
+        is_complete &= row.found_by != NOTHING
+        print(f"{number}/{len(names)} {name}: {row.found_by}, {row.seeds}", flush=True)
+        page = PAGE.read_text()
+        rows = known_rows(page) | {name: row}
+        PAGE.write_text(with_table(page, (rows[one] for one in order if one in rows)))
+    return int(not is_complete)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ from sim.core.cluster import Build
 from sim.core.disk import CompactionJob, DerivedState, DiskJob, SimDisk
 from sim.core.options import Profile
 from sim.core.replica import SimReplica
-from sim.core.run import Outcome, Verdict, run_seed
 from sim.core.state_machine import MachineState
 
 # ------------------------------------------------------------------------------------------------ durability: the shell
@@ -521,13 +520,3 @@ MUTANTS: dict[str, Mutant] = {
     "reads-by-earlier-round": _core(ReadsByEarlierRound, 240, Profile.READS),
 }
 """By name; the budgets are about three times what was needed when they were set, rounded up."""
-
-
-def hunt(name: str) -> Outcome | None:
-    """The first seed that finds the mutant, within its budget."""
-    mutant = MUTANTS[name]
-    for seed in range(mutant.seeds_max):
-        outcome = run_seed(seed, mutant.build, profile=mutant.profile)
-        if outcome.verdict is not Verdict.OK:
-            return outcome
-    return None

@@ -15,7 +15,8 @@ from sim.node.run import Outcome
 _ROOT = Path(__file__).resolve().parents[2]
 PAGE = _ROOT / "docs/internals/simulation-runs.md"
 END = "<!-- end of runs -->\n"
-_FINDINGS_NAMED_MAX = 5
+FINDINGS_NAMED_MAX = 5
+"""Of a batch, in its row; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RunRecord:
     def _found(self) -> str:
         if not self.findings:
             return "nothing"
-        named = [f"{one.seed} {one.verdict.name.lower()}" for one in self.findings[:_FINDINGS_NAMED_MAX]]
+        named = [f"{one.seed} {one.verdict.name.lower()}" for one in self.findings[:FINDINGS_NAMED_MAX]]
         more = len(self.findings) - len(named)
         return f"{len(self.findings)}: " + ", ".join(named) + (f", and {more} more" if more else "")
 

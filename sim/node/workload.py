@@ -280,7 +280,7 @@ class Workload:
             member = self._member(f"{name}.{life}")
             try:
                 await member.start()
-                await member.run(lambda until=until: self.is_stopping or self._loop.time() >= until)  # type: ignore[misc]  # bound now
+                await member.run(lambda until=until: self._loop.time() >= until or self.is_stopping)  # type: ignore[misc]  # bound now
             except RaftMQError as error:
                 self._count_error("member", error)
             await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)

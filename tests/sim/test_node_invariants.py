@@ -13,6 +13,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import AppendResponse, VoteResponse
+from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.pending_write import meta_of_new_replica
 from raftmq.storage.registry import ReplicaRow, ReplicaState
@@ -27,10 +28,13 @@ from sim.node.invariants.committed_log import Batch, CommittedLog
 from sim.node.invariants.definite_failures import DefiniteFailures
 from sim.node.invariants.durable_answers import check_append_response, check_vote_response
 from sim.node.invariants.exactly_once import ExactlyOnce
+from sim.node.invariants.group_ownership import GroupOwnership
 from sim.node.invariants.high_watermark import HighWatermark
 from sim.node.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.node.invariants.reads import CommittedReads
 from sim.node.invariants.replica_state import ReplicaStates
+from sim.node.invariants.retention import Retention
+from sim.node.invariants.stale_leaders import StaleLeaders
 from sim.node.invariants.votes import VoteOnce
 
 WHERE = TopicPartition("t", 0)
@@ -234,3 +238,105 @@ def test_budgets_hold() -> None:
     engine.uncommitted_bytes = ONE_PIECE_BYTES_MAX + 1
     with broken("BudgetsHold"):
         check_budgets(node)
+
+
+PART = (4, 0)
+
+
+def test_one_owner() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    groups.on_assigned("g", PART, 7, "a")
+    groups.on_assigned("g", PART, 7, "a")
+    groups.on_assigned("g", PART, 9, "b")
+    with broken("OneOwner"):
+        groups.on_assigned("g", PART, 9, "a")
+
+
+def test_fence_holds() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    groups.on_opened("g", PART, 7, -1, -1)
+    before = groups.fence("g", PART)
+    groups.on_opened("g", PART, 9, -1, -1)
+    groups.on_committed("g", PART, 7, 5, before)  # it was sent before the other opened: either may have come first
+    groups.on_committed("g", PART, 9, 6, groups.fence("g", PART))
+    with broken("FenceHolds"):
+        groups.on_committed("g", PART, 7, 7, groups.fence("g", PART))
+
+
+def test_committed_forward() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    floor = groups.floor("g", PART)
+    groups.on_committed("g", PART, 7, 5, 0)
+    groups.on_fetched("g", PART, 3, floor)  # asked before that commit was acknowledged
+    groups.on_opened("g", PART, 9, 5, groups.floor("g", PART))
+    with broken("CommittedForward"):
+        groups.on_opened("g", PART, 11, 4, groups.floor("g", PART))
+    with broken("CommittedForward"):
+        groups.on_fetched("g", PART, -1, groups.floor("g", PART))
+
+
+def test_session_kept() -> None:
+    groups = GroupOwnership(10.0, 1.25)
+    groups.on_unknown("m", 8.0)
+    with broken("SessionKept"):
+        groups.on_unknown("m", 3.0)
+
+
+def test_retention_keeps() -> None:
+    acknowledged = Acknowledged(committed())
+    retention = Retention(acknowledged)
+    retention.kept_ms[7] = 1_000
+    retention.on_committed(7, 4, 20_000)
+    retention.on_committed(7, 2, 10_000)
+    assert retention.on_trim(7, 2, wall_ms_max=11_001)
+    with broken("RetentionKeeps"):
+        retention.on_trim(7, 4, wall_ms_max=20_900)
+    with broken("RetentionKeeps"):
+        retention.on_trim(8, 1, wall_ms_max=99_999)
+    acknowledged.on_trim(8, 1)
+    assert not retention.on_trim(8, 1, wall_ms_max=99_999), "somebody asked for it"
+
+
+def test_what_is_deleted_while_it_is_read_is_not_missed() -> None:
+    acknowledged = Acknowledged(committed(entry(5, 0, b"a", b"b")))
+    acknowledged.on_acknowledged(7, WHERE, 0, b"a")
+    acknowledged.on_acknowledged(7, WHERE, 1, b"b")
+    acknowledged.on_expired(7, 1)
+
+    acknowledged.check_read(7, 0, {1: b"b"})
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.check_read(7, 0, {})
+
+
+def test_stale_leader_steps_down() -> None:
+    def process(name: str, term: int, *, is_confirmed: bool, is_frozen: bool = False) -> Any:
+        core = SimpleNamespace(is_confirmed_leader=is_confirmed)
+        group = SimpleNamespace(core=core, group_id=7, term=term, role=Role.LEADER)
+        timing = SimpleNamespace(election_seconds=lambda group_id: 1.0)
+        node = SimpleNamespace(engine=SimpleNamespace(groups={7: group}), timing=timing)
+        return SimpleNamespace(node=node, host=Named(name, is_frozen))
+
+    leaders = StaleLeaders()
+    stale, fresh = process("a", 4, is_confirmed=True), process("b", 5, is_confirmed=True)
+    leaders.look([stale, fresh], 10.0)
+    leaders.look([stale, fresh], 12.9)
+    with broken("StaleLeaderStepsDown"):
+        leaders.look([stale, fresh], 13.1)
+
+    leaders = StaleLeaders()
+    leaders.look([stale, fresh], 10.0)
+    leaders.look([process("a", 4, is_confirmed=True, is_frozen=True), fresh], 12.0)
+    leaders.look([stale, fresh], 13.5)  # it stood still in between
+
+
+class Named:
+    """A host."""
+
+    rate = 1.0
+
+    def __init__(self, name: str, is_frozen: bool) -> None:
+        self.name = name
+        self.is_frozen = is_frozen
+
+    def __repr__(self) -> str:
+        return self.name

@@ -78,7 +78,13 @@ def answers_mixed_up() -> None:
     Dispatcher.on_answer = mixed  # type: ignore[method-assign]
 
 
-@mutant("client", "a consumer takes over batches that it was handed before")
+@mutant(
+    "client",
+    "a consumer takes over batches that it was handed before",
+    delay_mean=0.03,  # it asks for them without end, as quickly as it gets them
+    members=0,
+    consumers=1,
+)
 def consumer_takes_batches_again() -> None:
     from raftmq.client.partition_fetch import FetchedBatch, PartitionFetch
 

@@ -14,7 +14,7 @@ def _run_core(core: Any) -> None:
     """Brokers run a mutant of the core alone."""
     from raftmq.broker import engine
 
-    engine.RaftCore = core
+    replace_method(engine, "RaftCore", lambda original: core)
 
 
 @mutant("core", "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.node.mutants.registry import mutant
+from sim.node.mutants.registry import mutant, replace_method
 
 
 @mutant("machine", "applying reads something that is not in the log")
@@ -98,4 +98,4 @@ def opened_from_the_beginning() -> None:
 def removal_forgets_replicas() -> None:
     from raftmq.fsm import metadata_nodes
 
-    metadata_nodes.retire_lost_replicas = lambda tables, node_id, *, is_replaced: None
+    replace_method(metadata_nodes, "retire_lost_replicas", lambda original: lambda *arguments, **named: None)
