@@ -219,6 +219,11 @@ class Assignment:
         if self.session is not None:
             self.session.note_asked()
 
+    @property
+    def may_hand_out(self) -> bool:
+        """See `GroupSession.may_hand_out`."""
+        return self.session is None or self.session.may_hand_out
+
     def begin_waiting(self) -> None:
         """It waits for records."""
         if self.session is not None:

@@ -63,13 +63,13 @@ class Committer:
         self,
         resolver: Resolver,
         timeout_seconds: float,
-        on_committed: Callable[[TopicPartition, Commit], None],
+        on_outcome: Callable[[TopicPartition, Commit, RaftMQError | None], None],
         on_crash: Callable[[BaseException], None],
         counters: ConsumerCounters,
     ) -> None:
         self._resolver = resolver
         self._timeout_seconds = timeout_seconds
-        self._on_committed = on_committed
+        self._on_outcome = on_outcome
         self._on_crash = on_crash
         self._counters = counters
         self._waiting: dict[TopicPartition, _Slot] = {}
@@ -136,11 +136,9 @@ class Committer:
             results = await commit_offsets(self._resolver, identity, offsets, owned, self._timeout_seconds)
             for partition, error in results.items():
                 slot = open_.pop(partition)
-                if error is None:
-                    self._counters.commits_total += 1
-                    self._on_committed(partition, slot.commit)
-                else:
-                    self._counters.commit_failures_total += 1
+                self._counters.commits_total += error is None
+                self._counters.commit_failures_total += error is not None
+                self._on_outcome(partition, slot.commit, error)
                 _finish(slot, error)
         except RaftMQError as error:
             lost = error

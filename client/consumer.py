@@ -490,7 +490,7 @@ class Consumer:
         self._assignment.note_asked()
         while True:
             self._data.clear()
-            found = self._hand_out.collect(chosen, count_max)
+            found = self._hand_out.collect(chosen, count_max) if self._assignment.may_hand_out else {}
             self._fetcher.wake()
             if found or not await self._wait_data(deadline):
                 self._reader = asyncio.current_task()
@@ -519,7 +519,7 @@ class Consumer:
                 raise StopAsyncIteration
             self._check_usable()
             self._data.clear()
-            has_records = self._hand_out.choose_current()
+            has_records = self._assignment.may_hand_out and self._hand_out.choose_current()
             self._fetcher.wake()
             if not has_records:
                 if not self._fetcher.partitions and not self._assignment.subscription:

@@ -175,6 +175,11 @@ class GroupSession:
         if self._is_draining:
             self._changed.set()
 
+    @property
+    def may_hand_out(self) -> bool:
+        """Not while the session may have ended: what is buffered may be another's by now. A frozen process finds out here."""
+        return not self.membership.is_overdue(self._loop.time())
+
     def begin_waiting(self) -> None:
         """The program waits for records."""
         self.membership.asking += 1
@@ -392,8 +397,7 @@ class GroupSession:
         if self.membership.standing in (Standing.IN, Standing.FAILED) and not self._joined.is_set():
             self._joined.set()
             log.info("group_joined consumer_group=%s member_id=%s", self._group, self.membership.member_id)
-        if self.membership.standing is Standing.FAILED:
-            self._on_data()  # whoever waits for records hears why there will be none
+        self._on_data()  # whoever waits for records hears why there will be none, or that there are some again
         self._changed.set()
 
     def _on_topology(self) -> None:

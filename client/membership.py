@@ -107,6 +107,7 @@ class Membership:
         self, request: pb.HeartbeatRequest, answer: pb.HeartbeatResponse, sent_at: float, now: float
     ) -> None:
         before = (self._member.epoch, self._member.standing)
+        self._has_news |= self.is_overdue(now)  # who waits because of that may go on
         if not self._member.on_answer(request, answer):
             self._coordinator = ""
             self._next_at = now + settings.GROUP_RETRY_SECONDS
@@ -269,6 +270,10 @@ class Membership:
         """As `GroupMember.may_commit`."""
         with self._lock:
             return self._member.may_commit(partition, owner_epoch)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether its session may have ended without its knowing: the process stood still, or nobody answers."""
+        return self._member.standing is Standing.IN and now - self._heard_at >= self._session_seconds
 
     @property
     def standing(self) -> Standing:

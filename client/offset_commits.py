@@ -46,7 +46,7 @@ class OffsetCommits:
         self._auto_commit_seconds = auto_commit_seconds
         self._on_fenced = on_fenced
         self._on_crash = on_crash
-        self._committer = Committer(resolver, timeout_seconds, self._on_committed, on_crash, fetcher.counters)
+        self._committer = Committer(resolver, timeout_seconds, self._on_outcome, on_crash, fetcher.counters)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,10 +100,8 @@ class OffsetCommits:
             return
         try:
             await self.submit(offsets)
-        except FencedError:
-            self._on_fenced()  # another has it: nothing to say, and the group will tell us soon
-        except ClosedClientError:
-            return
+        except (FencedError, ClosedClientError):
+            return  # another has it: nothing to say
         except RaftMQError as error:
             log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
 
@@ -116,10 +114,17 @@ class OffsetCommits:
             await asyncio.sleep(interval_seconds)
             await self.commit_processed(list(self._fetcher.partitions.values()))
 
-    def _on_committed(self, partition: TopicPartition, commit: Commit) -> None:
+    def _on_outcome(self, partition: TopicPartition, commit: Commit, error: RaftMQError | None) -> None:
         state = self._fetcher.partitions.get(partition)
-        if state is not None and state.owner_epoch == commit.owned.owner_epoch:
+        if state is None or state.owner_epoch != commit.owned.owner_epoch:
+            return
+        if error is None:
             state.committed = commit.offset
+        elif isinstance(error, FencedError) and state.owner_epoch:
+            state.is_withheld = (
+                True  # it is another's: what is buffered must not be handed out, whatever we have heard so far
+            )
+            self._on_fenced()
 
 
 async def _then_raise(future: asyncio.Future[None], error: RaftMQError) -> None:

@@ -619,3 +619,44 @@ async def test_a_reset_goes_to_one_place(node: Harness, target: dict[str, object
     async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
         with pytest.raises(errors.InvalidArgumentError):
             await admin.reset_group_offsets("g", **target)
+
+
+# --------------------------------------------------------------------------------------------------------------- zombies
+
+
+async def test_after_a_fenced_commit_nothing_more_of_the_partition_is_handed_out(
+    node: Harness, members: Members
+) -> None:
+    """Its session ended, another opened the partition, and no heartbeat has told it yet."""
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    transport = BrokerTransport(node)
+    zombie = await members.start(transport=transport, enable_auto_commit=False)
+    assert len((await zombie.getmany(timeout_ms=5000, max_records=4)).get(part(0), ())) == 4
+    transport.gates["Heartbeat"] = asyncio.Event()
+    session = zombie._assignment.session
+    assert session is not None
+    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id=session.membership.member_id), node.call())
+    other = await members.start(enable_auto_commit=False)
+    await read(other, 10)
+    with pytest.raises(errors.FencedError):
+        await zombie.commit()
+    assert await zombie.getmany(timeout_ms=100) == {}
+    transport.gates["Heartbeat"].set()
+
+
+async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    transport = BrokerTransport(node)
+    consumer = await members.start(transport=transport, enable_auto_commit=False)
+    assert len((await consumer.getmany(timeout_ms=5000, max_records=4)).get(part(0), ())) == 4
+    session = consumer._assignment.session
+    assert session is not None
+    gate = transport.gates["Heartbeat"] = asyncio.Event()
+    await until(lambda: transport.waiting["Heartbeat"])
+    session.membership._heard_at -= 1000
+    assert await consumer.getmany(timeout_ms=100) == {}
+    reading = asyncio.create_task(consumer.getmany(timeout_ms=WAIT_SECONDS * 1000))
+    gate.set()
+    assert [record.offset for record in (await reading)[part(0)]] == [4, 5, 6, 7, 8, 9]

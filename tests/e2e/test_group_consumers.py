@@ -143,7 +143,7 @@ class Telling(RebalanceListener):
 async def main(servers, topic):
     loop = asyncio.get_running_loop()
     async with Consumer(topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest", listener=Telling(),
-                        enable_auto_commit=False, session_timeout_ms=2000, heartbeat_interval_ms=400) as consumer:
+                        enable_auto_commit=False, session_timeout_ms=3000, heartbeat_interval_ms=500) as consumer:
         seen = {}
         while len(seen) < 1:
             for tp, records in (await consumer.getmany(timeout_ms=100, max_records=5)).items():
@@ -158,7 +158,6 @@ async def main(servers, topic):
         while True:
             for tp, records in (await consumer.getmany(timeout_ms=100)).items():
                 say(first=records[0].offset, partition=tp.partition)
-                await consumer.commit()
                 return
 
 asyncio.run(main(*sys.argv[1:]))
@@ -211,8 +210,7 @@ async def story_of_the_frozen(cluster: LocalCluster, topic: str, frozen: "subpro
         frozen.stdin.flush()
         os.kill(frozen.pid, signal.SIGCONT)
         assert (await said("commit"))["commit"] == "FencedError"
-        # 100 when it has joined again already, got the partition back and read it from 60 on; never what it tried to commit
-        assert (await other.committed(TopicPartition(topic, 0)))[TopicPartition(topic, 0)] in (60, 100)
+        assert await other.committed(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): 60}
     assert await said("first") == {"first": 60, "partition": 0}
     assert await asyncio.to_thread(frozen.wait) == 0
 
