@@ -163,7 +163,7 @@ async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
 async def test_cancelling_the_start_leaves_nothing(tmp_path: Path) -> None:
     cluster = LocalCluster(3, command=COMMAND, directory=tmp_path)
     starting = asyncio.create_task(cluster.__aenter__())
-    while not (tmp_path / "node-1.log").exists():  # noqa: ASYNC110 (the event is another process making a file)
+    while not (tmp_path / "node-1.log").exists():
         await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):

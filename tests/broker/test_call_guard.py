@@ -66,7 +66,7 @@ async def _holding(room, held, size=1):
 async def _started(room, count):
     held: list[object] = []
     tasks = [asyncio.create_task(_holding(room, held)) for _ in range(count)]
-    while len(held) < count:  # noqa: ASYNC110 -- one turn of the loop
+    while len(held) < count:
         await asyncio.sleep(0)
     return held, tasks
 
@@ -140,7 +140,7 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
     waiting = []
     for name in "abc":
         waiting.append(asyncio.create_task(wait(name)))
-        while room.waiting < len(waiting):  # noqa: ASYNC110 -- one turn of the loop
+        while room.waiting < len(waiting):
             await asyncio.sleep(0)
     waiting[1].cancel()
     await _end(tasks)
@@ -159,7 +159,7 @@ async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock,
     clock.now += 10
 
     waiting = asyncio.create_task(room.wait(Context()))
-    while not room.waiting:  # noqa: ASYNC110 -- one turn of the loop
+    while not room.waiting:
         await asyncio.sleep(0)
 
     assert held[0].is_evicted
@@ -172,7 +172,7 @@ async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock,
 
 
 async def _all_waiting(room, count):
-    while room.waiting < count:  # noqa: ASYNC110 -- one turn of the loop
+    while room.waiting < count:
         await asyncio.sleep(0)
 
 
@@ -286,11 +286,11 @@ async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(
             client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
             async with asyncio.timeout(30):
                 await answered.wait()
-                while guard.unsent.size < 2 * MIB:  # noqa: ASYNC110 -- gRPC has it now
+                while guard.unsent.size < 2 * MIB:
                     await asyncio.sleep(0)
                 assert guard.unsent.size > 0, "nobody has read it"
                 assert await asyncio.to_thread(close_connections_to, *name) == 1
-                while guard.unsent.size:  # noqa: ASYNC110 -- gRPC gives it up
+                while guard.unsent.size:
                     await asyncio.sleep(0.01)
     finally:
         await server.stop(0)

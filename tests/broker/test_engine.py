@@ -151,7 +151,7 @@ async def test_the_budget_of_uncommitted_bytes_throttles_and_is_given_back():
         cluster.create_group(7)
         leader = await cluster.leader(7)
         taken = []
-        with pytest.raises(RequestError) as refused:  # noqa: PT012 -- whichever of them is one too many
+        with pytest.raises(RequestError) as refused:
             for number in range(100):
                 taken.append(leader.propose([data(number)])[1])  # noqa: PERF401
         assert refused.value.code == pb.THROTTLED

@@ -25,7 +25,7 @@ GROUP = 7
 async def asked(group) -> tuple[asyncio.Future[LogIndex], int]:
     """A read of a follower on its way to the leader, and its id."""
     read = asyncio.ensure_future(group.read_index())
-    while not group._reads:  # noqa: ASYNC110 -- one turn of the loop at a time
+    while not group._reads:
         await asyncio.sleep(0)
     return read, next(iter(group._reads))
 

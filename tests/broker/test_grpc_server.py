@@ -226,7 +226,7 @@ async def test_stop_does_not_wait_for_parked_polls():
     async with serving() as (node, server, channel, _address):
         topic = await node.topic()
         call = asyncio.ensure_future(_poll(channel, topic))
-        while not server.queue.parked_polls:  # noqa: ASYNC110 -- the call arrives over a socket
+        while not server.queue.parked_polls:
             await asyncio.sleep(0)
         await asyncio.wait_for(server.stop(30), 5)
         assert not (await call).partitions
@@ -252,7 +252,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
         watch = pb_grpc.TopologyStub(channel).Watch(pb.WatchRequest())
         assert (await watch.read()).is_full
         core = node.partition(topic).group.core
-        while core.last_index == core.commit_index:  # noqa: ASYNC110 -- the request arrives over a socket
+        while core.last_index == core.commit_index:
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) > before
         stream.cancel()
@@ -260,7 +260,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
         node.release_commits()
 
         async def is_quiet():
-            while len(asyncio.all_tasks()) > before + 1:  # noqa: ASYNC110 -- this one counts too
+            while len(asyncio.all_tasks()) > before + 1:
                 await asyncio.sleep(0)
 
         await asyncio.wait_for(is_quiet(), 5)

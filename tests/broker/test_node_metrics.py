@@ -106,7 +106,7 @@ async def test_commits_elections_and_peers_are_counted(nodes):
     assert received["raftmq_partitions_without_leader"] == 0
     lag = 'raftmq_partition_follower_lag_entries{topic="flights",partition="0"}'
     async with asyncio.timeout(10):
-        while (await scrape(leader))[lag]:  # noqa: ASYNC110 -- what shows from outside
+        while (await scrape(leader))[lag]:
             await asyncio.sleep(0.02)
     assert lag not in received
 
@@ -121,7 +121,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     assert led_by_second
     await second.transport.close()  # it does not hand over: to the first it died
     async with asyncio.timeout(30):
-        while (await scrape(first))["raftmq_partitions_without_leader"] < 2:  # noqa: ASYNC110 -- as above
+        while (await scrape(first))["raftmq_partitions_without_leader"] < 2:
             await asyncio.sleep(0.05)
     call = Call(first.loop.time() + 10)
     described = await first.grpc.admin.describe_cluster(pb.DescribeClusterRequest(), call)

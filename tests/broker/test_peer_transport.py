@@ -77,7 +77,7 @@ async def test_a_frame_larger_than_the_read_buffer_arrives_whole():
         await events.events.get()
         payload = bytes(range(256)) * 8192
         for _ in range(3):
-            while not one.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):  # noqa: ASYNC110
+            while not one.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):
                 await asyncio.sleep(0)
             one.flush()
             assert (await two.frames.get())[2] == payload
@@ -259,7 +259,7 @@ async def test_a_full_outbox_drops_instead_of_waiting():
     async with transport(1, limits=limits) as (one, events, _), transport(2) as (_, two, address):
         one.set_peers({2: address})
         await events.events.get()
-        while one._links[2, Channel.APPEND].open_transport is None:  # noqa: ASYNC110 -- only the control channel says it
+        while one._links[2, Channel.APPEND].open_transport is None:
             await asyncio.sleep(0)
         sent = 0
         while one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000]):
@@ -321,11 +321,11 @@ async def test_a_new_snapshot_channel_ends_what_came_on_the_old_one_before_its_f
         second.writelines(frame(FrameType.SNAPSHOT_END, [bytes(16)]))
         assert await asyncio.wait_for(first_reader.read(), 10) == b""
         first.close()
-        while len(told) < 2:  # noqa: ASYNC110 -- one turn of the loop
+        while len(told) < 2:
             await asyncio.sleep(0)
         assert told == ["lost", "frame"]
         second.close()
-        while len(told) < 3:  # noqa: ASYNC110 -- one turn of the loop
+        while len(told) < 3:
             await asyncio.sleep(0)
         assert told == ["lost", "frame", "lost"]
 

@@ -14,7 +14,7 @@ from tests.broker.harness import batch, poll_request, running
 
 
 async def _parked(node, count=1):
-    while node.queue.parked_polls < count:  # noqa: ASYNC110 -- one turn of the loop at a time
+    while node.queue.parked_polls < count:
         await asyncio.sleep(0)
 
 

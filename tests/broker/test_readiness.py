@@ -102,7 +102,7 @@ async def test_a_quarantined_replica_leaves_the_node_ready_with_a_warning(nodes)
     (group,) = node.partition_groups()
     node.engine.break_group(group, DamagedReplicaError(group.key, "a checksum is wrong"))
     async with asyncio.timeout(WAIT_SECONDS):
-        while not node.warnings():  # noqa: ASYNC110 -- the registry is written in a thread
+        while not node.warnings():
             await asyncio.sleep(0.02)
     assert "a checksum is wrong" in node.warnings()[0]
     assert node.not_ready_reasons() == []

@@ -45,7 +45,7 @@ async def test_a_cancelled_wait_is_cancelled_and_undoes_nothing() -> None:
         topic = await node.topic()
         node.hold_commits = True
         waiting = asyncio.create_task(node.append(topic, batch(2, sequence=0)))
-        while node.partition(topic).group.core.last_index == node.partition(topic).group.core.commit_index:  # noqa: ASYNC110
+        while node.partition(topic).group.core.last_index == node.partition(topic).group.core.commit_index:
             await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -97,7 +97,7 @@ async def test_appends_that_run_at_once_get_an_offset_each() -> None:
         topic = await node.topic()
         node.hold_commits = True
         appends = [asyncio.create_task(node.append(topic, batch(3, producer=n))) for n in range(1, 101)]
-        while node.partition(topic).group.core.last_index < 100:  # noqa: ASYNC110 -- one turn of the loop at a time
+        while node.partition(topic).group.core.last_index < 100:
             await asyncio.sleep(0)
         node.release_commits()
         offsets = [(await append).base_offsets[0] for append in appends]

@@ -34,7 +34,7 @@ def snapshot(index, rows, *, state_index=None, members=(1, 2, 3)):
 async def until(condition):
     """Turn the loop until the condition holds: for what nobody announces."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 -- see above
+        while not condition():
             await asyncio.sleep(0)
 
 
@@ -52,7 +52,7 @@ async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
 
         # everybody has timed out and nothing is on its way: whoever is a candidate then was not answered
         async with asyncio.timeout(10):
-            while not all(has_asked_or_waits(g) for e in engines for g in e.groups.values()):  # noqa: ASYNC110
+            while not all(has_asked_or_waits(g) for e in engines for g in e.groups.values()):
                 await asyncio.sleep(0)
         cluster.heal()
         async with asyncio.timeout(10):

@@ -100,7 +100,7 @@ async def test_the_feed_sleeps_while_nothing_changes():
         await _next(watch)
 
         async def someone_waits():
-            while node._change is None:  # noqa: ASYNC110 -- one turn of the loop at a time
+            while node._change is None:
                 await asyncio.sleep(0)
 
         await asyncio.wait_for(someone_waits(), 2)

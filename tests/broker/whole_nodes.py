@@ -79,7 +79,7 @@ class Nodes:
 async def until(node: Node, *wanted: Reason) -> list[NotReady]:
     """The node's reasons, once they are the wanted ones."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while [one.reason for one in node.not_ready_reasons()] != [*wanted]:  # noqa: ASYNC110 -- what shows from outside
+        while [one.reason for one in node.not_ready_reasons()] != [*wanted]:
             await asyncio.sleep(0.02)
     return node.not_ready_reasons()
 

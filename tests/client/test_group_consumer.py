@@ -74,7 +74,7 @@ class Members:
 
     async def until_committed(self, number: int, offset: int) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
-            while await self.committed(number) < offset:  # noqa: ASYNC110 -- the broker tells nobody
+            while await self.committed(number) < offset:
                 await asyncio.sleep(0.01)
 
 

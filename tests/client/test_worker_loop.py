@@ -475,7 +475,7 @@ async def test_a_commit_that_is_fenced_is_not_the_end_of_the_worker() -> None:
         consumer.write(0, b"a")
         consumer.write(1, b"a")
         await consumer.assign(0, 1)
-        while loop.metrics().commit_failures_total < 2:  # noqa: ASYNC110 - nothing tells
+        while loop.metrics().commit_failures_total < 2:
             await asyncio.sleep(0)
         assert not running.done()
         await consumer.lose(0)

@@ -33,7 +33,7 @@ async def cluster_with_topic(
 async def eventually(condition: Callable[[], bool]) -> None:
     """Poll what may block until it holds."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 -- another process
+        while not await asyncio.to_thread(condition):
             await asyncio.sleep(POLL_SECONDS)
 
 

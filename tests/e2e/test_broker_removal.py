@@ -67,7 +67,7 @@ async def wait_seen_down(cluster: LocalCluster, node_id: int) -> None:
 
 async def wait_metadata_voters(cluster: LocalCluster, count: int) -> None:
     async with asyncio.timeout(30):
-        while sum(node.is_metadata_voter for node in (await described(cluster)).nodes) != count:  # noqa: ASYNC110 -- another process
+        while sum(node.is_metadata_voter for node in (await described(cluster)).nodes) != count:
             await asyncio.sleep(0.1)
 
 
@@ -197,7 +197,7 @@ async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() ->
             for node_id in (1, 2):
                 await producer.send_and_wait("single", b"x", partition=homes[node_id])
         async with asyncio.timeout(60):
-            while (await admin.describe_cluster()).partitions_without_leader != 1:  # noqa: ASYNC110 -- another process
+            while (await admin.describe_cluster()).partitions_without_leader != 1:
                 await asyncio.sleep(0.1)
         left = {p.partition: p.replica_nodes for p in (await admin.describe_topic("single")).partitions}
         assert left == {homes[1]: (1,), homes[2]: (2,), homes[victim]: ()}, "it does not come back empty"

@@ -168,7 +168,7 @@ async def test_a_frozen_consumer_is_overtaken_its_commit_refused_and_it_joins_ag
     cluster: LocalCluster, topic: str
 ) -> None:
     await produce(cluster, topic, 100, range(1))
-    frozen = subprocess.Popen(  # noqa: ASYNC220 -- read in a thread
+    frozen = subprocess.Popen(
         [sys.executable, "-c", FROZEN, cluster.bootstrap_servers, topic],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

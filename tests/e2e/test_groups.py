@@ -53,7 +53,7 @@ async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
     coordinator = brokers.coordinator_node_id
     cluster.kill(coordinator)
     async with asyncio.timeout(WAIT_SECONDS):
-        while brokers.coordinator_node_id in (0, coordinator):  # noqa: ASYNC110 -- another process
+        while brokers.coordinator_node_id in (0, coordinator):
             await asyncio.sleep(0.05)
     await asyncio.sleep(2.5 * SESSION_MS / 1000)
     await wait_settled(members, WAIT_SECONDS)
@@ -81,7 +81,7 @@ async def test_members_come_and_go_and_unmoved_partitions_keep_their_owners(
     await members[0].leave()
     await wait_settled(members[1:], WAIT_SECONDS)
     async with asyncio.timeout(WAIT_SECONDS):
-        while sum(len(member.held) for member in members[1:]) < PARTITIONS:  # noqa: ASYNC110 -- another process
+        while sum(len(member.held) for member in members[1:]) < PARTITIONS:
             await asyncio.sleep(0.05)
     check_division(members[1:])
     for member in members:
@@ -103,7 +103,7 @@ async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Broke
 
     (other,) = start([ProtocolMember(brokers, "g", (TOPIC,), leaders=leaders)])
     async with asyncio.timeout(WAIT_SECONDS):
-        while part not in other.held:  # noqa: ASYNC110 -- another process
+        while part not in other.held:
             await asyncio.sleep(0.05)
     assert other.held[part] > old_epoch
     assert await commit(brokers, leaders, other.member_id, part, other.held[part], 2) == 0
@@ -133,7 +133,7 @@ async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_grou
         assert await commit(brokers, leaders, "", part, 0, 0, group="plain") == 0
         assert await knows(brokers, leaders, part, "plain")
         async with asyncio.timeout(WAIT_SECONDS):
-            while await knows(brokers, leaders, part, "plain"):  # noqa: ASYNC110 -- another process
+            while await knows(brokers, leaders, part, "plain"):
                 await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)
         assert await knows(brokers, leaders, part, "g"), "touched as long ago, and its member lives"

@@ -145,7 +145,7 @@ async def test_without_a_dead_letter_topic_poison_stops_the_worker_before_it(clu
     repaired = worker(lambda record: again.append(record.offset))
     serving = asyncio.create_task(repaired.serve())
     async with asyncio.timeout(WAIT_SECONDS):
-        while len(again) < 2:  # noqa: ASYNC110 - another thread
+        while len(again) < 2:
             await asyncio.sleep(LOOK_SECONDS)
         repaired.stop()
         await serving
@@ -187,7 +187,7 @@ async def test_two_workers_share_and_the_second_takes_over_when_the_first_stops(
             total += count
 
         async def all_handled() -> None:
-            while sum(map(len, handled.values())) < total:  # noqa: ASYNC110 - another process decides when
+            while sum(map(len, handled.values())) < total:
                 await asyncio.sleep(LOOK_SECONDS)
 
         first, second = worker("a"), worker("b")
@@ -331,7 +331,7 @@ class Fleet:
             ends = await consumer.end_offsets(consumer.assignment())
         wanted = {name.partition: end for name, end in ends.items()}
         assert sum(wanted.values()) == self._sent
-        while await progress(self._cluster, self._topic, self.group) != wanted:  # noqa: ASYNC110 - other processes
+        while await progress(self._cluster, self._topic, self.group) != wanted:
             await asyncio.sleep(5 * LOOK_SECONDS)
         while self._members:
             await self.stop_one()
