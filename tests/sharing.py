@@ -27,7 +27,7 @@ def unit_of(node_id: str) -> str:
     return node_id if is_spread else str(path)
 
 
-class UnitScheduling(LoadScopeScheduling):
+class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist does not publish its types
     """Hands out one unit after the other, in the order of collection."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:

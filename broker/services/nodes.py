@@ -48,6 +48,10 @@ class NodesService:
 
     async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
         self._check_registration(request)
+        if self._metadata.node(self._host.node_id) is None:
+            # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
+            # would never reach us, and might be given our node id.
+            raise RequestError(pb.NOT_FORMED, "this cluster is being formed", retry_after_ms=500)
         if request.damaged_metadata_replica_id:
             await self._replace_metadata_replica(request, call)
         registered = await self._leader.execute(

@@ -24,6 +24,28 @@ def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterNo
     )  # fmt: skip
 
 
+async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeypatch):
+    """Brokers started together: one that joined in between was never told the first one's address, and waited for ever."""
+
+    async def not_yet(*_: object) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Harness, "register", not_yet)
+        context = running()
+        node = await context.__aenter__()
+    try:
+        refused = await _refused(node.nodes.register_node(registration("uuid-2"), node.call()))
+        assert refused.code == pb.NOT_FORMED
+        assert refused.detail.retriable
+        assert node.metadata.machine.nodes() == ()
+        await node.register(1, "uuid-1")
+        answer = await node.nodes.register_node(registration("uuid-2"), node.call())
+        assert {n.node_id for n in answer.nodes} == {1, 2}
+    finally:
+        await context.__aexit__(None, None, None)
+
+
 async def three_nodes(node: Harness) -> PartitionView:
     """Nodes 2 and 3 join; a topic with a replica on each of the three."""
     await node.register(2, "uuid-2")

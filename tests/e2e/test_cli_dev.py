@@ -155,7 +155,10 @@ def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) 
             taken.listen()
             peer = f"127.0.0.1:{taken.getsockname()[1]}"
             addresses[node_id] = ["127.0.0.1:0", peer, "127.0.0.1:0"]
-        (tmp_path / "cluster.json").write_text(json.dumps({**addresses, 3: ["127.0.0.1:0"] * 3}))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            addresses[3] = ["127.0.0.1:0", f"127.0.0.1:{free.getsockname()[1]}", "127.0.0.1:0"]
+        (tmp_path / "cluster.json").write_text(json.dumps(addresses))
         done = subprocess.run(
             [*RAFTMQ, "dev", "--data-dir", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
         )
