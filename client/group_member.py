@@ -106,8 +106,8 @@ class GroupMember:
         self._subscription = Subscription((), "", "")
         self._assigned: dict[PartitionId, Grant] = {}
         self._held: dict[PartitionId, int] = {}
-        self._lost: set[PartitionId] = set()
-        """Of those held: may be another's."""
+        self.lost: set[PartitionId] = set()
+        """Of those held: may be another's, or were meanwhile, or their offset was reset (another owner epoch)."""
         self._is_cut_off = False
         """Its session may have ended: nothing is opened until the coordinator answers."""
         self._is_leaving = False
@@ -140,6 +140,11 @@ class GroupMember:
             return False
         if answer.has_assignment:
             self._assigned = _grants(answer.assignment)
+            self.lost |= {
+                partition
+                for partition, owner_epoch in self._held.items()
+                if (grant := self._assigned.get(partition)) is not None and grant.owner_epoch != owner_epoch
+            }
         self.standing = Standing.IN
         self.epoch = answer.member_epoch
         self.metadata_revision = max(self.metadata_revision, answer.metadata_revision)
@@ -162,7 +167,7 @@ class GroupMember:
         """No answer for a session: whatever it holds may be another's. It may get the same back when there is an answer again."""
         if self.standing is Standing.IN and not self._is_cut_off:
             self._is_cut_off = True
-            self._lost = set(self._held)
+            self.lost = set(self._held)
 
     # ------------------------------------------------------------------------------------------------------- wishing
 
@@ -200,20 +205,19 @@ class GroupMember:
         self.lives += 1
         self.standing = standing
         self._assigned = {}
-        self._lost = set(self._held)
+        self.lost = set(self._held)
         self._is_cut_off = False
 
     # -------------------------------------------------------------------------------------------------------- acting
 
     def steps(self) -> Steps:
-        """What there is to do. A partition under another owner epoch was another's meanwhile, or its offset was reset."""
+        """What there is to do."""
         lose: dict[PartitionId, int] = {}
         revoke: dict[PartitionId, int] = {}
         for partition, owner_epoch in self._held.items():
-            grant = self._assigned.get(partition) if not self._is_leaving else None
-            if partition in self._lost or (grant is not None and grant.owner_epoch != owner_epoch):
+            if partition in self.lost:
                 lose[partition] = owner_epoch
-            elif grant is None:
+            elif partition not in self._assigned or self._is_leaving:
                 revoke[partition] = owner_epoch
         granted = self._assigned.items() if self._may_open else ()
         return Steps(lose, revoke, {partition: grant for partition, grant in granted if partition not in self._held})
@@ -238,7 +242,7 @@ class GroupMember:
         """These are not read any more, and nothing of them will be committed; the next heartbeat says so."""
         for partition in partitions:
             self._held.pop(partition, None)
-            self._lost.discard(partition)
+            self.lost.discard(partition)
 
     @property
     def _may_open(self) -> bool:
@@ -246,7 +250,7 @@ class GroupMember:
 
     def may_commit(self, partition: PartitionId, owner_epoch: int) -> bool:
         """Whether it holds the partition under this epoch, as far as it knows."""
-        return self._held.get(partition) == owner_epoch and partition not in self._lost
+        return self._held.get(partition) == owner_epoch and partition not in self.lost
 
 
 def check_failure(member: GroupMember) -> RaftMQError | None:

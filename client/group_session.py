@@ -172,13 +172,24 @@ class GroupSession:
     def note_asked(self) -> None:
         """The program asks for records: it lives, and is done with those before."""
         self.membership.asked += 1
+        if self.membership.has_lost:
+            self._withhold_lost()
         if self._is_draining:
             self._changed.set()
 
     @property
     def may_hand_out(self) -> bool:
         """Not while the session may have ended: what is buffered may be another's by now. A frozen process finds out here."""
+        if self.membership.has_lost:
+            self._withhold_lost()
         return not self.membership.is_overdue(self._loop.time())
+
+    def _withhold_lost(self) -> None:
+        """The heartbeats heard of it before the event loop came to it."""
+        for id_ in self.membership.steps().lose:
+            state = self._states.get(id_)
+            if state is not None:
+                state.is_withheld = True
 
     def begin_waiting(self) -> None:
         """The program waits for records."""
@@ -264,10 +275,11 @@ class GroupSession:
                     wanted.remove(id_)
         finally:
             self._is_draining = False
-        if self.membership.steps().lose:
+        lost = self.membership.steps().lose
+        if lost:
             self._changed.set()
             for id_ in wanted:
-                self._states[id_].is_withheld = False
+                self._states[id_].is_withheld = id_ in lost
             return
         if wanted:
             await self._give_up(wanted, may_commit=True)

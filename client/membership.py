@@ -271,6 +271,11 @@ class Membership:
         with self._lock:
             return self._member.may_commit(partition, owner_epoch)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether something that is held is lost."""
+        return bool(self._member.lost)
+
     def is_overdue(self, now: float) -> bool:
         """Whether its session may have ended without its knowing: the process stood still, or nobody answers."""
         return self._member.standing is Standing.IN and now - self._heard_at >= self._session_seconds
