@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from scripts.find_java import ADVICE, find_java
@@ -55,6 +56,10 @@ def import_view(folder: Path) -> Path:
     for link, target in links.items():
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = view / f"raftmq-{project['version']}.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: raftmq\nVersion: {project['version']}\n")
     return view
 
 

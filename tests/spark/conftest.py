@@ -5,6 +5,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from raftmq.types import TopicPartition
 
 from scripts.find_java import ADVICE, find_java
 
+HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Spark 4.2 and later."""
 TIMEOUT_SECONDS = 900
 """For one test: a JVM that starts on a busy machine needs minutes by itself."""
 STARTS_MAX = 10

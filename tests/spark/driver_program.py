@@ -43,7 +43,7 @@ def main(master: str, servers: str, topic: str, folder: str) -> None:
     frame = spark.read.format("raftmq").options(**options).load()
     values = sorted(int(row.value) for row in frame.select("value").collect())
     where = frame.mapInArrow(executor_folders, "folder string, rows long").collect()
-    stream = spark.readStream.format("raftmq").options(**options, maxOffsetsPerTrigger="25").load()
+    stream = spark.readStream.format("raftmq").options(**options).load()
     stream = stream.selectExpr("CAST(value AS STRING) AS value", "offset")
     writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{folder}/check")
     query = writer.option("path", f"{folder}/out").trigger(availableNow=True).start()

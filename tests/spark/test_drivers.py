@@ -18,7 +18,7 @@ from raftmq import sync
 
 from tests.spark.conftest import prepare_environment
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 PROGRAM = Path(__file__).with_name("driver_program.py")
 START_SECONDS = 300
 COUNT = 100

@@ -12,7 +12,7 @@ import pytest
 from raftmq import sync
 from raftmq.types import TopicPartition
 
-from tests.spark.conftest import begin
+from tests.spark.conftest import HAS_ADMISSION_CONTROL, begin
 
 QUERY_SECONDS = 600
 
@@ -101,6 +101,7 @@ def test_a_query_goes_on_where_its_checkpoint_stands(
     assert source["endOffset"][name] | {"topic_id": 0} == {"0": 30, "1": 15, "topic_id": 0}
 
 
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 a run that is capped would end early")
 def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
@@ -178,3 +179,18 @@ def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
     assert [row.asDict(recursive=True) for row in one.rows()] == [
         {"topic": name, "partition": 0, "offset": 5, "key": b"k", "headers": [{"key": "h", "value": b"1"}]}
     ]
+
+
+@pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="since Spark 4.2 a cap needs no second word")
+def test_a_cap_is_refused_where_spark_would_end_early(
+    run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 30)
+    with pytest.raises(Exception, match="allowCapWithoutAdmissionControl"):
+        run(subscribe=name, maxOffsetsPerTrigger=10).to_end()
+    one = run(subscribe=name, maxOffsetsPerTrigger=10, allowCapWithoutAdmissionControl="true")
+    one.start({"processingTime": "200 milliseconds"}).wait_rows(30)
+    one.stop()
+    assert one.offsets() == {(name, 0): list(range(30))}
+    assert max(batch["numInputRows"] for batch in one.progress()) == 10
