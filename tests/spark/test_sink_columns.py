@@ -45,7 +45,7 @@ def options(**given: str) -> SinkOptions:
     return read_sink_options({"bootstrap.servers": "h:1", **given})
 
 
-@dataclass(frozen=True)
+@dataclass
 class Column:
     """What the check needs of a field of Spark's and of its type; Spark parses DDL with a session only."""
 
