@@ -36,7 +36,8 @@ class Canvas:
         self._rows = [bytearray(bytes(WHITE) * width) for _ in range(height)]
 
     def fill(self, x: int, y: int, width: int, height: int, color: Color) -> None:
-        """A rectangle."""
+        """A rectangle; what is beyond the right edge is left out."""
+        width = max(0, min(width, self.width - x))
         for row in self._rows[y : y + height]:
             row[3 * x : 3 * (x + width)] = bytes(color) * width
 

@@ -88,7 +88,8 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     # the job dies after it wrote a batch's data, before it said so
     last = manifest.entries()[-1]
     (folder / "manifest" / f"{last.name}.json").unlink()
-    (folder / "checkpoint" / "commits" / str(last.first)).unlink()
+    for name in (str(last.first), f".{last.first}.crc"):
+        (folder / "checkpoint" / "commits" / name).unlink()
     with pytest.raises(InvalidOptionError):  # nobody else goes on there
         archive(spark, ArchiveSettings(settings.source, str(folder), str(tmp_path / "other"), None), Stop())
     assert archive(spark, settings, Stop()) == EXIT_OK
