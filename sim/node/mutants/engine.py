@@ -23,7 +23,16 @@ def answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
-@mutant("engine", "whoever waits for an index is answered by another term's entry there")
+@mutant(
+    "engine",
+    "whoever waits for an index is answered by another term's entry there",
+    isolate=8,
+    fault_every=0.4,
+    send_every=0.1,
+    tick_seconds=0.1,
+    election_ticks=3,
+    delivery_seconds=15.0,
+)
 def waiter_takes_any_entry() -> None:
     from raftmq.broker.group import Group
 
