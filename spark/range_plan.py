@@ -69,7 +69,8 @@ def plan_ranges(view: ClusterView, start: Position, end: Position, *, fail_on_da
     )
     ranges = []
     for topic, topic_id, partition, begin, stop in here:
-        first_left = min(firsts.get(TopicPartition(topic, partition), stop), stop)
+        earliest = firsts.get(TopicPartition(topic, partition))
+        first_left = stop if earliest is None else min(earliest, stop)
         if begin is not None and begin < first_left:
             report_loss(
                 f"{topic}/{partition}: offsets {begin} to {first_left - 1} were deleted before they were read",

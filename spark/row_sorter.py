@@ -13,7 +13,7 @@ import marshal
 import tempfile
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import IO, Final, Generic, TypeVar
+from typing import IO, Any, Final, Generic, TypeVar
 
 RowT = TypeVar("RowT", bound=tuple[bytes | int, ...])
 
@@ -92,7 +92,7 @@ class RowSorter(Generic[RowT]):
         self._used_bytes = 0
 
 
-def _read_run(run: IO[bytes]) -> Iterator[RowT]:
+def _read_run(run: IO[bytes]) -> Iterator[Any]:
     run.seek(0)
     while True:
         try:

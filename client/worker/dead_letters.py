@@ -50,6 +50,7 @@ class LetterProducer(Protocol):
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> RecordMetadata:
         """As `Producer.send_and_wait`."""
+        ...
 
 
 class Sleep(Protocol):

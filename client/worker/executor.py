@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
 from raftmq.client.worker.outcome import Outcome
 from raftmq.errors import InvalidArgumentError
@@ -19,9 +19,8 @@ EXECUTORS: Final[tuple[ExecutorName, ...]] = ("async", "thread", "process")
 class Executor(Protocol):
     """Runs handlers; the caller sees to it that no more than its number run at once."""
 
-    @property
-    def can_cancel(self) -> bool:
-        """Whether cancelling `run` ends the handler. Otherwise the handler goes on, and nobody knows of it any more."""
+    can_cancel: ClassVar[bool]
+    """Whether cancelling `run` ends the handler. Otherwise the handler goes on, and nobody knows of it any more."""
 
     async def start(self) -> None:
         """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""

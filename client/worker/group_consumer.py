@@ -21,9 +21,11 @@ class GroupConsumer(Protocol):
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """As `Consumer.getmany`."""
+        ...
 
     def assignment(self) -> frozenset[TopicPartition]:
         """As `Consumer.assignment`."""
+        ...
 
     def pause(self, *partitions: TopicPartition) -> None:
         """As `Consumer.pause`."""

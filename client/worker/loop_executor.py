@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import ClassVar
 
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
@@ -13,7 +13,7 @@ from raftmq.types import Record
 class LoopExecutor:
     """A handler that takes too long is cancelled; its try is over when it has ended."""
 
-    can_cancel: Final = True
+    can_cancel: ClassVar[bool] = True
 
     def __init__(self, handler: Callable[[Record], Awaitable[object]], timeout_seconds: float | None) -> None:
         self._handler = handler

@@ -14,7 +14,8 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Final
+from multiprocessing.process import BaseProcess
+from typing import ClassVar, Final
 
 from raftmq.client import settings
 from raftmq.client.worker.outcome import Failure, Outcome
@@ -55,7 +56,7 @@ class _Child:
         self._pickled = pickled
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._is_closed = False
 
@@ -125,7 +126,7 @@ class _Child:
 class ProcessExecutor:
     """The handler is found by its name in the processes: it must be a function of a module (or otherwise picklable)."""
 
-    can_cancel: Final = False
+    can_cancel: ClassVar[bool] = False
 
     def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
         try:

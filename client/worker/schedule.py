@@ -38,6 +38,7 @@ class Job(Protocol):
     @property
     def partition(self) -> TopicPartition:
         """Whose."""
+        ...
 
     @property
     def lane(self) -> Hashable:

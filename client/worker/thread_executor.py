@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
+from typing import ClassVar
 
 from raftmq.client.logs import log
 from raftmq.client.worker.outcome import Failure, Outcome
@@ -88,7 +88,7 @@ class ThreadExecutor:
     So a record is never worked on twice at once; one whose function never returns holds up its lane, which a warning names.
     """
 
-    can_cancel: Final = False
+    can_cancel: ClassVar[bool] = False
 
     def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
         self._handler = handler

@@ -19,7 +19,7 @@ from raftmq.client.batch_codec import decode_records
 from raftmq.client.error_details import error_from_detail
 from raftmq.client.leader_calls import Target
 from raftmq.client.resolver import Resolver
-from raftmq.client.transport import POLL, Transport, UnaryMethod
+from raftmq.client.transport import POLL, RequestT, ResponseT, Transport, UnaryMethod
 from raftmq.errors import (
     FencedError,
     NotLeaderError,
@@ -218,7 +218,7 @@ class Member:
             del self._held[part]
         self._beat_now.set()
 
-    async def _call(self, part: Part, method: UnaryMethod, request: object) -> object:  # type: ignore[type-arg]  # any
+    async def _call(self, part: Part, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
         leader = self._resolver.leader(self._targets[part].group_id)
         if leader is None:
             raise UnreachableError("no leader is known")

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from raftmq.client.admin import Admin
@@ -280,11 +281,14 @@ class Workload:
             member = self._member(f"{name}.{life}")
             try:
                 await member.start()
-                await member.run(lambda until=until: self._loop.time() >= until or self.is_stopping)  # type: ignore[misc]  # bound now
+                await member.run(partial(self._is_over, until))
             except RaftMQError as error:
                 self._count_error("member", error)
-            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)
+            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)  # type: ignore[redundant-expr]  # changes while it is awaited
             await self._pause(0.2)
+
+    def _is_over(self, until: float) -> bool:
+        return self.is_stopping or self._loop.time() >= until
 
     async def _verify_group(self) -> None:
         """Whoever is the only member gets every partition, and goes on where the others were."""

@@ -23,7 +23,8 @@ class Folder:
         self._path_of = jvm.org.apache.hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
         self._path = self._path_of(path)
-        self._files = self._path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        session: Any = spark._jsparkSession
+        self._files = self._path.getFileSystem(session.sessionState().newHadoopConf())
 
     def names(self) -> list[str]:
         """Names of what is in the folder, sorted, without hidden ones; none if there is no such folder."""

@@ -327,7 +327,7 @@ async def test_a_handler_of_a_partition_that_is_gone_makes_room_when_it_ends() -
     desk = Desk()
 
     class Unstoppable(LoopExecutor):
-        can_cancel = False  # type: ignore[misc]  # as a thread's
+        can_cancel = False
 
     consumer = FakeConsumer()
     limits = replace(LIMITS, bytes_max=1000)
@@ -436,7 +436,7 @@ async def test_a_handler_that_outlives_its_partition_is_not_joined_by_another_tr
     desk = Desk()
 
     class Unstoppable(LoopExecutor):
-        can_cancel = False  # type: ignore[misc]  # as a thread's
+        can_cancel = False
 
     consumer = FakeConsumer()
     loop = WorkLoop(
