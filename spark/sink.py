@@ -65,9 +65,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, SinkColumns]:
     found = read_sink_options(options)
     if overwrite:
-        raise InvalidOptionError(
-            "a topic cannot be overwritten: write with mode append, or output mode append or update"
-        )
+        raise InvalidOptionError("a topic cannot be overwritten: write with mode append, or output mode append")
     return found, check_schema(schema.fields, found)
 
 

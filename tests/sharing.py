@@ -13,7 +13,17 @@ FOLDERS = ("tests/hostile",)
 """Kept whole: their tests share a broker and add up what they did."""
 SPREAD = ("tests/e2e", "tests/sim", "tests/raft/test_sim.py", "tests/api/test_testing.py")
 """Long tests that share nothing: each goes where there is room."""
-TOGETHER = ("test_cli.py", "test_cli_doctor.py", "test_cli_errors.py", "test_user_errors.py")
+TOGETHER = (
+    "test_cli.py",
+    "test_cli_doctor.py",
+    "test_cli_errors.py",
+    "test_cli_group.py",
+    "test_examples.py",
+    "test_group_consumers.py",
+    "test_user_errors.py",
+    "test_worker.py",
+    "test_worker_command.py",
+)
 """Modules among them whose tests share a cluster."""
 
 

@@ -68,7 +68,7 @@ async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes
             1,
             30,
         ]  # 0: registered by an older version
-        create = pb.CreateTopicRequest(name="wide", partitions=30, replication_factor=1, timeout_ms=1)
+        create = pb.CreateTopicRequest(name="wide", partitions=30, replication_factor=1, timeout_ms=200)
         await node.admin.create_topic(create, node.call())
         machine = node.metadata.machine
         counts = [machine.replica_count_of_node(number) for number in (1, 2, 3)]

@@ -33,6 +33,10 @@ class Desired:
             1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), retiring, revision=before.revision + 1
         )
 
+    @property
+    def revision(self):
+        return self.partition_view.revision
+
     def partition(self, group_id):
         return self.partition_view if group_id == GROUP else None
 

@@ -209,6 +209,8 @@ def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
         guard.cancel()
         job.kill()
         job.wait()
+        assert job.stdout is not None
+        job.stdout.close()
     assert [event["event"] for event in events] == ["batch", "archived", "ended"]
     assert events[1]["records"] == 20
     shutil.rmtree(tmp_path / "archive")

@@ -147,27 +147,3 @@ def test_a_stream_is_written_once_over_restarts(
     assert value_counts(servers, name) == Counter(
         [*(f"{f}-{n}".encode() for f in range(3) for n in range(50)), b"last"]
     )
-
-
-def test_an_aggregation_in_update_mode_is_written(
-    spark: Spark, servers: str, topic: Callable[..., str], checkpoint: str, tmp_path: Path
-):
-    name = topic()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.txt").write_text("a\nb\na")
-    counts = spark.readStream.text(str(tmp_path / "in")).groupBy("value").count()
-    query = (
-        counts.selectExpr("value AS key", "CAST(count AS STRING) AS value")
-        .writeStream.format("raftmq")
-        .outputMode("update")
-        .option("bootstrap.servers", servers)
-        .option("topic", name)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(100)
-    finally:
-        query.stop()
-    assert {record.key: record.value for record in read_all(servers, name)} == {b"a": b"2", b"b": b"1"}

@@ -141,6 +141,7 @@ def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Calla
     assert value_counts(servers, name) == EXPECTED
 
 
+@pytest.mark.long
 def test_a_killed_driver_goes_on_from_its_checkpoint_and_only_as_it_was(
     servers: str, topic: Callable[..., str], folder: Path
 ):
