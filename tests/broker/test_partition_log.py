@@ -212,7 +212,7 @@ async def test_a_timeout_after_proposing_is_an_unknown_outcome():
         topic = await node.topic()
         node.hold_commits = True
         request = append_request(topic, batch(1, sequence=0))
-        request.timeout_ms = 1
+        request.timeout_ms = 200  # long enough to be looked at on a busy machine
         result = (await node.queue.append(request, node.call())).partitions[0]
         assert result.error.code == pb.REQUEST_TIMED_OUT
         assert result.error.outcome == pb.UNKNOWN_OUTCOME
