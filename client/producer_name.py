@@ -75,9 +75,7 @@ class ProducerName:
         """Have all brokers told of the epoch. A broker that does not answer is told by nobody, and waited for instead."""
         loop = asyncio.get_running_loop()
         over_at = loop.time() + settings.PREDECESSOR_SECONDS
-        backoff = Backoff(
-            settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source
-        )
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
         self._resolver.note_revision(revision)
         request = pb.FenceProducerRequest(
             producer_id=identity.producer_id, epoch=identity.epoch, metadata_revision=revision

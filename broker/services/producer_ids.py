@@ -62,7 +62,9 @@ class ProducerIds:
         replaces = request.replaces if request.HasField("replaces") else None
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
         result = await self._leader.execute(command, ProducerInitialized, call.deadline)
-        return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp, metadata_revision=result.revision)
+        return pb.InitProducerResponse(
+            producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp, metadata_revision=result.revision
+        )
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
         async with self._refill:  # a thousand producers that start at once need one block, not a thousand
