@@ -18,7 +18,7 @@ Applied = asyncio.Future[list[object]]
 class AppendTicket:
     """Invariant: `outcomes` describes a prefix of `batches`; what comes after the first error in it was not tried."""
 
-    __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes")
+    __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "uninformed_position")
 
     def __init__(self, batches: Sequence[bytes]) -> None:
         self.batches = batches
@@ -26,8 +26,18 @@ class AppendTicket:
         """Per batch: its base offset, or why it is refused; true once the future (if any) is done without an error."""
         self.gap_position: int | None = None
         """The batch that may be answered only after a read confirmation: sequences before it are missing here."""
+        self.uninformed_position: int | None = None
+        """The batch that may be judged only when this node's metadata is confirmed: its producer may have been replaced.
+
+        Invariant: this or `gap_position` is None.
+        """
         self.leader_epoch = 0
         self.append_time_ms = 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a batch waits to be judged again: see `PartitionAppends.finish`."""
+        return self.gap_position is not None or self.uninformed_position is not None
 
     @property
     def has_failed(self) -> bool:

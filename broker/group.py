@@ -164,6 +164,10 @@ class Group(Generic[MachineT]):
         self._confirmed: deque[_ConfirmedRead] = deque()
         self._next_read_id = first_read_id
         self._shared_read: asyncio.Future[LogIndex] | None = None
+        self._refresh: asyncio.Future[LogIndex] | None = None
+        """The read under way that was begun by `refresh`."""
+        self.confirmed_at: float | None = None
+        """Loop time of a moment up to which this replica's state includes everything committed; None: of none since the start."""
         self._progress: asyncio.Future[None] | None = None
         log.on_fetched = self._on_entries_fetched
 
@@ -278,13 +282,32 @@ class Group(Generic[MachineT]):
         NOT_LEADER when leadership changed meanwhile or no confirmation came in `Timing.read_index_seconds`; NOT_READY when
         it came and the entries did not.
         """
+        return await asyncio.shield(self._join_read())
+
+    def is_confirmed_within(self, seconds: float) -> bool:
+        """Whether this replica's state includes everything that was committed `seconds` ago.
+
+        As long as somebody asks and a majority answers it stays so: at half of that age it begins to refresh.
+        """
+        age = self._host.loop.time() - self.confirmed_at if self.confirmed_at is not None else seconds + 1
+        if age > seconds / 2:
+            self.refresh()
+        return age <= seconds
+
+    def refresh(self) -> asyncio.Future[LogIndex]:
+        """A `read_index` under way that is shared by all who only want the state to be recent; do not cancel it."""
+        if self._refresh is None or self._refresh.done():
+            self._refresh = self._join_read()
+        return self._refresh
+
+    def _join_read(self) -> asyncio.Future[LogIndex]:
         shared = self._shared_read
         if shared is None or shared.done():
             shared = self._host.loop.create_future()
             shared.add_done_callback(_consume_exception)
             self._shared_read = shared
             self._host.loop.call_soon(self._start_read, shared)
-        return await asyncio.shield(shared)
+        return shared
 
     def _start_read(self, future: asyncio.Future[LogIndex]) -> None:
         # from here on later callers get a round of their own: this one begins now and proves nothing about their time
@@ -353,9 +376,10 @@ class Group(Generic[MachineT]):
         if self.machine.applied_index < self.core.state_floor:
             return
         while self._confirmed and self._confirmed[0].read_index <= applied:
-            future = self._confirmed.popleft().future
-            if not future.done():
-                future.set_result(applied)
+            read = self._confirmed.popleft()
+            self.confirmed_at = max(read.asked_at, self.confirmed_at or read.asked_at)
+            if not read.future.done():
+                read.future.set_result(applied)
 
     # ---------------------------------------------------------------------------------------------------- applying
 

@@ -23,6 +23,7 @@ Context = grpc.aio.ServicerContext[Message, Message]
 
 RIGHTS: Mapping[str, Right] = {
     "/raftmq.v1.Queue/InitProducer": Right.PRODUCE,
+    "/raftmq.v1.Queue/FenceProducer": Right.PRODUCE,
     "/raftmq.v1.Queue/Append": Right.PRODUCE,
     "/raftmq.v1.Queue/AppendStream": Right.PRODUCE,
     "/raftmq.v1.Queue/Poll": Right.CONSUME,

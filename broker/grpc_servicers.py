@@ -111,6 +111,9 @@ class _QueueServicer(pb_grpc.QueueServicer):
     async def InitProducer(self, request: pb.InitProducerRequest, context: Context) -> pb.InitProducerResponse:
         return await self._adapter.unary("InitProducer", self._service.init_producer, request, context)
 
+    async def FenceProducer(self, request: pb.FenceProducerRequest, context: Context) -> pb.FenceProducerResponse:
+        return await self._adapter.unary("FenceProducer", self._service.fence_producer, request, context)
+
     async def Append(self, request: pb.AppendRequest, context: Context) -> pb.AppendResponse:
         return await self._adapter.unary("Append", self._service.append, request, context)
 

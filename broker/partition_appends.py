@@ -3,6 +3,8 @@
 Judging and proposing happen without an `await` in between; only waiting is concurrent. Records are never looked into: a batch
 is checked by its 64-byte header and its CRC, and proposed as it came.
 
+A named producer's batch is appended only where this node's metadata is recent enough to know of a successor (`producer_fence`).
+
 Source: KIP-98 (idempotent producers).
 """
 
@@ -23,6 +25,7 @@ from raftmq.batch_header import (
 )
 from raftmq.broker.append_ticket import AppendTicket, Applied
 from raftmq.broker.group import Group
+from raftmq.broker.producer_fence import ProducerFence, fenced
 from raftmq.broker.request_error import RequestError, expired
 from raftmq.fsm.append_judge import (
     Accept,
@@ -78,12 +81,17 @@ class PartitionAppends:
     """See the module. Keeps, for this leadership, what was appended and is not yet applied."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, group: Group[LogPartition], config: Callable[[], TopicConfig]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        group: Group[LogPartition],
+        config: Callable[[], TopicConfig],
+        fence: ProducerFence,
     ) -> None:
         """`config` gives the topic's configuration in force; it raises RequestError while metadata is not there."""
         self._loop = loop
         self._group = group
         self._config = config
+        self._fence = fence
         self._judge = AppendJudge(group.machine)
         self._judged_term = group.term
         self._in_flight: deque[_InFlight] = deque()
@@ -100,8 +108,11 @@ class PartitionAppends:
 
     async def finish(self, ticket: AppendTicket, deadline: float) -> None:
         """Wait for what the ticket's batches wait for. Cancelling it undoes nothing."""
-        if ticket.gap_position is not None:
-            await self._resolve_gap(ticket, deadline)
+        while ticket.is_undecided:
+            if ticket.uninformed_position is not None:
+                await self._inform(ticket, deadline)
+            else:
+                await self._resolve_gap(ticket, deadline)
         waiting = ticket.pending()
         if waiting:
             await asyncio.wait(waiting, timeout=max(0.0, deadline - self._loop.time()))
@@ -147,12 +158,23 @@ class PartitionAppends:
     ) -> bool:
         """Judge a batch of a producer that has none in the run; False: the batches after it may not be tried."""
         verdict = self._judge.judge(header)
-        if isinstance(verdict, Accept):
-            run.add(header, ticket.batches[number])
-            return True
+        refusal: RequestError | None = None
+        is_informed = True
+        if isinstance(verdict, Accept | Gap):  # what was written before may be acknowledged to whoever wrote it
+            is_informed = self._fence.is_informed(header)
+            refusal = self._fence.check(header)
+            if is_informed and refusal is None and isinstance(verdict, Accept):
+                run.add(header, ticket.batches[number])
+                return True
         self._flush(ticket, run)
         run.headers, run.payloads = [], []
         if ticket.has_failed:
+            return False
+        if refusal is not None:
+            ticket.refuse(refusal)
+            return False
+        if not is_informed:
+            ticket.uninformed_position = number
             return False
         match verdict:
             case Duplicate(base_offset):
@@ -172,9 +194,7 @@ class PartitionAppends:
                 else:
                     ticket.refuse(error)
             case Fenced(epoch):
-                ticket.refuse(
-                    RequestError(pb.PRODUCER_FENCED, f"this producer's epoch is {epoch} now: another one took over")
-                )
+                ticket.refuse(fenced(epoch))
             case TooManyProducers():
                 ticket.refuse(
                     RequestError(
@@ -224,9 +244,30 @@ class PartitionAppends:
             in_flight.append(_InFlight(entries[0].index, entries[-1].index, applied))
         return _Run()
 
+    async def settle(self, producer_id: int, epoch_min: int, deadline: float) -> None:
+        """Wait until what was taken of the producer under epochs below `epoch_min` is applied, or left to another leader."""
+        self.start_term()
+        index = self._judge.last_pending(producer_id, epoch_min)
+        for held in self._in_flight:
+            if held.first <= index <= held.last and not held.applied.done():
+                await asyncio.wait((held.applied,), timeout=max(0.0, deadline - self._loop.time()))
+                if not held.applied.done():
+                    raise expired()
+
+    async def _inform(self, ticket: AppendTicket, deadline: float) -> None:
+        """Judge again when this node knows who was replaced."""
+        position, ticket.uninformed_position = ticket.uninformed_position, None
+        assert position is not None
+        try:
+            await self._fence.inform(deadline)
+        except RequestError as error:
+            ticket.refuse(error)
+        else:
+            self._propose_from(ticket, position, is_confirmed=False)
+
     async def _resolve_gap(self, ticket: AppendTicket, deadline: float) -> None:
         """Before a gap is called one, a quorum confirms that this leader knows the newest sequences; then judge again."""
-        position = ticket.gap_position
+        position, ticket.gap_position = ticket.gap_position, None
         assert position is not None
         try:
             async with asyncio.timeout_at(deadline):
@@ -236,7 +277,6 @@ class PartitionAppends:
         except TimeoutError:
             ticket.refuse(expired())
         else:
-            ticket.gap_position = None
             self._propose_from(ticket, position, is_confirmed=True)
 
 

@@ -16,6 +16,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.partition_appends import PartitionAppends
 from raftmq.broker.partition_offsets import PartitionOffsets
 from raftmq.broker.partition_retention import PartitionRetention
+from raftmq.broker.producer_fence import ProducerFence
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.fsm.log_commands import TrimLog, Trimmed, encode_command
@@ -56,7 +57,7 @@ class PartitionLog:
         """Offset → index of the entry that comes there: where cold readers will go on."""
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
-        self.appends = PartitionAppends(host.loop, group, self.config)
+        self.appends = PartitionAppends(host.loop, group, self.config, ProducerFence(lambda: host.metadata))
         self.offsets = PartitionOffsets(host.loop, group)
         self.retention = PartitionRetention(self, host, store)
         group.on_applied = self.retention.on_applied

@@ -18,6 +18,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "producer_stopped": "A defect of the SDK ended a producer; every call raises from now on. Please report it",
     "producer_fenced": "A newer producer of the same name took over: this one has stopped, and every call raises that error",
     "delivery_callback_failed": "A callback of the program raised; its traceback follows. Nothing else suffers from it",
+    "producer_predecessor_awaited": "A broker could not be told that a producer's name has a new owner: starting waits until it must know",
     "producer_name_not_confirmed": "A named producer could not ask whether its name is still its own; it asks again",
     "consumer_started": "A consumer is ready",
     "client_stopped": "A defect of the SDK ended what keeps a client informed; every call raises from now on. Please report it",

@@ -73,8 +73,8 @@ class Producer:
     continue after; the producer then goes on under its next epoch, which also fences copies of the old batch still travelling.
     So a `DeliveryTimeoutError` means just its own records: they may be written, once, and later records are not affected.
 
-    Under a `producer_name` there is one producer at a time: a new one fences the one before. In each partition, from the new one's
-    first record on, nothing of the old one is written any more. The old one stops for good with the first refusal, or within ten
+    Under a `producer_name` there is one producer at a time: a new one fences the one before. When the new one has started, nothing
+    that the old one sends is written any more, in any partition. The old one stops for good with the first refusal, or within ten
     minutes when none comes: its records that are under way, and every later call, raise `ProducerFencedError`.
 
     Args:
@@ -173,10 +173,12 @@ class Producer:
     async def start(self) -> None:
         """Connect: wait for the topology and, with idempotence, a producer id. ``async with`` calls it.
 
-        Waits up to `max_block_ms`. Cancelled or failed, the producer is closed. A named producer fences its predecessor here.
+        Waits up to `max_block_ms`. Cancelled or failed, the producer is closed. A named producer fences its predecessors here, and
+        has every broker told of it; for one that does not answer it waits four seconds, after which that broker must know.
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
+            ProducerFencedError: another one started under the name meanwhile.
             RaftMQError: no producer id could be had. No record was written in any case; a name's predecessor may be fenced.
         """
         check_not_forked(self._generation, "producer")

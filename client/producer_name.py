@@ -5,6 +5,9 @@ upper bits, and below them what the producer itself raises when it breaks a sequ
 number, a producer that breaks off could reach the epoch of its successor, whose first records would then look like repeated ones
 and be acknowledged without being written.
 
+A producer that takes a name over has every broker told before it writes: where it never writes itself, its predecessor must be
+refused, too (`broker/producer_fence.py` is the other half).
+
 Must not send records. Source: KIP-98 (transactional ids and their epochs), KIP-360; without transactions.
 """
 
@@ -14,13 +17,13 @@ import asyncio
 from collections.abc import Callable
 
 from raftmq.client import settings
-from raftmq.client.background import spawn
+from raftmq.client.background import Backoff, spawn
 from raftmq.client.error_details import name_of
 from raftmq.client.logs import log
 from raftmq.client.partition_queue import Identity
 from raftmq.client.resolver import Resolver
-from raftmq.client.transport import INIT_PRODUCER
-from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError
+from raftmq.client.transport import FENCE_PRODUCER, INIT_PRODUCER
+from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError, RequestTimedOutError
 from raftmq.proto import queue_pb2 as pb
 
 
@@ -39,21 +42,75 @@ class ProducerName:
         self._request_timeout_seconds = request_timeout_seconds
         self._epoch = 0
         self._producer_id = 0
+        self._stamp = resolver.source.randbytes(16)
+        """Of this producer's epoch: by it the cluster knows a repeated request, and does not fence who sent it."""
 
     async def register(self, timeout_seconds: float) -> Identity:
         """An id of its own; under a name the name's id and its next epoch, which fences the producer that had it.
 
+        Returns when no broker takes anything any more that a predecessor sends from now on, in any partition.
+
         Raises:
+            ProducerFencedError: there is a successor already.
             RaftMQError: it could not be had in time. The name's epoch may have risen all the same.
         """
-        # Asking twice only wastes an id or an epoch, so an unknown outcome is no reason to give up.
-        answer = await self._resolver.call_any(INIT_PRODUCER, self._request(), timeout_seconds, is_read=True)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        request = self._request()
+        if self._name is not None:
+            request.stamp = self._stamp
+        # Asking twice only wastes an anonymous id, so an unknown outcome is no reason to give up.
+        answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
         if self._name is None:
             return Identity(answer.producer_id, answer.epoch)
         if answer.epoch >> (64 - settings.OWN_EPOCH_BITS):
             raise InvalidArgumentError(f"the name {self._name!r} is used by another kind of producer: choose another")
         self._producer_id, self._epoch = answer.producer_id, answer.epoch
-        return Identity(answer.producer_id, answer.epoch << settings.OWN_EPOCH_BITS)
+        identity = Identity(answer.producer_id, answer.epoch << settings.OWN_EPOCH_BITS)
+        if answer.epoch:  # else nobody had the name before
+            await self._fence_predecessors(identity, answer.metadata_revision, deadline)
+        return identity
+
+    async def _fence_predecessors(self, identity: Identity, revision: int, deadline: float) -> None:
+        """Have all brokers told of the epoch. A broker that does not answer is told by nobody, and waited for instead."""
+        loop = asyncio.get_running_loop()
+        over_at = loop.time() + settings.PREDECESSOR_SECONDS
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        self._resolver.note_revision(revision)
+        request = pb.FenceProducerRequest(
+            producer_id=identity.producer_id, epoch=identity.epoch, metadata_revision=revision
+        )
+        brokers, told = set(self._resolver.node_addresses()), set[str]()
+        while untold := sorted(brokers - told):
+            remaining = min(over_at, deadline) - loop.time()
+            if remaining <= 0:
+                break
+            seconds = min(remaining, settings.FENCE_ANSWER_SECONDS)
+            answers = await asyncio.gather(*(self._tell(address, request, seconds) for address in untold))
+            for address, answer in zip(untold, answers, strict=True):
+                if isinstance(answer, pb.FenceProducerResponse):
+                    told.add(address)
+                    brokers = set(answer.addresses)  # with those that joined before the epoch was given
+                elif isinstance(answer, ProducerFencedError):
+                    raise answer
+            if untold := sorted(brokers - told):
+                self._resolver.check()
+                if not backoff.failures:
+                    log.warning("producer_predecessor_awaited addresses=%s", ",".join(untold))
+                await asyncio.sleep(min(backoff.next_seconds(), max(0.0, min(over_at, deadline) - loop.time())))
+        if untold and loop.time() < over_at:
+            raise RequestTimedOutError(
+                f"the broker at {untold[0]} could not be told that the producer {self._name!r} has a successor, and there was no time"
+                f" to wait {settings.PREDECESSOR_SECONDS:g} s instead: a larger max_block_ms helps"
+            )
+
+    async def _tell(
+        self, address: str, request: pb.FenceProducerRequest, seconds: float
+    ) -> pb.FenceProducerResponse | RaftMQError:
+        try:
+            return await self._resolver.connection(address).call(FENCE_PRODUCER, request, seconds)
+        except RaftMQError as error:
+            return error
 
     def keep(
         self, on_fenced: Callable[[ProducerFencedError], None], on_crash: Callable[[BaseException], None]

@@ -186,6 +186,10 @@ class Resolver:
             raise UnknownTopicError(f"there is no topic {name!r}")
         return info
 
+    def node_addresses(self) -> list[str]:
+        """Of all brokers of the cluster, as far as known."""
+        return list(self._node_addresses.values())
+
     def addresses(self) -> list[str]:
         """Of brokers to ask, best first."""
         return self._candidates()

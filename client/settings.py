@@ -47,8 +47,13 @@ BULK_CHUNK_RECORDS_MAX: Final = 2048
 UNOBSERVED_FAILURES_MAX: Final = 64
 """Failed batches remembered for `flush`: a program that awaits nothing and never flushes must not collect them for ever."""
 NAME_CONFIRM_SECONDS: Final = 600.0
-"""How often a named producer confirms its name: brokers forget names after 14 days, and one that is not told by a partition learns
-within this time that it was replaced. Each is an entry in the metadata log: 2 a second for 1,000 producers."""
+"""How often a named producer confirms its name: brokers forget names after 14 days, and one that sends nothing learns within this
+time that it was replaced. Each is an entry in the metadata log: 2 a second for 1,000 producers."""
+PREDECESSOR_SECONDS: Final = 4.0
+"""So long after its epoch was given a named producer waits for brokers that cannot be asked whether they know of it. A broker takes
+records of named producers only while its metadata is at most 3 s old, so by then it knows, or takes nothing. One second is for clocks."""
+FENCE_ANSWER_SECONDS: Final = 1.0
+"""One attempt to ask a broker that. Answers take milliseconds, unless records of the predecessor are under way without a majority."""
 NAME_BYTES_MAX: Final = 249
 """Of a producer's name; the brokers' limit."""
 OWN_EPOCH_BITS: Final = 32

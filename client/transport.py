@@ -53,6 +53,7 @@ class UnaryMethod(Generic[RequestT, ResponseT]):
 
 
 INIT_PRODUCER = UnaryMethod("Queue", "InitProducer", pb.InitProducerRequest, pb.InitProducerResponse)
+FENCE_PRODUCER = UnaryMethod("Queue", "FenceProducer", pb.FenceProducerRequest, pb.FenceProducerResponse)
 APPEND = UnaryMethod("Queue", "Append", pb.AppendRequest, pb.AppendResponse)
 POLL = UnaryMethod("Queue", "Poll", pb.PollRequest, pb.PollResponse)
 LIST_OFFSETS = UnaryMethod("Queue", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)

@@ -187,6 +187,13 @@ class AppendJudge:
             if not overlay.pending:
                 del self._overlays[producer_id]
 
+    def last_pending(self, producer_id: int, epoch_min: int) -> LogIndex:
+        """The last entry not applied yet that holds a batch of the producer under an epoch below `epoch_min`; 0: none."""
+        self.applied(self._state.applied_index)
+        overlay = self._overlays.get(producer_id)
+        indexes = [one.index for one in overlay.pending if one.epoch < epoch_min] if overlay is not None else []
+        return indexes[-1] if indexes else LogIndex(0)
+
     def clear(self) -> None:
         """Forget all pending batches: leadership or term changed, and they may be lost."""
         self._overlays.clear()

@@ -232,6 +232,12 @@ class Metadata:
             return bool(tables.cluster.cluster_id) and tables.cluster.is_bootstrap_replica_given
         return self.is_group_given_out(group_id)
 
+    # ---------------------------------------------------------------------------------------------------- named producers
+
+    def batch_epoch_min(self, producer_id: int) -> int:
+        """The lowest epoch of batches that may still be appended under the id; 0 for an id that no name has."""
+        return self._tables.producer_names.batch_epoch_min(producer_id)
+
     # ---------------------------------------------------------------------------------------------------- consumer groups
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:

@@ -16,7 +16,7 @@ from raftmq.fsm.metadata_commands import (
     Rejected,
 )
 from raftmq.fsm.metadata_tables import MetadataTables
-from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_ids import NAME_EPOCH_SHIFT, NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, STAMP_BYTES_MAX, NamedProducer
 from raftmq.fsm.tables import is_key_text
 
@@ -46,7 +46,7 @@ def init_named_producer(
         return Rejected(codes.INVALID_ARGUMENT, f"a stamp has at most {STAMP_BYTES_MAX} bytes")
     names = tables.producer_names
     known = names.get(command.name)
-    stamp = command.stamp
+    stamp, batch_epoch_min = command.stamp, 0
     if known is None:
         if len(names) >= NAMED_PRODUCERS_MAX:
             return Rejected(codes.TOO_MANY_PRODUCERS, f"there are {NAMED_PRODUCERS_MAX} named producers")
@@ -55,13 +55,22 @@ def init_named_producer(
         producer_id, epoch = NAMED_PRODUCER_BIT | number, command.epoch or 0
     else:
         producer_id = known.producer_id
-        epoch = known.epoch + 1 if command.epoch is None else command.epoch
+        is_repeated = bool(command.stamp) and command.stamp == known.stamp
+        epoch = known.epoch + (not is_repeated) if command.epoch is None else command.epoch
         if epoch < known.epoch:
             return Rejected(codes.PRODUCER_FENCED, f"producer {command.name!r} is at epoch {known.epoch}")
         if epoch > EPOCH_MAX:
             return Rejected(codes.INVALID_ARGUMENT, f"producer {command.name!r} is at the last epoch")
         if epoch == known.epoch and command.replaces != known.stamp:
             stamp = known.stamp
+        batch_epoch_min = known.batch_epoch_min
         tables.update_cluster()
-    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms, stamp))
+    if known is None or epoch > known.epoch:
+        batch_epoch_min = max(batch_epoch_min, _first_batch_epoch(epoch, is_asked_for=command.epoch is not None))
+    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms, stamp, batch_epoch_min))
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
+
+
+def _first_batch_epoch(epoch: int, *, is_asked_for: bool) -> int:
+    """The lowest epoch of the batches that go out under a name's epoch."""
+    return epoch if is_asked_for or epoch >> NAME_EPOCH_SHIFT else epoch << NAME_EPOCH_SHIFT

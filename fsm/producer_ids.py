@@ -12,6 +12,10 @@ from typing import Final
 NAMED_PRODUCER_BIT: Final = 1 << 63
 """Set in the id of a producer that has a name; the partition, which knows no names, sees by it how long to remember."""
 
+NAME_EPOCH_SHIFT: Final = 32
+"""An epoch that a name was given without asking for one is the upper half of its batches' epochs; the lower half the producer raises
+by itself, for sequences that were broken off. An epoch that was asked for is the batches' epoch as it is."""
+
 _HOUR_MS: Final = 60 * 60 * 1000
 
 ANONYMOUS_EXPIRY_MS: Final = 24 * _HOUR_MS

@@ -3,6 +3,9 @@
 A name that was not initialized for 14 days of append time is forgotten, and gets a new id when it comes back; the old id
 is then as good as an anonymous producer's that nobody can continue. Partitions forget the id by the same rule.
 
+Every node has this table, and a partition's leader looks into it before it appends: a batch of an epoch that was succeeded is
+refused there, whether or not the successor ever writes to that partition (`broker/producer_fence.py`).
+
 Source: KIP-98 (transactional ids and their epochs), without transactions.
 """
 
@@ -30,29 +33,39 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
     """Append time of the last `InitNamedProducer` of this name."""
     stamp: bytes = b""
     """Of this epoch; at most `STAMP_BYTES_MAX`, opaque."""
+    batch_epoch_min: int = 0
+    """The lowest epoch of batches that may still be appended under the id. Never decreases while the name is known."""
 
 
 class ProducerNames:
     """Table of names, kept in the order of their last use so that expiry looks at the oldest only.
 
-    Invariant: `_by_use` has the table's names, oldest `used_time_ms` first. Append times never decrease along a log, so
+    Invariants: `_by_use` has the table's names, oldest `used_time_ms` first. Append times never decrease along a log, so
     moving a used name to the end keeps it so; names of equal time expire together, so their order does not matter.
+    `_by_id` has the table's rows by producer id.
     """
 
-    __slots__ = ("_by_use", "_table", "tag")
+    __slots__ = ("_by_id", "_by_use", "_table", "tag")
 
     def __init__(self, tag: int) -> None:
         self.tag = tag
         self._table: Table[str, NamedProducer] = text_table(tag, NamedProducer)
         self._by_use: dict[str, None] = {}
+        self._by_id: dict[int, NamedProducer] = {}
 
     def get(self, name: str) -> NamedProducer | None:
         """The producer of a name."""
         return self._table.get(name)
 
+    def batch_epoch_min(self, producer_id: int) -> int:
+        """The lowest epoch of batches that may still be appended under the id; 0 for an id that no name has."""
+        row = self._by_id.get(producer_id)
+        return row.batch_epoch_min if row is not None else 0
+
     def put(self, name: str, producer: NamedProducer) -> None:
         """Insert or replace a name, used now."""
         self._table.put(name, producer)
+        self._by_id[producer.producer_id] = producer
         self._by_use.pop(name, None)
         self._by_use[name] = None
 
@@ -60,18 +73,21 @@ class ProducerNames:
         """Forget names last used at least 14 days before `now_ms` (append time)."""
         while self._by_use:
             oldest = next(iter(self._by_use))
-            if self._table.by_key[oldest].used_time_ms + NAMED_EXPIRY_MS > now_ms:
+            row = self._table.by_key[oldest]
+            if row.used_time_ms + NAMED_EXPIRY_MS > now_ms:
                 return
             del self._by_use[oldest]
+            del self._by_id[row.producer_id]
             self._table.delete(oldest)
 
     def __len__(self) -> int:
         return len(self._table.by_key)
 
     def rebuild_order(self) -> None:
-        """After loading rows: find the order of last use again."""
+        """After loading rows: find the order of last use again, and who has which id."""
         by_time = sorted((row.used_time_ms, name) for name, row in self._table.by_key.items())
         self._by_use = {name: None for _, name in by_time}
+        self._by_id = {row.producer_id: row for row in self._table.by_key.values()}
 
     def take_dirty(self) -> Iterator[DirtyRow]:
         """Rows changed since the last call."""
@@ -89,3 +105,4 @@ class ProducerNames:
         """Forget everything."""
         self._table.clear()
         self._by_use.clear()
+        self._by_id.clear()

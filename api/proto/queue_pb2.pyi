@@ -158,14 +158,32 @@ class InitProducerRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ...) -> None: ...
 
 class InitProducerResponse(_message.Message):
-    __slots__ = ("producer_id", "epoch", "stamp")
+    __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     stamp: bytes
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ...) -> None: ...
+    metadata_revision: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class FenceProducerRequest(_message.Message):
+    __slots__ = ("producer_id", "epoch", "metadata_revision")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    metadata_revision: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class FenceProducerResponse(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
     __slots__ = ("correlation_id", "metadata_revision", "timeout_ms", "partitions")

@@ -41,6 +41,11 @@ class QueueStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.InitProducerRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.InitProducerResponse.FromString,
                 _registered_method=True)
+        self.FenceProducer = channel.unary_unary(
+                '/raftmq.v1.Queue/FenceProducer',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerResponse.FromString,
+                _registered_method=True)
         self.Append = channel.unary_unary(
                 '/raftmq.v1.Queue/Append',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.AppendRequest.SerializeToString,
@@ -95,6 +100,14 @@ class QueueServicer(object):
 
     def InitProducer(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FenceProducer(self, request, context):
+        """Asked of every broker by a named producer that starts: answered when the broker takes nothing of an older epoch any more,
+        and what it took is on disk on a majority or was left to another leader. Who gets no answer waits PREDECESSOR_SECONDS.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -168,6 +181,11 @@ def add_QueueServicer_to_server(servicer, server):
                     servicer.InitProducer,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.InitProducerRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.InitProducerResponse.SerializeToString,
+            ),
+            'FenceProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceProducer,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerResponse.SerializeToString,
             ),
             'Append': grpc.unary_unary_rpc_method_handler(
                     servicer.Append,
@@ -244,6 +262,33 @@ class Queue(object):
             '/raftmq.v1.Queue/InitProducer',
             raftmq_dot_proto_dot_queue__pb2.InitProducerRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.InitProducerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/FenceProducer',
+            raftmq_dot_proto_dot_queue__pb2.FenceProducerRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.FenceProducerResponse.FromString,
             options,
             channel_credentials,
             insecure,

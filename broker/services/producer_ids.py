@@ -36,8 +36,10 @@ class ProducerIds:
         Raises:
             RequestError: INVALID_ARGUMENT; PRODUCER_FENCED for an epoch below the name's; as `MetadataLeader.run`.
         """
-        if not request.HasField("epoch") and (request.stamp or request.HasField("replaces")):
-            raise RequestError(pb.INVALID_ARGUMENT, "a stamp goes with an epoch")
+        if request.HasField("replaces") and not request.HasField("epoch"):
+            raise RequestError(pb.INVALID_ARGUMENT, "only an epoch that is named has a stamp to be replaced")
+        if request.stamp and not request.HasField("name"):
+            raise RequestError(pb.INVALID_ARGUMENT, "a stamp goes with a name")
         if not request.HasField("name"):
             if request.HasField("epoch"):
                 raise RequestError(pb.INVALID_ARGUMENT, "an epoch goes with a name: anonymous producers have none")
@@ -60,7 +62,9 @@ class ProducerIds:
         replaces = request.replaces if request.HasField("replaces") else None
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
         result = await self._leader.execute(command, ProducerInitialized, call.deadline)
-        return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp)
+        return pb.InitProducerResponse(
+            producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp, metadata_revision=result.revision
+        )
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
         async with self._refill:  # a thousand producers that start at once need one block, not a thousand

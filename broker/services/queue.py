@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 from raftmq.broker.append_ticket import AppendTicket
 from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.producer_fence import fenced
 from raftmq.broker.request_error import RequestError, expired
 from raftmq.broker.request_metrics import OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
@@ -55,6 +56,7 @@ class QueueService:
     ) -> None:
         self._host = host
         self._metrics = metrics or RequestMetrics()
+        self._partitions = partitions
         self._locator = Locator(host, partitions)
         self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
@@ -86,6 +88,21 @@ class QueueService:
     async def init_producer(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
         """Hand out a producer id; see `ProducerIds`."""
         return await self._producer_ids.init_producer(request, call)
+
+    async def fence_producer(self, request: pb.FenceProducerRequest, call: Call) -> pb.FenceProducerResponse:
+        """Answer when nothing of the producer's older epochs is taken here any more, and what was is settled.
+
+        Raises:
+            RequestError: PRODUCER_FENCED when the epoch is an older one itself; NOT_READY, REQUEST_TIMED_OUT: ask again.
+        """
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        epoch_min = self._host.metadata.machine.batch_epoch_min(request.producer_id)
+        if request.epoch < epoch_min:
+            raise fenced(epoch_min)
+        for partition in list(self._partitions.values()):
+            await partition.appends.settle(request.producer_id, epoch_min, call.deadline)
+        nodes = self._host.metadata.machine.nodes()
+        return pb.FenceProducerResponse(addresses=[node.client_address for node in nodes if node.client_address])
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
         """Read from many partitions, waiting for the first records; see `PollService`."""
@@ -210,7 +227,7 @@ class QueueService:
         tickets = [
             (partition, ticket) for partition, ticket, _ in begun if partition is not None and ticket is not None
         ]
-        if any(ticket.gap_position is not None for _, ticket in tickets):
+        if any(ticket.is_undecided for _, ticket in tickets):
             await asyncio.gather(*(partition.appends.finish(ticket, deadline) for partition, ticket in tickets))
             return
         waiting = {future for _, ticket in tickets for future in ticket.pending()}

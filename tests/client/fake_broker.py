@@ -74,7 +74,9 @@ class FakePartition:
     def end(self) -> int:
         return self.batches[-1][0] + self.batches[-1][1] if self.batches else self.log_start
 
-    def append(self, batch: bytes, append_time_ms: int) -> tuple[int, pb.ErrorDetail | None]:
+    def append(
+        self, batch: bytes, append_time_ms: int, fenced: dict[int, int] | None = None
+    ) -> tuple[int, pb.ErrorDetail | None]:
         header = validate(batch, BATCH_BYTES_MAX)
         if header.producer_id:
             state = self.producers.setdefault(header.producer_id, ProducerState(header.producer_epoch))
@@ -89,6 +91,8 @@ class FakePartition:
                 return -1, None
             if header.first_sequence <= state.last_sequence:
                 return -1, detail(pb.SEQUENCE_OVERLAP, last_sequence=state.last_sequence)
+            if header.producer_epoch < (fenced or {}).get(header.producer_id, 0):
+                return -1, detail(pb.PRODUCER_FENCED)
             if header.first_sequence != state.last_sequence + 1:
                 return -1, detail(pb.OUT_OF_ORDER_SEQUENCE, f"{header.first_sequence} after {state.last_sequence}")
             state.last_sequence = header.last_sequence
@@ -132,6 +136,9 @@ class FakeCluster:
         self._next_topic_id = 1
         self._next_group_id = 1
         self._next_producer_id = 1000
+        self.fence_gate = asyncio.Event()
+        self.fence_gate.set()
+        self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are still taken
         self.names: dict[str, tuple[int, int, bytes]] = {}  # of named producers: id, epoch and stamp
         self._watchers: set[asyncio.Queue[None]] = set()
 
@@ -257,13 +264,22 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
             return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
         names = self.cluster.names
         producer_id, epoch, stamp = names.get(request.name) or (self.cluster.next_producer_id(), -1, b"")
-        wanted = request.epoch if request.HasField("epoch") else epoch + 1
+        is_repeated = bool(request.stamp) and request.stamp == stamp
+        wanted = request.epoch if request.HasField("epoch") else epoch + (not is_repeated)
         if wanted < epoch:
             await abort(context, detail(pb.PRODUCER_FENCED))
         if wanted > epoch or (request.HasField("replaces") and request.replaces == stamp):
             stamp = request.stamp
         names[request.name] = (producer_id, wanted, stamp)
         return pb.InitProducerResponse(producer_id=producer_id, epoch=wanted, stamp=stamp)
+
+    async def FenceProducer(self, request, context):
+        cluster = self.cluster
+        await cluster.fence_gate.wait()
+        cluster.fenced[request.producer_id] = max(request.epoch, cluster.fenced.get(request.producer_id, 0))
+        if request.epoch < cluster.fenced[request.producer_id]:
+            await abort(context, detail(pb.PRODUCER_FENCED))
+        return pb.FenceProducerResponse(addresses=[node.address for node in cluster.nodes.values()])
 
     async def Append(self, request, context):
         response = await self.append(request)
@@ -318,7 +334,7 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
                 drops = True
                 continue
             drops |= verdict == "drop"
-            base, error = partition.append(batch, self.cluster.time_ms())
+            base, error = partition.append(batch, self.cluster.time_ms(), self.cluster.fenced)
             if error is not None:
                 result.error.CopyFrom(error)
                 break

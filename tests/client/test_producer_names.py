@@ -253,3 +253,125 @@ def test_names_that_the_brokers_refuse_are_refused_at_once(name: Any):
 async def test_a_name_needs_sequences():
     with pytest.raises(errors.InvalidArgumentError, match="enable_idempotence"):
         Producer(producer_name="job", enable_idempotence=False)
+
+
+# ----------------------------------------------------------------------------------------------------------- predecessors
+
+
+async def test_a_predecessor_is_refused_where_its_successor_never_wrote(cluster: FakeCluster):
+    async with named(cluster) as first:
+        await first.send_and_wait("t", b"old", partition=1)
+        async with named(cluster):
+            for partition in (1, 2):
+                with pytest.raises(errors.ProducerFencedError):
+                    await first.send_and_wait("t", b"zombie", partition=partition)
+    assert [values(cluster, number) for number in range(3)] == [[], [b"old"], []]
+
+
+async def test_the_first_of_a_name_asks_nobody(cluster: FakeCluster):
+    cluster.fence_gate.clear()
+    async with named(cluster), named(cluster, None):
+        assert not cluster.fenced
+
+
+async def test_starting_waits_for_every_broker_that_there_is(cluster: FakeCluster):
+    """Also for one that the client has not heard of: the brokers name each other."""
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    heard = cluster.table
+    cluster.table = lambda: _without_node(heard(), 2)  # type: ignore[method-assign]
+    asked: list[int] = []
+    answer = type(cluster.nodes[1]).FenceProducer
+
+    async def noted(self, request, context):
+        asked.append(self.node_id)
+        return await answer(self, request, context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(cluster.nodes[1]), "FenceProducer", noted)
+        async with Producer(
+            bootstrap_servers=transport.addresses.split(",")[0], transport=transport, producer_name="job"
+        ):
+            assert asked == [1, 2]
+
+
+def _without_node(table: pb.TopologyUpdate, node_id: int) -> pb.TopologyUpdate:
+    kept = [node for node in table.nodes if node.node_id != node_id]
+    del table.nodes[:]
+    table.nodes.extend(kept)
+    return table
+
+
+async def test_a_broker_that_cannot_be_asked_is_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Until it must have heard of the successor from the others, or takes nothing under any name."""
+    monkeypatch.setattr(limits, "PREDECESSOR_SECONDS", 0.3)
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job") as producer:
+        assert loop.time() - started >= 0.3
+        await producer.send_and_wait("t", b"x", partition=0)
+    assert [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "producer_predecessor_awaited"
+    ]
+
+
+async def test_a_broker_that_comes_back_ends_the_waiting(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    producer = Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job")
+    starting = asyncio.ensure_future(producer.start())
+    await passes(50)
+    assert not starting.done()
+    transport.heal()
+    async with asyncio.timeout(limits.PREDECESSOR_SECONDS - 1):
+        await starting
+    await producer.close()
+
+
+async def test_without_the_time_to_wait_starting_fails(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    producer = Producer(
+        bootstrap_servers=transport.addresses, transport=transport, producer_name="job", max_block_ms=100
+    )
+    with pytest.raises(errors.RequestTimedOutError, match="max_block_ms"):
+        await producer.start()
+
+
+async def test_a_producer_that_was_succeeded_while_it_started_does_not_start(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    cluster.fence_gate.clear()
+    second = named(cluster)
+    starting = asyncio.ensure_future(second.start())
+    await passes(30)
+    cluster.fenced[cluster.names["job"][0]] = 9 << 32  # a third one was quicker
+    cluster.fence_gate.set()
+    with pytest.raises(errors.ProducerFencedError):
+        await starting
+
+
+async def test_a_start_that_is_cancelled_while_it_waits_leaves_nothing_behind(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    cluster.fence_gate.clear()
+    second = named(cluster)
+    starting = asyncio.ensure_future(second.start())
+    await passes(30)
+    assert not starting.done()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(errors.ClosedClientError):
+        await second.send("t", b"x")

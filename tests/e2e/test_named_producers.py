@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from raftmq import Admin, Consumer, Producer, Record, TopicPartition
@@ -18,6 +19,7 @@ TOPIC = "jobs"
 NAME = "nightly"
 PARTITIONS = 3
 PROGRAM = f"""
+# as arguments: the brokers, and the partition to stay in after the first round (none: all in turn)
 import asyncio, json, sys
 from raftmq import Producer
 from raftmq.errors import ProducerFencedError
@@ -28,7 +30,7 @@ async def main():
         number = 0
         try:
             while True:
-                for partition in range({PARTITIONS}):
+                for partition in map(int, sys.argv[2:]) if number and sys.argv[2:] else range({PARTITIONS}):
                     await producer.send_and_wait({TOPIC!r}, b"old-%d" % number, partition=partition)
                     acknowledged.append(number)
                     number += 1
@@ -54,12 +56,10 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         yield running
 
 
-@pytest.fixture
-async def first(cluster: LocalCluster) -> AsyncIterator[Process]:
-    """The producer of the name, at work in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, stdout=PIPE, stderr=PIPE
-    )
+@asynccontextmanager
+async def at_work(*arguments: str) -> AsyncIterator[Process]:
+    """The producer of the name, in a process of its own, after its first round."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, *arguments, stdout=PIPE, stderr=PIPE)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(60):
@@ -69,6 +69,12 @@ async def first(cluster: LocalCluster) -> AsyncIterator[Process]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.fixture
+async def first(cluster: LocalCluster) -> AsyncIterator[Process]:
+    async with at_work(cluster.bootstrap_servers) as process:
+        yield process
 
 
 async def all_records(servers: str) -> list[list[Record]]:
@@ -113,6 +119,57 @@ async def test_a_second_producer_of_the_name_fences_the_first(
     old = [int(value.split(b"-")[1]) for records in values for value in records if value.startswith(b"old-")]
     assert len(set(old)) == len(old)
     assert set(told["acknowledged"]) <= set(old), "what was acknowledged to the first is there"
+
+
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "running"])
+async def test_a_zombie_writes_nothing_where_its_successor_never_wrote(cluster: LocalCluster, is_frozen: bool) -> None:
+    """It wrote to all partitions and goes on in one; its successor writes to another one only, and then reads that one's end: nothing
+    may come after that, although the partition itself never heard of the successor.
+    """
+    servers = cluster.bootstrap_servers
+    elsewhere = TopicPartition(TOPIC, 1)
+    async with at_work(servers, "1") as first:
+        if is_frozen:
+            first.send_signal(signal.SIGSTOP)
+        async with (
+            Producer(bootstrap_servers=servers, producer_name=NAME) as second,
+            Consumer(bootstrap_servers=servers) as consumer,
+        ):
+            end = (await consumer.end_offsets([elsewhere]))[elsewhere]
+            await second.send_and_wait(TOPIC, b"new", partition=0)
+            if is_frozen:
+                first.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(60):
+                said, complained = await first.communicate()
+            assert first.returncode == 0, complained.decode()
+            told = json.loads(said.splitlines()[-1])
+            assert "another one took over" in told["fenced"]
+            assert told["refused"] == list(range(PARTITIONS))
+            assert end >= 1, "the first was at work there"
+            assert (await consumer.end_offsets([elsewhere]))[elsewhere] == end
+    old = [int((record.value or b"").split(b"-")[1]) for record in (await all_records(servers))[1]]
+    assert len(set(old)) == len(old) == end
+    assert set(told["acknowledged"]) - {0, 2} <= set(old), "what was acknowledged to the first is there"
+
+
+@pytest.mark.long
+async def test_a_zombie_is_fenced_while_a_broker_is_frozen(cluster: LocalCluster) -> None:
+    """The successor cannot ask the broker that leads the zombie's partition, and waits until it takes nothing more."""
+    servers = cluster.bootstrap_servers
+    async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
+        await first.send_and_wait(TOPIC, b"old", partition=1)
+        async with Admin(bootstrap_servers=servers) as admin:
+            leader = (await admin.describe_topic(TOPIC)).partitions[1].leader_node_id
+        cluster.pause(leader)
+        try:
+            second = Producer(bootstrap_servers=servers, producer_name=NAME)
+            await second.start()
+        finally:
+            cluster.resume(leader)
+        with pytest.raises(ProducerFencedError, match="took over"):
+            await first.send_and_wait(TOPIC, b"zombie", partition=1)
+        await second.close()
+    assert [record.value for record in (await all_records(servers))[1]] == [b"old"]
 
 
 @pytest.mark.long

@@ -437,6 +437,44 @@ def test_a_name_with_epoch_confirms_raises_or_is_fenced(cluster: Cluster) -> Non
     assert cluster.code(mc.InitNamedProducer("p", -1)) == codes.INVALID_ARGUMENT
 
 
+def restored(state: Metadata) -> Metadata:
+    """Another replica that begins with this one's rows."""
+    other = Metadata()
+    other.restore(state.rows(), state.applied_index)
+    return other
+
+
+def test_the_lowest_epoch_of_a_names_batches_outlives_a_restart_and_ends_with_the_name(cluster: Cluster) -> None:
+    job, _ = named(cluster, "job")
+    exact, _ = named(cluster, "exact", 5)
+    assert [cluster.state.batch_epoch_min(one) for one in (job, exact, 77)] == [0, 5, 0]
+    named(cluster, "job")
+    named(cluster, "exact", 6)
+    named(cluster, "exact", 6)
+    for machine in (cluster.state, restored(cluster.state)):
+        assert [machine.batch_epoch_min(one) for one in (job, exact)] == [1 << 32, 6]
+    named(cluster, "exact")  # taken over by a producer that does not ask for an epoch
+    assert named(cluster, "exact", 7) == (exact, 7)
+    assert cluster.state.batch_epoch_min(exact) == 7 << 32
+    cluster.log.time_ms += 15 * 24 * HOUR_MS
+    named(cluster, "other")
+    for machine in (cluster.state, restored(cluster.state)):
+        assert machine.batch_epoch_min(job) == machine.batch_epoch_min(exact) == 0
+
+
+def test_an_epoch_that_is_given_is_the_same_for_the_same_stamp(cluster: Cluster) -> None:
+    """A repeated request, however late, must not fence who sent it."""
+
+    def given(stamp: bytes) -> int:
+        result = cluster.run(mc.InitNamedProducer("p", None, stamp))
+        assert isinstance(result, mc.ProducerInitialized)
+        return result.epoch
+
+    assert [given(stamp) for stamp in (b"a", b"a", b"b", b"b", b"", b"", b"b")] == [0, 0, 1, 1, 2, 3, 4]
+    assert named(cluster, "p", 4)[1] == 4
+    assert given(b"b") == 4, "confirming the epoch kept its stamp"
+
+
 def test_an_epochs_stamp_is_written_once_and_then_replaced_only_by_who_knows_it(cluster: Cluster) -> None:
     def stamped(epoch: int, stamp: bytes, replaces: bytes | None = None) -> bytes:
         result = cluster.run(mc.InitNamedProducer("p", epoch, stamp, replaces))

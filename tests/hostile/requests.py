@@ -13,6 +13,7 @@ RPC_NAMES = {
     "list_offsets": "/raftmq.v1.Queue/ListOffsets",
     "delete_records": "/raftmq.v1.Queue/DeleteRecords",
     "init_producer": "/raftmq.v1.Queue/InitProducer",
+    "fence_producer": "/raftmq.v1.Queue/FenceProducer",
 }
 
 
@@ -42,6 +43,7 @@ def queue_requests(topic_id: int) -> dict[str, list[Message]]:
             )
         ],
         "init_producer": [pb.InitProducerRequest(), pb.InitProducerRequest(name="spark", epoch=3)],
+        "fence_producer": [pb.FenceProducerRequest(producer_id=(1 << 63) | 1, epoch=3, metadata_revision=1)],
     }
 
 
