@@ -191,7 +191,7 @@ class Fetcher:
             return
         topic, number = partition.topic_partition
         try:
-            info = await self._resolver.topic(topic, timeout_seconds)
+            info = await self._resolver.topic(topic, timeout_seconds, partition=number)
         except RaftMQError as error:
             if error.retriable:
                 raise

@@ -125,7 +125,7 @@ async def ask_leaders(
 
 
 async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds: float) -> Target:
-    info = await resolver.topic(partition.topic, max(timeout_seconds, 0.001))
+    info = await resolver.topic(partition.topic, max(timeout_seconds, 0.001), partition=partition.partition)
     if not 0 <= partition.partition < info.partition_count:
         raise UnknownPartitionError(
             f"{partition.topic} has partitions 0 to {info.partition_count - 1}, not {partition.partition}"

@@ -314,12 +314,12 @@ class Producer:
             raise too_large(size)
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
-        state = await self._topic(topic)
+        state = await self._topic(topic, partition)
         if not self._budget.try_acquire(size):
             await self._acquire(size)
         try:
             if state.info is not self._resolver.topics.get(topic):  # it changed while we waited
-                state = await self._topic(topic)
+                state = await self._topic(topic, partition)
             return self._accumulator.add(state, value_bytes, key_bytes, partition, timestamp_ms, header_pairs, size)
         except BaseException:
             self._budget.release(size)
@@ -374,7 +374,7 @@ class Producer:
         self._check_usable()
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
-        await self._topic(topic)
+        await self._topic(topic, partition)
         delivery = BulkDelivery() if into is None else into
         source = iter(records)
         piece_records = 64
@@ -400,7 +400,7 @@ class Producer:
             await self._acquire(columns.size)
         try:
             self._check_usable()
-            state = await self._topic(topic)
+            state = await self._topic(topic, partition)
             return self._accumulator.add_many(state, columns, partition, timestamp_ms, delivery)
         except BaseException:
             self._budget.release(columns.size)
@@ -458,11 +458,11 @@ class Producer:
                 raise fresh_copy(failure)
             raise ClosedClientError("the producer stopped after an internal error") from failure
 
-    async def _topic(self, name: str) -> TopicState:
-        """The topic's queues; waits only for one that is not in the topology yet."""
+    async def _topic(self, name: str, partition: int | None) -> TopicState:
+        """The topic's queues; waits only for one that is not in the topology yet, with this partition if one is named."""
         info = self._resolver.topics.get(name)
-        if info is None:
-            info = await self._resolver.topic(name, self._max_block_seconds)
+        if info is None or (partition is not None and partition >= info.partition_count):
+            info = await self._resolver.topic(name, self._max_block_seconds, partition=partition)
             self._check_usable()
         return self._accumulator.topic(info)
 

@@ -161,10 +161,13 @@ class Resolver:
             log.debug("connection_made address=%s", address)
         return connection
 
-    async def topic(self, name: str, timeout_seconds: float, *, is_fresh: bool = False) -> TopicInfo:
+    async def topic(
+        self, name: str, timeout_seconds: float, *, partition: int | None = None, is_fresh: bool = False
+    ) -> TopicInfo:
         """Look a topic up; one that is not in the table yet is asked for, so `UnknownTopicError` is certain.
 
-        With `is_fresh` it is asked for in any case, as of `metadata_revision` at least.
+        So is one that is not in the table with this `partition`: somebody else may have added it a moment ago. A caller that does not find
+        it in the answer either knows that there is none. With `is_fresh` it is asked for in any case, as of `metadata_revision` at least.
 
         Raises:
             UnknownTopicError: the cluster has no such topic.
@@ -172,7 +175,7 @@ class Resolver:
         """
         self.check()
         info = self.topics.get(name)
-        if info is not None and not is_fresh:
+        if info is not None and not is_fresh and (partition is None or partition < info.partition_count):
             return info
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
@@ -377,8 +380,8 @@ class Resolver:
 
     def _learn_topic(self, topic: pb.Topic) -> None:
         known = self.topics.get(topic.name)
-        if known is not None and known.topic_id > topic.topic_id:
-            return  # an older incarnation
+        if known is not None and (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
+            return  # an older incarnation, or an older look at it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
         info = TopicInfo(topic.name, topic.topic_id, group_ids, _batch_bytes_max(topic.config))

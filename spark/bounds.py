@@ -27,12 +27,12 @@ from raftmq.types import TopicPartition
 
 
 def existing_topics(view: ClusterView, subscription: Subscription) -> dict[str, TopicView]:
-    """The topics of a query that begins: every one that it names must be there.
+    """The topics of a query that begins, as they are now: every one that it names must be there.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: one is not.
     """
-    topics = view.topics(subscription)
+    topics = view.topics(subscription, is_fresh=True)
     match subscription:
         case Named(names):
             missing = [name for name in names if name not in topics]

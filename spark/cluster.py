@@ -45,12 +45,19 @@ class TopicView:
 class ClusterView(Protocol):
     """What planning asks; a real cluster or, in tests, a dictionary."""
 
-    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
-        """The topics there are, of those subscribed to. One that does not exist is left out."""
+    def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
+        """The topics there are, of those subscribed to. One that does not exist is left out.
+
+        Those that are there may be shown as they were a moment ago (fewer partitions, an incarnation before the last), but not `is_fresh`.
+        """
         ...
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset at or after a time, per partition; -1 where there is none. Raises `UnknownTopicError`."""
+        """The first offset at or after a time, per partition; -1 where there is none.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: there is none, which is certain.
+        """
         ...
 
 
@@ -86,9 +93,9 @@ class Cluster:
 
     # --------------------------------------------------------------------------------------------------------- planning
 
-    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
+    def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
         """See `ClusterView`."""
-        return self.run(lambda: self._topics(subscription))
+        return self.run(lambda: self._topics(subscription, is_fresh))
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `ClusterView`. Raises `UnknownTopicError`, `NoLeaderError`, or what else kept a leader from answering in time."""
@@ -100,9 +107,9 @@ class Cluster:
 
         return {partition: answer.offset for partition, answer in self.run(ask).items()}
 
-    async def _topics(self, subscription: Subscription) -> dict[str, TopicView]:
+    async def _topics(self, subscription: Subscription, is_fresh: bool) -> dict[str, TopicView]:
         match subscription:
-            case Matching():
+            case Matching():  # always fresh
                 request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
                 listed = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
                 self._resolver.note_revision(listed.metadata_revision)
@@ -112,7 +119,7 @@ class Cluster:
                     if subscription.takes(topic.name)
                 }
             case Named(topics):
-                found = {topic: await self._find(topic) for topic in topics}
+                found = {topic: await self._find(topic, is_fresh) for topic in topics}
                 return {
                     topic: TopicView(info.topic_id, frozenset(range(info.partition_count)))
                     for topic, info in found.items()
@@ -121,15 +128,15 @@ class Cluster:
             case Assigned(partitions):
                 views = {}
                 for topic in sorted({partition.topic for partition in partitions}):
-                    info = await self._find(topic)
+                    info = await self._find(topic, is_fresh)
                     if info is not None:
                         wanted = {p.partition for p in partitions if p.topic == topic}
                         views[topic] = TopicView(info.topic_id, frozenset(wanted))
                 return views
 
-    async def _find(self, topic: str) -> TopicInfo | None:
+    async def _find(self, topic: str, is_fresh: bool) -> TopicInfo | None:
         try:
-            return await self._resolver.topic(topic, self._timeout_seconds)
+            return await self._resolver.topic(topic, self._timeout_seconds, is_fresh=is_fresh)
         except UnknownTopicError:
             return None
 

@@ -14,7 +14,7 @@ from raftmq.client.background import Backoff
 from raftmq.client.error_details import error_from_detail
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import POLL
-from raftmq.errors import NotLeaderError, Outcome, RaftMQError, RequestTimedOutError, UnknownTopicError
+from raftmq.errors import NotLeaderError, NotReadyError, Outcome, RaftMQError, RequestTimedOutError, UnknownTopicError
 from raftmq.proto import queue_pb2 as pb
 
 POLL_WAIT_MS: Final = 500
@@ -44,13 +44,16 @@ async def poll_leader(
     deadline = loop.time() + timeout_seconds
     backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
     cause: RaftMQError | None = None
+    is_behind = False
     while (remaining := deadline - loop.time()) > 0:
-        info = await resolver.topic(topic, remaining)
-        if info.topic_id != topic_id or partition >= info.partition_count:
+        info = await resolver.topic(topic, remaining, partition=partition, is_fresh=is_behind)
+        if info.topic_id > topic_id:
             raise UnknownTopicError(f"{topic} was deleted and created again")
-        group_id = info.group_ids[partition]
-        leader = resolver.leader(group_id)
-        if leader is not None:
+        # Whoever planned has seen the partition; ids ascend and partitions are only added: who does not know it is behind.
+        is_behind = info.topic_id < topic_id or partition >= info.partition_count
+        if is_behind:
+            cause = NotReadyError(f"the brokers that were asked do not know {topic}/{partition} yet")
+        elif (leader := resolver.leader(group_id := info.group_ids[partition])) is not None:
             address = resolver.address(leader)
             try:
                 found = await _poll(resolver, address, topic_id, partition, offset)

@@ -200,8 +200,10 @@ def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
 class RowBuilder:
     """Makes sortable rows of chunks. One per task."""
 
-    def __init__(self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str], int]) -> None:
-        """`partition_count` gives the number of partitions of a topic; it raises when there is none."""
+    def __init__(
+        self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str, int | None], int]
+    ) -> None:
+        """`partition_count` gives the number of partitions of a topic, for a row that names one or None; it raises without a topic."""
         self._columns = columns
         self._topic = options.topic
         self._partitioner = PARTITIONERS[options.partitioner]
@@ -253,7 +255,8 @@ class RowBuilder:
         size = len(value_bytes) + len(key_bytes) + len(packed)
         if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
             raise RecordTooLargeError(f"a row of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
-        partition_count = self._partition_count(topic)
+        named = partition if isinstance(partition, int) else None
+        partition_count = self._partition_count(topic, named)
         if isinstance(partition, int):
             if not 0 <= partition < partition_count:
                 raise UnknownPartitionError(f"{topic} has partitions 0 to {partition_count - 1}, not {partition}")

@@ -101,19 +101,23 @@ class SinkTask:
 
     # ------------------------------------------------------------------------------------------------------------ topics
 
-    def _topic(self, name: str) -> TopicInfo:
+    def _topic(self, name: str, partition: int = 0) -> TopicInfo:
+        """The topic; with `partition`, if it has that, though it may be new and this process not know it yet."""
         found = self._topics.get(name)
-        if found is None:
+        if found is None or partition >= found.partition_count:
+            known = max(partition, self._ledger.partition_counts.get(name, 1) - 1)
+            timeout_seconds = self._options.client.request_timeout_ms / 1000
             found = self._topics[name] = self._cluster.run(
-                lambda: self._cluster.resolver.topic(name, self._options.client.request_timeout_ms / 1000)
+                lambda: self._cluster.resolver.topic(name, timeout_seconds, partition=known)
             )
         return found
 
-    def _partition_count(self, name: str) -> int:
-        """As many as the topic had when the batch was first run."""
-        fixed = self._ledger.partition_counts.get(name)
+    def _partition_count(self, name: str, partition: int | None) -> int:
+        """As many as the topic had when the batch was first run; for a row that names its `partition`, as many as there are."""
+        if partition is not None:
+            return self._topic(name, partition).partition_count
         count = self._topic(name).partition_count
-        return count if fixed is None else min(fixed, count)
+        return min(self._ledger.partition_counts.get(name, count), count)
 
     # ---------------------------------------------------------------------------------------------------------- agreeing
 

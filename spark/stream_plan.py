@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
-from raftmq.errors import UnknownTopicError
+from raftmq.client.leader_calls import LATEST_TIME
+from raftmq.errors import UnknownPartitionError, UnknownTopicError
 from raftmq.spark.bounds import existing_topics, position_at, starting_position
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.offsets import Position, TopicOffsets
 from raftmq.spark.planning import OffsetRange, cap, split
-from raftmq.spark.range_plan import LOOKS_MAX, plan_ranges, report_loss
+from raftmq.spark.range_plan import LOOKS_MAX, first_offsets, look, plan_ranges, report_loss
 from raftmq.spark.source_options import Named, SourceOptions
 from raftmq.types import TopicPartition
 
@@ -65,7 +65,7 @@ class StreamPlan:
 
     def prepare_available_now(self) -> None:
         """Read up to what is there now, and nothing beyond it."""
-        self._target = self._ends()[1]
+        self._target = self._ends({}, is_fresh=True)[1]
 
     def next_end(self, start: Position | None, limits: Limits) -> Position:
         """How far the next batch goes; `start` itself when there is nothing to do.
@@ -79,7 +79,8 @@ class StreamPlan:
         """
         if start is None:
             start = self._reached or self.initial()
-        topics, ends = self._ends()
+        known = {topic: offsets.topic_id for topic, offsets in start.topics.items()}
+        topics, ends = self._ends(known)
         self.newest = ends
         if self._target is not None:
             ends = _not_beyond(ends, self._target)
@@ -105,12 +106,13 @@ class StreamPlan:
 
     # ---------------------------------------------------------------------------------------------------------- looking
 
-    def _ends(self) -> tuple[dict[str, TopicView], Position]:
-        for _ in range(LOOKS_MAX):
-            topics = self._view.topics(self._options.subscription)
+    def _ends(self, known: Mapping[str, int], is_fresh: bool = False) -> tuple[dict[str, TopicView], Position]:
+        """The topics of the query and where they end. `known`: the ids of topics that it has read."""
+        for number in range(LOOKS_MAX):
+            topics = look(self._view, self._options.subscription, known, is_fresh=is_fresh or number > 0)
             try:
                 return topics, position_at(self._view, topics, LATEST_TIME)
-            except UnknownTopicError:
+            except (UnknownTopicError, UnknownPartitionError):
                 continue  # deleted between the two questions
         raise UnknownTopicError("topics of the query keep vanishing")
 
@@ -126,9 +128,9 @@ class StreamPlan:
     def _without_deleted(self, start: Position, topics: dict[str, TopicView]) -> Position:
         """Forget topics that are gone, or were created again, if that is allowed."""
         left = {}
-        absent = tuple(topic for topic in start.topics if topic not in topics)
+        absent = {topic: known.topic_id for topic, known in start.topics.items() if topic not in topics}
         # Not subscribed to any more is not deleted: its offsets stay, should it be read again one day.
-        there = topics | self._view.topics(Named(absent)) if absent else topics
+        there = topics | look(self._view, Named(tuple(absent)), absent) if absent else topics
         for topic, known in start.topics.items():
             now = there.get(topic)
             if now is not None and now.topic_id == known.topic_id:
@@ -148,7 +150,8 @@ class StreamPlan:
         # A trimmed backlog must not use up a limit: the query would crawl over records that are gone.
         skips_lost = limits.rows_max is not None and not self._options.fail_on_data_loss
         unsure = [p for p, end in ends.partitions() if (begin := begins[p]) is None or (skips_lost and begin < end)]
-        firsts = self._view.offsets(dict.fromkeys(unsure, EARLIEST_TIME))
+        # One whose topic is deleted meanwhile has none: `ranges` says what is lost.
+        firsts = first_offsets(self._view, {p: ends.topics[p.topic].topic_id for p in unsure}) if unsure else {}
         ranges = []
         for partition, end in ends.partitions():
             begin = begins[partition]

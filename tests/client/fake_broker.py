@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -182,6 +183,16 @@ class FakeCluster:
         moved.leader = node
         moved.leader_epoch += 1
         if is_announced:
+            self.changed()
+
+    @asynccontextmanager
+    async def silence(self) -> AsyncIterator[None]:
+        """Within, watchers are told nothing: clients hear of changes only by asking."""
+        watchers, self._watchers = self._watchers, set()
+        try:
+            yield
+        finally:
+            self._watchers |= watchers
             self.changed()
 
     def changed(self) -> None:

@@ -286,6 +286,17 @@ async def test_offsets_for_times_asks_the_leaders(cluster: FakeCluster):
             await c.end_offsets([TopicPartition("t", 9)])
 
 
+async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluster: FakeCluster):
+    cluster.create_topic("t")
+    fill(cluster, T0, 1)
+    async with consumer(cluster, "t") as c:
+        assert await c.end_offsets([T0]) == {T0: 10}
+        async with cluster.silence():
+            cluster.add_partitions("t", 2)
+            fill(cluster, T1, 3)
+            assert await c.end_offsets([T1]) == {T1: 30}
+
+
 async def test_pause_holds_records_back_and_resume_gives_them(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     fill(cluster, T0, 3)

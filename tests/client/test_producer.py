@@ -216,6 +216,19 @@ async def test_unknown_names_are_typed_errors(cluster: FakeCluster):
         assert p._budget.used_bytes == 0
 
 
+async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluster: FakeCluster):
+    cluster.create_topic("t")
+    async with producer(cluster) as p:
+        await p.send_and_wait("t", b"x")
+        async with cluster.silence():
+            cluster.add_partitions("t", 3)
+            assert (await p.send_and_wait("t", b"x", partition=1)).partition == 1
+            [span] = await (await p.send_many("t", [(None, b"x")], partition=2))
+            assert span.partition == 2
+            with pytest.raises(errors.UnknownPartitionError):
+                await p.send("t", b"x", partition=3)
+
+
 # ---------------------------------------------------------------------------------------------------------------- retries
 
 

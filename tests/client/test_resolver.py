@@ -8,7 +8,7 @@ from raftmq.client.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
 
-from tests.client.fake_broker import FakeCluster
+from tests.client.fake_broker import FakeCluster, topic_message
 
 
 async def started(cluster: FakeCluster, *extra: str) -> Resolver:
@@ -36,6 +36,19 @@ async def test_the_topology_is_followed(cluster: FakeCluster):
     await wait_until(resolver, lambda: "t" not in resolver.topics)
     with pytest.raises(errors.UnknownTopicError):
         await resolver.topic("t", 1)
+    await resolver.close()
+
+
+async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
+    older = topic_message(cluster.create_topic("t", partitions=2))
+    resolver = await started(cluster)
+    async with cluster.silence():
+        cluster.add_partitions("t", 3)
+        assert (await resolver.topic("t", 1, partition=1)).partition_count == 2  # as known: nobody was asked
+        assert (await resolver.topic("t", 1, partition=2)).partition_count == 3
+        assert (await resolver.topic("t", 1, partition=9)).partition_count == 3  # certain: there is none
+        resolver.note_topic(older)  # an answer that was under way
+        assert resolver.topics["t"].partition_count == 3
     await resolver.close()
 
 

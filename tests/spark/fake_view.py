@@ -1,6 +1,7 @@
 """A cluster in a dictionary, for planning without Spark or brokers."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
@@ -23,7 +24,10 @@ class FakeView:
 
     def __init__(self) -> None:
         self.by_name: dict[str, FakeTopic] = {}
+        self.looks: list[bool] = []
+        """Of each look at topics: whether it was a fresh one."""
         self._last_id = 0
+        self._held: dict[str, FakeTopic] | None = None
 
     def create(self, name: str, *counts: int) -> None:
         """A topic with so many records in each partition; record n was appended at time 1000 + n."""
@@ -40,21 +44,29 @@ class FakeView:
     def delete(self, name: str) -> None:
         del self.by_name[name]
 
-    def topics(self, subscription: Subscription) -> dict[str, TopicView]:
+    def hold(self) -> None:
+        """From now on topics are shown as they are, until somebody asks afresh."""
+        self._held = deepcopy(self.by_name)
+
+    def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
+        self.looks.append(is_fresh)
+        if is_fresh or isinstance(subscription, Matching):
+            self._held = None
+        shown = self.by_name if self._held is None else self._held
         match subscription:
             case Named(names):
                 wanted = dict.fromkeys(names)
             case Matching():
-                wanted = {name: None for name in self.by_name if subscription.takes(name)}
+                wanted = {name: None for name in shown if subscription.takes(name)}
             case Assigned(partitions):
                 wanted = {partition.topic: None for partition in sorted(partitions)}
         found = {}
         for name in wanted:
-            if name in self.by_name:
-                numbers = frozenset(self.by_name[name].logs)
+            if name in shown:
+                numbers = frozenset(shown[name].logs)
                 if isinstance(subscription, Assigned):
                     numbers = frozenset(p.partition for p in subscription.partitions if p.topic == name)
-                found[name] = TopicView(self.by_name[name].topic_id, numbers)
+                found[name] = TopicView(shown[name].topic_id, numbers)
         return found
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -84,6 +84,24 @@ async def test_nobody_leads(cluster: FakeCluster, resolver: Resolver) -> None:
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, NoLeaderError)
 
 
+async def test_a_partition_that_the_driver_knows_already_is_waited_for(
+    cluster: FakeCluster, resolver: Resolver
+) -> None:
+    """The task's process was not told yet of what the driver planned: nothing of it is gone."""
+    topic = cluster.create_topic("t")
+    await resolver.topic("t", WAIT_SECONDS)
+    async with cluster.silence():
+        cluster.add_partitions("t", 2)
+        topic.partitions[1].append(encode_body([b"v"], None, 0).seal(), 0)
+        assert (await poll_leader(resolver, "t", topic.topic_id, 1, 0, WAIT_SECONDS)).base_offsets == (0,)
+        with pytest.raises(RequestTimedOutError) as caught:  # a broker that is behind for longer
+            await poll_leader(resolver, "t", topic.topic_id, 2, 0, 0.3)
+        assert "do not know t/2 yet" in str(caught.value.__cause__)
+        with pytest.raises(RequestTimedOutError) as caught:
+            await poll_leader(resolver, "t", topic.topic_id + 1, 0, 0, 0.3)
+        assert "do not know t/0 yet" in str(caught.value.__cause__)
+
+
 async def test_what_is_certain_is_raised_at_once(cluster: FakeCluster, resolver: Resolver) -> None:
     topic = cluster.create_topic("t")
     fill(cluster, "t", 5)

@@ -66,7 +66,7 @@ def columns_of(ddl: str, found: SinkOptions | None = None) -> SinkColumns:
 
 def rows_of(batch: pa.RecordBatch, ddl: str, found: SinkOptions, partitions: int = 4) -> list[tuple[object, ...]]:
     columns = columns_of(ddl, found)
-    builder = RowBuilder(columns, found, lambda _: partitions)
+    builder = RowBuilder(columns, found, lambda _topic, _partition: partitions)
     return [row for chunk in chunks_of_batches([batch], columns) for row, _ in builder.rows(chunk)]
 
 
@@ -184,7 +184,7 @@ def test_rows_and_arrow_batches_give_the_same():
     batch = pa.RecordBatch.from_pylist(cells, schema=schema)
     expected = rows_of(batch, ddl, found)
     columns = columns_of(ddl, found)
-    builder = RowBuilder(columns, found, lambda _: 4)
+    builder = RowBuilder(columns, found, lambda _topic, _partition: 4)
     spark_rows = [
         Row(
             value=None if cell["value"] is None else bytearray(cell["value"]),

@@ -1,12 +1,13 @@
 """What each trigger of a query reads, planned against a cluster in a dictionary."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.errors import UnknownPartitionError, UnknownTopicError
+from raftmq.errors import NotReadyError, UnknownPartitionError, UnknownTopicError
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.offsets import Position, TopicOffsets, position_from_json
 from raftmq.spark.planning import OffsetRange
@@ -239,6 +240,82 @@ def test_a_batch_that_is_repeated_after_its_topic_went() -> None:
         StreamPlan(view, options()).ranges(start, end)
     with pytest.warns(RaftMQSparkWarning, match="offsets 4 to 8 are gone"):
         assert StreamPlan(view, options(failOnDataLoss="false")).ranges(start, end) == []
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_look_that_is_behind_loses_nothing(fails: str) -> None:
+    """The driver is a new one, and hears of topics from a broker that does not know the last changes yet."""
+    view = FakeView()
+    view.create("t", 10)
+    old = deepcopy(view.by_name)
+    view.delete("t")
+    view.create("t", 20, 20)
+    start = Position({"t": TopicOffsets(2, {0: 5, 1: 0})})
+    truth, view.by_name = view.by_name, old
+    view.hold()
+    view.by_name = truth
+    plan = StreamPlan(view, options(failOnDataLoss=fails))
+    end = plan.next_end(start, UNLIMITED)
+    assert view.looks == [False, True]
+    assert spans(plan.ranges(start, end)) == {("t", 0, 5, 20), ("t", 1, 0, 20)}
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_that_is_repeated_where_its_new_partition_is_not_known_yet(fails: str) -> None:
+    view = FakeView()
+    view.create("t", 10)
+    view.hold()
+    view.grow("t", 1, 5)
+    plan = StreamPlan(view, options(failOnDataLoss=fails))
+    assert spans(plan.ranges(position(t={0: 10}), position(t={0: 10, 1: 5}))) == {("t", 1, 0, 5)}
+
+
+def test_brokers_that_stay_behind_are_an_error_that_passes_and_no_loss() -> None:
+    view = FakeView()
+    view.create("t", 10)
+    start = Position({"t": TopicOffsets(2, {0: 5})})
+    plan = StreamPlan(view, options(failOnDataLoss="false"))
+    with pytest.raises(NotReadyError, match="know an older topic t"):
+        plan.next_end(start, UNLIMITED)
+    with pytest.raises(NotReadyError, match="know an older topic t"):
+        plan.ranges(start, Position({"t": TopicOffsets(2, {0: 7})}))
+
+
+def test_what_was_deleted_a_moment_ago_is_looked_at_again() -> None:
+    """The table still shows the topic, and the leader that is asked for its end knows better."""
+    view = FakeView()
+    view.create("t", 10)
+    view.create("u", 10)
+    start = position(t={0: 2}, u={0: 9})
+    view.hold()
+    view.delete("t")
+    plan = StreamPlan(view, options(subscribe="t,u", failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="topic t was deleted"):
+        end = plan.next_end(start, UNLIMITED)
+    assert end == Position({"u": TopicOffsets(2, {0: 10})})
+
+
+def test_available_now_ends_with_what_was_there_and_not_with_what_was_known() -> None:
+    view = FakeView()
+    view.create("t", 3)
+    view.hold()
+    view.grow("t", 1, 4)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    plan.prepare_available_now()
+    end = plan.next_end(plan.initial(), UNLIMITED)
+    assert end.topics == position(t={0: 3, 1: 4}).topics
+
+
+def test_a_new_topic_that_is_gone_before_it_was_read_is_a_loss() -> None:
+    view = FakeView()
+    view.create("t1", 1)
+    plan = StreamPlan(view, options(subscribePattern="t."))
+    start = plan.initial()
+    view.create("t2", 4)
+    end = plan.next_end(start, UNLIMITED)
+    view.delete("t2")
+    with pytest.raises(RecordsLostError, match="t2/0: offsets the first to 3 are gone with their topic"):
+        plan.ranges(start, end)
 
 
 def test_a_topic_that_is_not_subscribed_to_any_more_keeps_its_offsets() -> None:

@@ -115,7 +115,6 @@ def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
     assert (first["0"], first["1"]) == (36, 4)
 
 
-@pytest.mark.long
 def test_new_partitions_and_topics_are_found_while_a_query_runs(
     run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:

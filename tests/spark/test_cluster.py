@@ -1,0 +1,71 @@
+"""What planning learns of a cluster, over real gRPC against a fake one that can keep changes to itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq.client.leader_calls import LATEST_TIME
+from raftmq.errors import NoLeaderError, UnknownPartitionError
+from raftmq.spark.cluster import Cluster, TopicView
+from raftmq.spark.options import ClientOptions
+from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.types import TopicPartition
+
+from tests.client.fake_broker import FakeCluster
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=2) as running:
+        yield running
+
+
+@pytest.fixture
+async def cluster(brokers: FakeCluster) -> AsyncIterator[Cluster]:
+    brokers.create_topic("t")
+    options = ClientOptions(brokers.bootstrap_servers, "test", request_timeout_ms=2000)
+    opened = await asyncio.to_thread(Cluster, options)
+    yield opened
+    await asyncio.to_thread(opened.close)
+
+
+async def offsets(cluster: Cluster, *partitions: int) -> dict[TopicPartition, int]:
+    times = {TopicPartition("t", number): LATEST_TIME for number in partitions}
+    return await asyncio.to_thread(cluster.offsets, times)
+
+
+async def test_offsets_of_partitions_that_no_update_has_told_of(brokers: FakeCluster, cluster: Cluster) -> None:
+    """A list of topics may be newer than the table: between the two, `UnknownPartitionError` ended a query."""
+    async with brokers.silence():
+        brokers.add_partitions("t", 3)
+        found = await asyncio.to_thread(cluster.topics, Matching("t"))
+        assert found["t"].partitions == {0, 1, 2}
+        assert await offsets(cluster, 0, 1, 2) == {TopicPartition("t", number): 0 for number in range(3)}
+        with pytest.raises(UnknownPartitionError):
+            await offsets(cluster, 3)
+
+
+@pytest.mark.parametrize("subscription", [Named(("t",)), Assigned(frozenset({TopicPartition("t", 0)}))])
+async def test_a_fresh_look_asks(brokers: FakeCluster, cluster: Cluster, subscription: Subscription) -> None:
+    async with brokers.silence():
+        brokers.delete_topic("t")
+        topic = brokers.create_topic("t")
+        assert (await asyncio.to_thread(cluster.topics, subscription))["t"].topic_id < topic.topic_id
+        found = await asyncio.to_thread(lambda: cluster.topics(subscription, is_fresh=True))
+        assert found == {"t": TopicView(topic.topic_id, frozenset({0}))}
+
+
+async def test_a_partition_whose_leader_comes_late_is_waited_for(brokers: FakeCluster, cluster: Cluster) -> None:
+    partition = brokers.topics["t"].partitions[0]
+    partition.leader, partition.leader_epoch = 9, 2
+    brokers.changed()
+    asking = asyncio.create_task(offsets(cluster, 0))
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    brokers.move_leader("t", 0, node=2)
+    assert await asking == {TopicPartition("t", 0): 0}
+    brokers.move_leader("t", 0, node=9)
+    with pytest.raises(NoLeaderError, match="t/0"):  # in `request.timeout.ms`
+        await offsets(cluster, 0)
