@@ -162,7 +162,8 @@ class Producer(_Client):
         super().__init__()
         self._client = _make(self._loop, _AsyncProducer, (), settings)
         self._run(self._client.start)
-        _open_producers.add(self)
+        _unclosed[self._client] = self._loop
+        weakref.finalize(self, _close_forgotten, self._client).atexit = False  # `_close_at_exit` sees to that
 
     def __enter__(self) -> Self:
         self._check()
@@ -171,7 +172,7 @@ class Producer(_Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _open_producers.discard(self)
+        _unclosed.pop(self._client, None)
         self._run(lambda: self._client.__aexit__(kind, error, traceback))
 
     def send(
@@ -234,7 +235,7 @@ class Producer(_Client):
 
         When the time is over it is closed at once, as the asynchronous one is when cancelled, and `TimeoutError` raised.
         """
-        _open_producers.discard(self)
+        _unclosed.pop(self._client, None)
         self._run(lambda: _within(timeout_seconds, self._client.close))
 
 
@@ -244,22 +245,46 @@ async def _within(timeout_seconds: float | None, work: Callable[[], Coroutine[ob
 
 
 EXIT_FLUSH_SECONDS = 10.0
-"""How long a program that ends without closing its producers is held up for what they have taken."""
-_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+"""How long a program that ends without closing its producers is held up for what they have taken, in all."""
+EXIT_GRACE_SECONDS = 1.0
+"""And for connections to end."""
+_unclosed: dict[_AsyncProducer, _Loop] = {}
+"""Producers that the program opened and did not close, also those that it let go: what they took is to be written all the same."""
 
 
-def _flush_at_exit() -> None:
-    """A program that forgets to close must not lose records without a word: flush, and say so."""
-    for producer in list(_open_producers):
-        if producer._generation != current_generation():
-            continue
-        warnings.warn(
-            "a raftmq.sync.Producer was not closed; closing it now: use with, or close()", ResourceWarning, stacklevel=1
-        )
-        producer._loop.run(producer._client.close(), EXIT_FLUSH_SECONDS)
+def _close_forgotten(client: _AsyncProducer) -> None:
+    """The program let a producer go without closing it: close it in the background. From any thread, the loop's own included."""
+    loop = _unclosed.get(client)
+    if loop is None or loop.generation != current_generation():
+        return
+
+    async def close() -> None:
+        try:
+            await client.close()
+        finally:
+            _unclosed.pop(client, None)
+
+    asyncio.run_coroutine_threadsafe(close(), loop.loop)
+    _warn_unclosed()
 
 
-atexit.register(_flush_at_exit)
+def _close_at_exit() -> None:
+    """A program that forgets to close must not lose records without a word: close all, then raise the first failure, for Python to show."""
+    loops = {client: loop for client, loop in _unclosed.items() if loop.generation == current_generation()}
+    if not loops:
+        return
+    closing = [loop.start(_within(EXIT_FLUSH_SECONDS, client.close)) for client, loop in loops.items()]
+    concurrent.futures.wait(closing, EXIT_FLUSH_SECONDS + EXIT_GRACE_SECONDS)
+    for future in closing:
+        future.result(0)
+    _warn_unclosed()
+
+
+def _warn_unclosed() -> None:
+    warnings.warn("a raftmq.sync.Producer was not closed: use with, or close()", ResourceWarning, stacklevel=2)
+
+
+atexit.register(_close_at_exit)
 
 
 class RebalanceListener:
@@ -331,8 +356,10 @@ class Consumer(_Client):
     def _close(self, *, is_clean: bool) -> None:
         """What the calling thread was handed last is done with, if it comes here by itself."""
         self._is_closed = True
-        is_reader = is_clean and self._reader == threading.get_ident()
-        left = self._left() if is_reader else None
+        left: dict[TopicPartition, int] | None = None
+        if is_clean and self._reader == threading.get_ident():
+            with self._lock:
+                left = self._left()
         self._run(lambda: self._client._finish(is_clean=is_clean, left=left))
 
     def metrics(self) -> ConsumerMetrics:
@@ -356,9 +383,7 @@ class Consumer(_Client):
                     self._reader = threading.get_ident()
                     return self._chunk.pop()
                 try:
-                    found = self._run(
-                        lambda: self._client.getmany(timeout_ms=ITERATION_WAIT_MS, max_records=ITERATION_RECORDS_MAX)
-                    )
+                    found = self._take((), ITERATION_WAIT_MS, ITERATION_RECORDS_MAX)
                 except ClosedClientError:
                     if self._is_closed:
                         raise StopIteration from None
@@ -372,22 +397,44 @@ class Consumer(_Client):
         """The next records by partition; empty when there are none in time. As `raftmq.Consumer.getmany`."""
         self._give_back()
         self._reader = threading.get_ident()
-        return self._run(lambda: self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
+        return self._take(partitions, timeout_ms, max_records)
+
+    def _take(
+        self, partitions: Sequence[TopicPartition], timeout_ms: float, max_records: int | None
+    ) -> dict[TopicPartition, list[Record]]:
+        """As `getmany`. Interrupted in the very moment in which records come (Ctrl-C), it gives them back: nobody was handed them."""
+        self._check()
+        found: dict[TopicPartition, list[Record]] = {}
+        interrupted = threading.Event()
+
+        def give_back() -> None:
+            self._client._assignment.give_back({partition: records[0].offset for partition, records in found.items()})
+
+        async def take() -> None:
+            found.update(await self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
+            if interrupted.is_set():
+                give_back()
+
+        try:
+            self._run(take)
+        except BaseException:
+            interrupted.set()  # either `take` sees it, or what it took is there for the call below; twice does no harm
+            self._loop.loop.call_soon_threadsafe(give_back)
+            raise
+        return found
 
     def _left(self) -> dict[TopicPartition, int]:
-        """The first offset of each partition that the iterator took and did not hand out."""
+        """The first offset of each partition that the iterator took and did not hand out. The lock must be held."""
         first: dict[TopicPartition, int] = {}
-        with self._lock:
-            for record in reversed(self._chunk):
-                first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        for record in reversed(self._chunk):
+            first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         return first
 
     def _give_back(self) -> None:
         """Return to the consumer what the iterator took and did not hand out, so that positions mean what they say."""
-        first = self._left()
-        if first:
-            with self._lock:
-                self._chunk = []
+        with self._lock:
+            first, self._chunk = self._left(), []
+            if first:
                 self._call(lambda: self._client._assignment.give_back(first))
 
     # -------------------------------------------------------------------------------------------- assignment, positions
@@ -444,12 +491,13 @@ class Consumer(_Client):
     def commit_nowait(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
         """As `commit`, and does not wait: the future has the outcome. Commits of a partition keep their order."""
         self._check()
-        left = self._left() if offsets is None else {}
+        if offsets is not None:
+            return self._loop.start(self._commit(offsets, {}))
+        with self._lock:  # until it is on its way: what another thread took meanwhile would count as handed out
+            return self._loop.start(self._commit(None, self._left()))
 
-        async def commit() -> None:
-            await self._client._commit(offsets, left)
-
-        return self._loop.start(commit())
+    async def _commit(self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int]) -> None:
+        await self._client._commit(offsets, left)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """As `raftmq.Consumer.committed`."""
@@ -489,6 +537,10 @@ class Consumer(_Client):
         """As `raftmq.Consumer.end_offsets`."""
         wanted = list(partitions)
         return self._run(lambda: self._client.end_offsets(wanted))
+
+    def partition_count(self, topic: str) -> int:
+        """As `raftmq.Consumer.partition_count`."""
+        return self._run(lambda: self._client.partition_count(topic))
 
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]

@@ -1,4 +1,4 @@
-"""Tasks that live as long as a client, and the pace of their retries."""
+"""Tasks that live as long as a client, the pace of their retries, and the time they may take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from typing import Final
+
+from raftmq.client import settings
 
 CANCEL_AGAIN_SECONDS: Final = 1.0
 """A task that did not end this long after its cancellation is cancelled again."""
@@ -55,6 +57,18 @@ async def done_before(coroutine: Coroutine[object, object, None], event: asyncio
     finally:
         waiting.cancel()
         await cancel_and_wait(running)
+
+
+class Deadline:
+    """The time by which something made of several steps shall be done. Made in the event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + seconds
+
+    def remaining(self) -> float:
+        """Seconds for the next step: what is left, or `LAST_TRY_SECONDS` when the steps before took it all."""
+        return max(self._at - self._loop.time(), settings.LAST_TRY_SECONDS)
 
 
 class Backoff:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftmq.client import settings
-from raftmq.client.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.background import Backoff, Deadline, cancel_and_wait, spawn
 from raftmq.client.error_details import error_from_detail, name_of
-from raftmq.client.group_calls import fetch_offsets
-from raftmq.client.leader_calls import list_offsets
+from raftmq.client.group_calls import fetch_each_offset
+from raftmq.client.leader_calls import list_each_offset
 from raftmq.client.logs import log
 from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.partition_fetch import PartitionFetch
@@ -104,11 +104,12 @@ class Fetcher:
     async def _prepare_forever(self) -> None:
         """Find the topics and positions of partitions that have none."""
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        patience = min(self._limits.request_timeout_seconds, settings.POSITIONS_SECONDS)
         while True:
             await self._unprepared.wait()
             self._unprepared.clear()
             try:
-                await self.prepare(self._unready(), self._limits.request_timeout_seconds)
+                await self.prepare(self._unready(), patience)
                 backoff.reset()
             except RaftMQError as error:
                 if not error.retriable:
@@ -123,68 +124,75 @@ class Fetcher:
         """Find the topics and positions of `partitions` in that time; one for which that is impossible gets its `error`.
 
         Raises:
-            RaftMQError: a retriable failure; the partitions are left as they were.
+            RaftMQError: a retriable failure of some; these are left as they were, the others are prepared.
         """
         wanted = list(partitions)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
+        if not wanted:
+            return
+        deadline = Deadline(timeout_seconds)
         for partition in wanted:
-            await self._find_topic(partition, max(deadline - loop.time(), settings.LAST_TRY_SECONDS))
-        await self._begin_at_committed(wanted, max(deadline - loop.time(), settings.LAST_TRY_SECONDS))
-        missing = [p for p in wanted if p.error is None and p.position is None]
-        for partition in missing:
+            await self._find_topic(partition, deadline.remaining())
+        failure = await self._begin_at_committed(wanted, deadline)
+        failure = await self._begin_at_reset_time(wanted, deadline) or failure
+        self._wake.set()
+        self._on_data()
+        if failure is not None:
+            raise failure
+
+    async def _begin_at_committed(self, partitions: Iterable[PartitionFetch], deadline: Deadline) -> RaftMQError | None:
+        """Those that ask for it begin where the group stands, if it does. Returns what is to be tried again."""
+        asked = [p for p in partitions if p.must_ask_committed and p.error is None and p.position is None]
+        if not asked:
+            return None
+        numbers = [p.poll_number for p in asked]
+        names = [p.topic_partition for p in asked]
+        found = await fetch_each_offset(self._resolver, self._group, names, deadline.remaining())
+        failure: RaftMQError | None = None
+        for partition, number in zip(asked, numbers, strict=True):
+            answer = found[partition.topic_partition]
+            if isinstance(answer, RaftMQError):
+                failure = self._note_not_found(partition, answer) or failure
+            elif number == partition.poll_number:  # nothing was sought meanwhile
+                partition.must_ask_committed = False
+                if answer.offset >= 0:
+                    partition.seek(answer.offset, partition.reset_time)
+                    partition.committed = answer.offset
+        return failure
+
+    async def _begin_at_reset_time(
+        self, partitions: Iterable[PartitionFetch], deadline: Deadline
+    ) -> RaftMQError | None:
+        """Those that are left begin where `reset_time` says. Returns what is to be tried again."""
+        asked: list[PartitionFetch] = []
+        times: dict[TopicPartition, int] = {}
+        for partition in partitions:
+            if partition.error is not None or partition.position is not None or partition.must_ask_committed:
+                continue
             if partition.reset_time is None:
                 topic, number = partition.topic_partition
                 partition.error = NoPositionError(f"{topic}/{number} has no position: seek, or set auto_offset_reset")
-                self._on_data()
-        times = {p.topic_partition: p.reset_time for p in missing if p.reset_time is not None}
-        if not times:
-            self._wake.set()
-            return
-        numbers = {p.topic_partition: p.poll_number for p in missing}
-        try:
-            remaining = max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
-            found = await list_offsets(self._resolver, times, remaining)
-        except RaftMQError as error:
-            if not error.retriable:
-                for partition in missing:
-                    partition.error = partition.error or error
-                self._on_data()
-            raise
-        for partition in missing:
-            # A seek while we asked has the last word.
-            if partition.position is None and numbers[partition.topic_partition] == partition.poll_number:
-                offset = found.get(partition.topic_partition)
-                if offset is not None:
-                    partition.seek(offset.offset, partition.reset_time)
-        self._wake.set()
-        self._on_data()
+            else:
+                asked.append(partition)
+                times[partition.topic_partition] = partition.reset_time
+        if not asked:
+            return None
+        numbers = [p.poll_number for p in asked]
+        found = await list_each_offset(self._resolver, times, deadline.remaining())
+        failure: RaftMQError | None = None
+        for partition, number in zip(asked, numbers, strict=True):
+            answer = found[partition.topic_partition]
+            if isinstance(answer, RaftMQError):
+                failure = self._note_not_found(partition, answer) or failure
+            elif number == partition.poll_number:  # nothing was sought meanwhile
+                partition.seek(answer.offset, partition.reset_time)
+        return failure
 
-    async def _begin_at_committed(self, partitions: Iterable[PartitionFetch], timeout_seconds: float) -> None:
-        """Those that ask for it begin where the group stands, if it does. Raises a retriable `RaftMQError`."""
-        numbers = {
-            p: p.poll_number for p in partitions if p.must_ask_committed and p.error is None and p.position is None
-        }
-        if not numbers:
-            return
-        try:
-            names = [p.topic_partition for p in numbers]
-            found = await fetch_offsets(self._resolver, self._group, names, timeout_seconds)
-        except RaftMQError as error:
-            if error.retriable:
-                raise
-            for partition in numbers:
-                partition.error = partition.error or error
-            self._on_data()
-            return
-        for partition, number in numbers.items():
-            if number == partition.poll_number:  # nothing was sought meanwhile
-                partition.must_ask_committed = False
-                offset = found[partition.topic_partition].offset
-                if offset >= 0:
-                    partition.seek(offset, partition.reset_time)
-                    partition.committed = offset
-        self._on_data()
+    def _note_not_found(self, partition: PartitionFetch, error: RaftMQError) -> RaftMQError | None:
+        """A position could not be looked up: returns the error if that may succeed later, or the partition has it."""
+        if error.retriable:
+            return error
+        partition.error = partition.error or error
+        return None
 
     async def _find_topic(self, partition: PartitionFetch, timeout_seconds: float) -> None:
         if partition.topic_id:
@@ -321,7 +329,7 @@ class Fetcher:
 
     def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
         """Records before the log start are gone: reset as the consumer was told to, once what is buffered is read."""
-        if partition.has_records:
+        if partition.has_buffered:
             self._pause(partition, error)
         elif partition.reset_time is None:
             partition.error = error

@@ -6,6 +6,8 @@ Nor does gRPC: once used, it is of no use in a forked child, not even for new co
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 
 from raftmq.errors import ForkedClientError
 
@@ -16,11 +18,17 @@ class _Process:
     """Of the process in which gRPC was used first; None: not yet."""
 
 
+def call_in_forked_child(function: Callable[[], None]) -> None:
+    """Have `function` called in every process that is forked from this one. Nothing to do where processes are never forked (Windows)."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=function)
+
+
 def _on_fork_in_child() -> None:
     _Process.generation += 1
 
 
-os.register_at_fork(after_in_child=_on_fork_in_child)
+call_in_forked_child(_on_fork_in_child)
 
 
 def current_generation() -> int:

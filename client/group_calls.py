@@ -114,7 +114,17 @@ async def fetch_offsets(
     resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
 ) -> dict[TopicPartition, CommittedPosition]:
     """What a group has committed. Raises as `call_leaders`."""
+    return await call_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
 
+
+async def fetch_each_offset(
+    resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
+) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
+    """As `fetch_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    return await ask_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
+
+
+def _asking_for_committed(resolver: Resolver, group: str) -> LeaderCall[CommittedPosition]:
     async def ask(
         connection: Connection, targets: list[Target], seconds: float
     ) -> list[CommittedPosition | RaftMQError]:
@@ -127,7 +137,7 @@ async def fetch_offsets(
         by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
         return [_committed_of(target, by_key) for target in targets]
 
-    return await call_leaders(resolver, partitions, timeout_seconds, ask)
+    return ask
 
 
 def _committed_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from raftmq.client import settings
@@ -169,13 +169,23 @@ def name_of_target(target: Target) -> str:
 
 
 async def list_offsets(
-    resolver: Resolver, times: dict[TopicPartition, int], timeout_seconds: float
+    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The first offset appended at or after a time, per partition; offset -1 when there is none.
 
     `EARLIEST_TIME` asks for the log start, `LATEST_TIME` for the high watermark. Raises as `call_leaders`.
     """
+    return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
 
+
+async def list_each_offset(
+    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, OffsetAndTimestamp | RaftMQError]:
+    """As `list_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
+
+
+def _asking_for_times(resolver: Resolver, times: Mapping[TopicPartition, int]) -> LeaderCall[OffsetAndTimestamp]:
     async def ask(
         connection: Connection, group: list[Target], seconds: float
     ) -> list[OffsetAndTimestamp | RaftMQError]:
@@ -194,7 +204,7 @@ async def list_offsets(
         by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
         return [_offset_of(target, by_key) for target in group]
 
-    return await call_leaders(resolver, times, timeout_seconds, ask)
+    return ask
 
 
 def _offset_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionOffset]) -> OffsetAndTimestamp | RaftMQError:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from raftmq.client.fork_guard import current_generation
+from raftmq.client.fork_guard import call_in_forked_child, check_not_forked, current_generation
+from raftmq.errors import ForkedClientError
 
 T = TypeVar("T")
 
@@ -48,11 +48,23 @@ class LoopThread:
         cls._current = None
 
     def start(self, coroutine: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine there; does not wait. Cancelling the future cancels it."""
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("raftmq.sync must not be used on its own event loop: it would wait for itself")
+        """Run a coroutine there; does not wait. Cancelling the future cancels it.
+
+        Raises:
+            ForkedClientError: in a forked child, where the thread is not.
+            RuntimeError: on the thread itself.
+        """
+        try:
+            self._check_usable()
+        except (ForkedClientError, RuntimeError):
+            coroutine.close()  # nobody will await it
+            raise
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def _check_usable(self) -> None:
+        check_not_forked(self.generation, "client")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("raftmq.sync must not be used on its own event loop: it would wait for itself")
 
     def run(self, coroutine: Coroutine[object, object, T], timeout_seconds: float | None = None) -> T:
         """Run a coroutine there and wait. Interrupted, or out of time (`TimeoutError`), it is cancelled."""
@@ -64,4 +76,4 @@ class LoopThread:
             raise
 
 
-os.register_at_fork(after_in_child=LoopThread.forget_after_fork)
+call_in_forked_child(LoopThread.forget_after_fork)

@@ -136,11 +136,12 @@ class PartitionFetch:
     @property
     def has_records(self) -> bool:
         """Whether a read can return something now, or raise."""
-        return (
-            not self.is_paused
-            and not self.is_withheld
-            and (self.error is not None or self._next < len(self._records) or bool(self._batches))
-        )
+        return not self.is_paused and not self.is_withheld and (self.error is not None or self.has_buffered)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether there is anything that was fetched and not handed out."""
+        return self._next < len(self._records) or bool(self._batches)
 
     def raise_error(self) -> None:
         """Raise the error that stopped the partition, if there is one."""

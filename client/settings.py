@@ -106,6 +106,8 @@ CLOSE_COMMIT_SECONDS: Final = 5.0
 """And for the last commit: what is not committed is read again, which is better than a program that does not end."""
 OPEN_SECONDS: Final = 3.0
 """One attempt to open partitions: those whose leaders answer are read while the others are tried again."""
+POSITIONS_SECONDS: Final = 3.0
+"""One attempt to look positions up, as `OPEN_SECONDS`: a partition without a leader must not hold up the others."""
 LOOP_BLOCKED_SECONDS: Final = 2.0
 """A program that keeps the event loop this long is told so: nothing is fetched or committed meanwhile."""
 LOOP_CHECK_SECONDS: Final = 0.5

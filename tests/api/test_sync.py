@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
-from raftmq import errors, sync
+from raftmq import Admin, Consumer, Producer, errors, sync
 from raftmq.client.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -210,6 +211,39 @@ def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
     loop.run(misuse())
 
 
+def test_it_has_what_the_asynchronous_clients_have():
+    """The same methods with the same arguments; some may be given a time as well."""
+    for theirs, ours in ((Producer, sync.Producer), (Consumer, sync.Consumer), (Admin, sync.Admin)):
+        names = {name for name in vars(theirs) if not name.startswith("_")} - {"start"}
+        assert names - set(vars(ours)) == set(), ours
+        for name in names:
+            expected = inspect.signature(getattr(theirs, name)).parameters.values()
+            found = inspect.signature(getattr(ours, name)).parameters.values()
+            assert [(p.name, p.kind, p.default) for p in found if p.name != "timeout_seconds"] == [
+                (p.name, p.kind, p.default) for p in expected
+            ], name
+
+
+def test_a_read_that_is_interrupted_loses_no_record(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C that comes just when records do: nobody was handed them."""
+    cluster.create_topic("t")
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_many("t", [(None, b"%d" % n) for n in range(10)]).result(20)
+    run = LoopThread.run
+
+    def run_interrupted(self, coroutine, timeout_seconds=None):
+        run(self, coroutine, timeout_seconds)
+        raise KeyboardInterrupt
+
+    with sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        for read in (lambda: next(consumer), lambda: consumer.getmany(timeout_ms=5000)):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(LoopThread, "run", run_interrupted)
+                read()
+        (records,) = consumer.getmany(timeout_ms=5000).values()
+        assert records[0].offset == 0
+
+
 FORK = """
 import os, sys
 from raftmq import errors, sync
@@ -226,21 +260,23 @@ producer = sync.Producer(bootstrap_servers=cluster.bootstrap_servers)
 consumer = sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers)
 inner = producer._client
 producer.send_and_wait("t", b"x")
+open_delivery = producer.send("t", b"later")
+bulk = producer.send_many("t", [(None, b"later")])
 child = os.fork()
 if child == 0:
     refused = 0
     for call in (
         lambda: producer.send("t", b"y"), producer.flush, producer.close, consumer.getmany, consumer.close,
-        inner._check_usable, lambda: iter(consumer), lambda: sync.Admin(bootstrap_servers=cluster.bootstrap_servers),
+        inner._check_usable, lambda: iter(consumer), bulk.result, bulk.failures, lambda: sync.Admin(bootstrap_servers=cluster.bootstrap_servers),
     ):
         try:
             call()
         except errors.ForkedClientError:
             refused += 1
-    os._exit(0 if refused == 8 else 1)
+    os._exit(0 if refused == 10 else 1)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0, status
-assert producer.send_and_wait("t", b"z").offset == 1
+assert (open_delivery.result().offset, producer.send_and_wait("t", b"z").offset) == (1, 3)
 producer.close()
 consumer.close()
 loop.run(cluster.__aexit__(None, None, None))
@@ -252,6 +288,47 @@ def test_open_clients_refuse_to_be_used_after_fork():
     done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "done"
+
+
+FORGOTTEN = """
+import asyncio, atexit
+from raftmq import sync
+from raftmq.client.loop_thread import LoopThread
+from tests.client.fake_broker import FakeCluster, records_in
+
+loop = LoopThread.get()
+async def make():
+    cluster = await FakeCluster().__aenter__()
+    for name in ("good", "bad"):
+        cluster.create_topic(name)
+    cluster.append_hook = lambda node, topic, *_: "swallow" if topic.name == "bad" else None
+    return cluster
+cluster = loop.run(make())
+sync.EXIT_FLUSH_SECONDS = 0.5
+settings = {"bootstrap_servers": cluster.bootstrap_servers, "linger_ms": 60_000}
+atexit._clear()
+atexit.register(lambda: print(sorted(value for _, value in records_in(cluster.topics["good"].partitions[0]))))
+atexit.register(sync._close_at_exit)
+
+def let_go():
+    sync.Producer(**settings).send("good", b"let go")
+
+let_go()
+hopeless = [sync.Producer(**settings) for _ in range(3)]
+for producer in hopeless:
+    producer.send("bad", b"x")
+kept = sync.Producer(**settings)
+kept.send("good", b"kept")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-W", "error::ResourceWarning")], ids=["", "warnings are errors"])
+def test_what_a_producer_took_is_written_though_the_program_forgets_to_close_it(options: tuple[str, ...]):
+    """Also when the program let go of the producer, and when others cannot be flushed: that is said."""
+    command = [sys.executable, *options, "-c", FORGOTTEN]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[b'kept', b'let go']", done.stderr
+    assert "TimeoutError" in done.stderr
 
 
 class GroupNode:
@@ -310,6 +387,25 @@ def test_a_group_consumer_commits_what_its_thread_was_handed(group_node: GroupNo
             1 // 0  # noqa: B018
     with group_node.consumer("t") as consumer:
         assert next(consumer).offset == 3
+
+
+def test_a_commit_does_not_count_what_another_thread_is_taking(group_node: GroupNode, monkeypatch: pytest.MonkeyPatch):
+    group_node.produce(0, 20)
+    start = LoopThread.start
+    with group_node.consumer("t", enable_auto_commit=False) as consumer:
+        other = threading.Thread(target=lambda: next(consumer))
+
+        def start_late(self, coroutine):
+            if not other.ident and threading.current_thread() is not other:
+                other.start()
+                other.join(0.5)  # what it takes now must not be committed; it waits for us if all is well
+            return start(self, coroutine)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LoopThread, "start", start_late)
+            consumer.commit()
+        other.join(20)
+        assert (consumer.committed(T0)[T0] or 0) <= 1
 
 
 def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group_node: GroupNode):

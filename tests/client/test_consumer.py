@@ -9,6 +9,7 @@ from raftmq.batch_header import seal
 from raftmq.client.batch_codec import encode_body
 from raftmq.client.consumer import Consumer
 from raftmq.client.leader_calls import OffsetAndTimestamp
+from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.types import Record, TopicPartition
 
 from tests.client.fake_broker import FakeCluster
@@ -541,3 +542,49 @@ async def test_no_task_is_left_behind(cluster: FakeCluster):
     async with consumer(cluster, "t", fetch_max_wait_ms=60_000) as c:
         await c.getmany(timeout_ms=20)
     assert not {task for task in asyncio.all_tasks() - before if task.get_name().startswith("raftmq")}
+
+
+async def test_a_partition_without_a_leader_does_not_hold_up_the_others(cluster: FakeCluster):
+    """Their positions are to be looked up, and one of them cannot be: nobody knows who leads it."""
+    cluster.create_topic("t", partitions=3)
+    expected = fill(cluster, T0, 1)
+    fill(cluster, T2, 1)
+    cluster.topics["t"].partitions[1].leader = 0
+    cluster.changed()
+    async with consumer(cluster) as c:
+        c.assign([T0, T1, T2])
+        found = await read(c, 20)
+        assert values(found[T0]) == expected
+        assert T1 not in found
+        cluster.move_leader("t", 1, 1)
+        fill(cluster, T1, 1)
+        assert set(await read(c, 10)) == {T1}
+
+
+async def test_a_partition_that_is_gone_is_no_error_of_the_others(cluster: FakeCluster):
+    cluster.create_topic("t")
+    cluster.create_topic("gone")
+    async with consumer(cluster, "t", "gone", auto_offset_reset="latest") as c:
+        fill(cluster, T0, 1)
+        async with asyncio.timeout(10):
+            await read(c, 10)
+            states = [PartitionFetch(tp, -2, c._fetcher.counters) for tp in (T0, TopicPartition("gone", 0))]
+            for state in states:
+                await c._fetcher._find_topic(state, 5)
+            cluster.topics.pop("gone")  # the client has not heard of it
+            await c._fetcher.prepare(states, 5)
+        assert (states[0].position, states[0].error) == (0, None)
+        assert isinstance(states[1].error, errors.UnknownTopicError)
+
+
+async def test_what_is_buffered_while_paused_survives_a_reset_of_the_position(cluster: FakeCluster):
+    cluster.create_topic("t")
+    fill(cluster, T0, 2)
+    async with consumer(cluster, "t") as c:
+        await read(c, 1, max_records=1)
+        c.pause(T0)
+        (state,) = c._fetcher.partitions.values()
+        c._fetcher._on_out_of_range(state, errors.OffsetOutOfRangeError(log_start_offset=500))
+        c.resume(T0)
+        found = await read(c, 19)
+        assert [record.offset for record in found[T0]] == list(range(1, 20))
