@@ -24,6 +24,7 @@ from bench.nats_cluster import nats_systems
 from bench.raftmq_cluster import raftmq_systems
 from bench.report import RAFTMQ, Report, rows_of, table
 from bench.runner import Failure, Sample, run_interleaved
+from bench.spark import runs as spark
 from bench.systems import System, UnavailableError
 from bench.workloads import TO_COME, WORKLOADS, Figure
 
@@ -34,8 +35,9 @@ GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[s
     "groups": (groups.figures, groups.measure),
 }
 """Rows without rounds and peers: what is measured, and the measuring."""
-NAMES = [*WORKLOADS, *GROUPS, *PARTITIONS]
-TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS)
+SPARK = "spark"
+NAMES = [*WORKLOADS, *GROUPS, *PARTITIONS, SPARK]
+TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS, SPARK)
 PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[System]]]] = {
     "kafka": kafka_systems,
     "nats": nats_systems,
@@ -68,6 +70,8 @@ class Run:
             else GROUPS[name][0]()
             if name in GROUPS
             else partitions.figures(PARTITIONS[name])
+            if name in PARTITIONS
+            else spark.figures()
             for name in self._only
         }
 
@@ -88,6 +92,8 @@ class Run:
                 self._measure_partitions(name)
             elif name in GROUPS:
                 self._measure_groups(name)
+            elif name == SPARK:
+                self._measure_spark()
         self._notes += TO_COME.values()
         report = self._write()
         print(table(self._figures, report.rows))
@@ -136,6 +142,14 @@ class Run:
         seconds = time.perf_counter() - started
         figures = {figure: [value] for figure, value in found.items()}
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
+        self._write()
+
+    def _measure_spark(self) -> None:
+        """A fresh cluster and a Spark session; rounds go round the ways of reading, then of writing."""
+        try:
+            self._samples += spark.measure(self._rounds, self._tell)
+        except UnavailableError as error:
+            self._notes.append(str(error))
         self._write()
 
     def _write(self) -> Report:

@@ -1,1 +1,1 @@
-"""How fast Spark reads and writes RaftMQ. Each module runs by itself."""
+"""How fast Spark reads and writes RaftMQ, beside what bounds it. Importing it costs nothing: pyspark is imported when it is needed."""

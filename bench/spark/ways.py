@@ -1,0 +1,121 @@
+"""The ways of reading and of writing the same records that are measured beside each other. Must not measure.
+
+A way is a function that does the whole of it once; each has a name, which says in the table what it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any, Final  # Any: pyspark's DataFrame and session have several classes
+
+from raftmq import sync
+from raftmq.spark.arrow_batches import record_batches
+from raftmq.spark.cluster import cluster_of
+from raftmq.spark.range_fetch import fetch_range
+from raftmq.spark.readers import BatchReader, RangePartition
+from raftmq.spark.schema import arrow_schema, source_schema
+from raftmq.spark.source_options import read_source_options
+
+from bench.report import RAFTMQ
+from bench.spark.floors import NothingSink, ReadySource, RowSource
+from bench.workloads import DISTINCT_VALUES
+
+PARTITIONS: Final = 4
+REPLICAS: Final = 3
+RECORD_BYTES: Final = 100
+SEND_MANY_MAX: Final = 100_000
+"""Records handed to the producer at once."""
+# random order, and no two rows alike: a sink that sorts is not given sorted rows
+ROW_VALUE: Final = f"CAST(reverse(lpad(CAST(id AS STRING), {RECORD_BYTES}, '0')) AS BINARY) AS value"
+
+Way = Callable[[], object]
+
+
+def fill(servers: str, topic: str, records: int, codec: str) -> None:
+    """Make a topic with so many records of random bytes."""
+    with sync.Admin(bootstrap_servers=servers) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
+    send_many(servers, topic, records, codec)
+
+
+def send_many(servers: str, topic: str, records: int, codec: str = "none") -> None:
+    """Write as many records to each partition, with the SDK."""
+    distinct = [os.urandom(RECORD_BYTES) for _ in range(DISTINCT_VALUES)]
+    values = [(None, value) for value in (distinct * (SEND_MANY_MAX // DISTINCT_VALUES + 1))[:SEND_MANY_MAX]]
+    with sync.Producer(bootstrap_servers=servers, compression_type=codec) as producer:
+        for partition in range(PARTITIONS):
+            left = records // PARTITIONS
+            while left > 0:
+                producer.send_many(topic, values[:left], partition=partition).result()
+                left -= len(values)
+
+
+def without_spark(options: Mapping[str, str], *, decode: bool) -> int:
+    """Read every partition in this process, one after the other, as a task does; returns the number of records."""
+    found, _ = read_source_options(options, is_streaming=False)
+    schema = source_schema(None, include_headers=False)
+    total = 0
+    for task in BatchReader(found, schema).partitions():
+        assert isinstance(task, RangePartition)
+        batches = fetch_range(cluster_of(found.client), task.range, timeout_ms=60_000, fail_on_data_loss=True)
+        if decode:
+            total += sum(batch.num_rows for batch in record_batches(batches, task.range, arrow_schema(schema)))
+        else:
+            total += sum(batch.end - batch.first for batch in batches)
+    return total
+
+
+def drain(frame: Any) -> None:  # noqa: ANN401 - a DataFrame
+    """Read everything, keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def ways_of_reading(spark: Any, servers: str, topic: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
+    """Every way reads all records of the topic, or makes as many."""
+    for source in (RowSource, ReadySource):
+        spark.dataSource.register(source)
+    options = {"bootstrap.servers": servers, "subscribe": topic}
+
+    def load(name: str, **more: str) -> Any:  # noqa: ANN401 - a DataFrame
+        return spark.read.format(name).options(**options, **more).load()
+
+    ready = {"rows": str(records), "tasks": str(PARTITIONS), "recordBytes": str(RECORD_BYTES)}
+    assert load("raftmq").count() == records
+    return {
+        RAFTMQ: lambda: drain(load("raftmq")),
+        "RaftMQ, sum(offset)": lambda: load("raftmq").agg({"offset": "sum"}).collect(),
+        "RaftMQ, columns=offset": lambda: drain(load("raftmq", columns="offset")),
+        "the same as Python rows": lambda: drain(load("bench_rows")),
+        "one process, fetching only": partial(without_spark, options, decode=False),
+        "one process, fetching and decoding": partial(without_spark, options, decode=True),
+        "Spark, with Arrow batches that are ready": lambda: drain(load("bench_ready", **ready)),
+        "Spark, with rows of its own": lambda: drain(spark.range(0, records, 1, PARTITIONS)),
+    }
+
+
+def ways_of_writing(spark: Any, servers: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
+    """Every way writes as many records, to a new topic each time, which is deleted afterwards."""
+    spark.dataSource.register(NothingSink)
+    numbers = count()
+    rows = spark.range(0, records, 1, PARTITIONS).selectExpr(ROW_VALUE)
+
+    def on_new_topic(write: Callable[[str], None]) -> None:
+        topic = f"sink-{next(numbers)}"
+        with sync.Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
+            write(topic)
+            admin.delete_topic(topic)
+
+    def save(topic: str, **more: str) -> None:
+        options = {"bootstrap.servers": servers, "topic": topic} | more
+        rows.write.format("raftmq").mode("append").options(**options).save()
+
+    return {
+        RAFTMQ: lambda: on_new_topic(save),
+        "RaftMQ, at least once": lambda: on_new_topic(partial(save, delivery="at-least-once")),
+        "the SDK's send_many, one process": lambda: on_new_topic(partial(send_many, servers, records=records)),
+        "Spark, with a sink that does nothing": lambda: rows.write.format("bench_nothing").mode("append").save(),
+    }
