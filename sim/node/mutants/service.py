@@ -103,19 +103,3 @@ def fences_where_the_successor_writes() -> None:
     from raftmq.broker.producer_fence import ProducerFence
 
     ProducerFence.check = lambda self, header: None  # type: ignore[method-assign]
-
-
-@mutant(
-    "service",
-    "a broker that is cut off from the metadata takes records of every named producer",
-    namesakes=2,
-    replication_factor=1,
-    isolate=4,
-    split=4,
-    send_every=0.1,
-    fault_every=0.4,
-)
-def believes_old_metadata() -> None:
-    from raftmq.broker.producer_fence import ProducerFence
-
-    ProducerFence.is_informed = lambda self, header: True  # type: ignore[method-assign]
