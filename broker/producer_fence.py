@@ -21,9 +21,9 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.proto import queue_pb2 as pb
 
-METADATA_AGE_SECONDS_MAX: Final = 3.0
-"""Twice the shortest time in which the metadata group elects, so that a leader's death holds nobody up for long. The SDK waits a second
-longer than this (`client/settings.py` PREDECESSOR_SECONDS): a shorter wait there, or a longer time here, would open a gap."""
+METADATA_AGE_SECONDS_MAX: Final = 2.5
+"""More than a change of the metadata leader takes whose process died, so that it holds nobody up. The SDK waits 1.6 times as long
+(`client/settings.py` PREDECESSOR_SECONDS): a shorter wait there, or a longer time here, would open a gap."""
 
 
 class ProducerFence:

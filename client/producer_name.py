@@ -42,8 +42,6 @@ class ProducerName:
         self._request_timeout_seconds = request_timeout_seconds
         self._epoch = 0
         self._producer_id = 0
-        self._stamp = resolver.source.randbytes(16)
-        """Of this producer's epoch: by it the cluster knows a repeated request, and does not fence who sent it."""
 
     async def register(self, timeout_seconds: float) -> Identity:
         """An id of its own; under a name the name's id and its next epoch, which fences the producer that had it.
@@ -58,7 +56,7 @@ class ProducerName:
         deadline = loop.time() + timeout_seconds
         request = self._request()
         if self._name is not None:
-            request.stamp = self._stamp
+            request.stamp = self._resolver.source.randbytes(16)  # by it the cluster knows a repeated request
         # Asking twice only wastes an anonymous id, so an unknown outcome is no reason to give up.
         answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
         if self._name is None:

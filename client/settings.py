@@ -51,7 +51,7 @@ NAME_CONFIRM_SECONDS: Final = 600.0
 time that it was replaced. Each is an entry in the metadata log: 2 a second for 1,000 producers."""
 PREDECESSOR_SECONDS: Final = 4.0
 """So long after its epoch was given a named producer waits for brokers that cannot be asked whether they know of it. A broker takes
-records of named producers only while its metadata is at most 3 s old, so by then it knows, or takes nothing. One second is for clocks."""
+records of named producers only while its metadata is at most 2.5 s old, so by then it knows, or takes nothing; the rest is for clocks of different speeds."""
 FENCE_ANSWER_SECONDS: Final = 1.0
 """One attempt to ask a broker that. Answers take milliseconds, unless records of the predecessor are under way without a majority."""
 NAME_BYTES_MAX: Final = 249

@@ -61,6 +61,8 @@ class Options:
     """Seconds between two deletions of records; 0: none."""
     members: int
     """Members of a consumer group."""
+    namesakes: int
+    """Producers of one name, beside the others: each that starts fences the one before."""
     retention_ms: int
     """What the last topic keeps; 0: everything."""
     # faults: seconds between two on average, and their weights; 0: absent
@@ -181,4 +183,5 @@ def draw_options(source: random.Random) -> Options:
         retention_ms=choice((0, 0, 2_500, 5_000)),
         remove_node=weight(0.4) if may_lose else 0,
         freeze_client=weight(0.3),
+        namesakes=choice((0, 0, 2)),
     )

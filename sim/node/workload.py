@@ -15,6 +15,7 @@ from typing import Any
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
 from raftmq.client.producer import Producer
+from raftmq.client.settings import OWN_EPOCH_BITS
 from raftmq.errors import ClosedClientError, Outcome, RaftMQError, UnknownTopicError
 from raftmq.types import RecordMetadata, TopicPartition
 
@@ -32,8 +33,15 @@ from sim.node.rpc import ClientTransport
 
 GROUP = "g"
 """The consumer group."""
+NAME = "job"
+"""The name of the producers that fence each other."""
 _IN_FLIGHT_MAX = 8
 _SHORT_LIVED_TOPICS_MAX = 2
+
+
+def name_epoch(producer: Producer) -> int:
+    """The epoch that its name was given; the lower bits are its own."""
+    return producer._accumulator.producer_epoch >> OWN_EPOCH_BITS
 
 
 class Workload:
@@ -56,6 +64,8 @@ class Workload:
         """Errors that no client should see."""
         self._clients = 0
         self._value = 0
+        self._name_epoch = 0
+        """Of the newest producer of the name that has started: nothing that an older one sends from then on may be written."""
         self._tasks: list[asyncio.Task[Any]] = []
         checker.on_retention = self._on_retention
         self.outcomes: dict[str, int] = {}
@@ -88,13 +98,14 @@ class Workload:
         admin._resolver.source.seed(self._source.getrandbits(64))
         return admin
 
-    def _producer(self, *, is_idempotent: bool) -> Producer:
+    def _producer(self, *, is_idempotent: bool, name: str | None = None) -> Producer:
         options = self._options
         producer = Producer(
             bootstrap_servers=self._cluster.addresses(),
             transport=self._transport(),
             enable_idempotence=is_idempotent,
-            max_block_ms=4000,
+            producer_name=name,
+            max_block_ms=4000 if name is None else 8000,
             delivery_timeout_ms=options.delivery_seconds * 1000,
             request_timeout_ms=options.request_seconds * 1000,
             linger_ms=self._source.choice((0, 0, 5)),
@@ -154,7 +165,9 @@ class Workload:
         """Begin."""
         for number in range(self._options.producers):
             is_idempotent = number >= self._options.plain_producers
-            self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent))
+            self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent=is_idempotent))
+        for number in range(self._options.namesakes):
+            self._spawn(f"n{number}", self._produce(f"n{number}", is_idempotent=True, name=NAME))
         for number in range(self._options.consumers):
             self._spawn(f"c{number}", self._consume(f"c{number}"))
         if self._options.admin_every:
@@ -176,15 +189,17 @@ class Workload:
 
     # ------------------------------------------------------------------------------------------------ producing
 
-    async def _produce(self, name: str, is_idempotent: bool) -> None:
+    async def _produce(self, client: str, *, is_idempotent: bool, name: str | None = None) -> None:
         life = 0
         while not self.is_stopping:
             life += 1
-            producer = self._producer(is_idempotent=is_idempotent)
-            process = f"{name}.{life}"
+            producer = self._producer(is_idempotent=is_idempotent, name=name)
+            process = f"{client}.{life}"
             recording = RecordingProducer(producer, self.recorder, process, is_idempotent=is_idempotent)
             try:
                 async with recording:
+                    if name is not None:
+                        self._name_epoch = max(self._name_epoch, name_epoch(producer))
                     await self._send_for_a_while(process, recording)
             except RaftMQError as error:
                 self._count_error("producer", error)
@@ -213,13 +228,16 @@ class Workload:
 
     async def _send(self, process: str, producer: RecordingProducer, where: TopicPartition) -> None:
         value = self._new_value()
+        failures = self._checker.definite_failures
+        if process.startswith("n") and name_epoch(producer.producer) < self._name_epoch:
+            self._count("send succeeded")
+            self._checker.judge(failures.on_refused, self.groups[where], value, "that its name has a successor")
         try:
             delivery = await producer.send(where.topic, value, partition=where.partition)
             metadata: RecordMetadata = await delivery
         except RaftMQError as error:
             self._count_error("send", error)
             if error.outcome is Outcome.NOT_APPLIED:
-                failures = self._checker.definite_failures
                 self._checker.judge(failures.on_refused, self.groups[where], value, type(error).__name__)
         else:
             self._count("send ok")

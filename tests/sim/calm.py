@@ -43,6 +43,7 @@ def calm_options(seconds: float = 3.0, **changes: object) -> Options:
         "admin_every": 0.0,
         "trim_every": 0.0,
         "members": 0,
+        "namesakes": 0,
         "retention_ms": 0,
         "fault_every": 0.5,
     }

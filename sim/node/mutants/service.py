@@ -96,3 +96,10 @@ def acknowledged_by_the_leader_alone() -> None:
         return appended, future
 
     Group.propose = hasty  # type: ignore[method-assign]
+
+
+@mutant("service", "a named producer is fenced only where its successor writes", namesakes=2)
+def fences_where_the_successor_writes() -> None:
+    from raftmq.broker.producer_fence import ProducerFence
+
+    ProducerFence.check = lambda self, header: None  # type: ignore[method-assign]
