@@ -39,6 +39,7 @@ def look(
     Raises:
         NotReadyError: the brokers do not know yet what the query knows.
     """
+    behind: list[str] = []
     for fresh in (True,) if is_fresh else (False, True):
         topics = view.topics(subscription, is_fresh=fresh)
         behind = [name for name, topic in topics.items() if topic.topic_id < known.get(name, 0)]
