@@ -324,11 +324,16 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         if program.member.standing not in (Standing.JOINING, Standing.IN):
             return
         request = program.member.heartbeat()
-        answer = self.receive(request)
-        if data.draw(st.booleans()):
+        answer = data.draw(st.sampled_from([self.receive(request), codes.UNKNOWN_MEMBER, codes.FENCED]))
+        meanwhile = data.draw(st.sampled_from(["nothing", "its session ends", "an offset is reset"]))
+        if meanwhile == "its session ends":
             self.apply(mc.LeaveConsumerGroup("g", (program.member.member_id,)))
+        elif meanwhile == "an offset is reset":
+            for number in range(4):
+                self.an_offset_is_reset(number)
         self.all_is_well_for_a_while()
         program.hear(request, answer)
+        self.happens(program, data.draw(st.sampled_from(["come", "silence"])))
 
     def exchange(self, program: Program, request: pb.HeartbeatRequest) -> None:
         program.hear(request, self.receive(request))
@@ -382,12 +387,34 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.programs)
     @rule(data=st.data(), what=st.sampled_from(["silence", "go", "come", "unsubscribe", "subscribe"]))
     def something_happens(self, data: st.DataObject, what: str) -> None:
+        self.happens(data.draw(st.sampled_from(self.programs)), what)
+
+    @precondition(lambda self: self.programs)
+    @rule(
+        data=st.data(), what=st.lists(st.sampled_from(["silence", "go", "come", "unsubscribe"]), min_size=1, max_size=3)
+    )
+    def something_happens_at_work(self, data: st.DataObject, what: list[str]) -> None:
+        """One thing after the other, to a member that holds partitions and is opening another one."""
+        self.all_is_well_for_a_while()
         program = data.draw(st.sampled_from(self.programs))
+        if self.held(program) and program.member.standing is Standing.IN:
+            self.an_offset_is_reset(min(self.held(program)).partition)
+            self.exchange(program, program.member.heartbeat())
+            self.step(program)
+            self.step(program)
+        for one in what:
+            self.happens(program, one)
+            self.step(program)
+
+    def happens(self, program: Program, what: str) -> None:
         made = program.member
         before = made.standing
         if what == "silence":
-            held = self.held(program)
+            held, said = self.held(program), made.heartbeat()
             made.on_silence()
+            assert made.heartbeat() == said, (
+                "with an epoch of 0 it would take the place of who has its instance id by now"
+            )
             if before is Standing.IN:
                 assert set(made.steps().lose) == set(held), "any of it may be another's"
                 assert not made.steps().open
