@@ -612,6 +612,57 @@ async def test_groups_are_described_and_reset(node: Harness, members: Members) -
         assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
 
 
+async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(node: Harness) -> None:
+    """Ten records, and ten more a minute later; a time in the future is the end, a shift stops at the log's ends."""
+    topic = await node.topic(TOPIC)
+    began_ms = node.clock_ms
+    await produce(node, topic, 0, 10)
+    node.clock_ms += 60_000
+    await produce(node, topic, 0, 10)
+    kinds: list[tuple[dict[str, object], int]] = [
+        ({"to": "earliest"}, 0),
+        ({"to": "latest"}, 20),
+        ({"time_ms": began_ms}, 0),
+        ({"time_ms": began_ms + 1}, 10),
+        ({"time_ms": node.clock_ms + 1}, 20),
+        ({"shift": 5}, 11),
+        ({"shift": 100}, 20),
+        ({"shift": -100}, 0),
+        ({"offsets": {part(0): 3}}, 3),
+    ]
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+
+        async def committed() -> int | None:
+            (offset,) = (await admin.describe_group("g")).offsets
+            return offset.offset
+
+        for kind, after in kinds:
+            await admin.reset_group_offsets("g", offsets={part(0): 6})
+            change = [OffsetChange(part(0), 6, after)]
+            assert await admin.reset_group_offsets("g", dry_run=True, **kind) == change
+            assert await committed() == 6
+            assert await admin.reset_group_offsets("g", **kind) == change
+            assert await committed() == after
+
+
+async def test_lag_is_told_in_records_and_in_seconds(node: Harness, members: Members) -> None:
+    """The age of the oldest record that is not consumed; to the consumer itself, what it has not been handed."""
+    topic = await node.topic(TOPIC, partitions=2)
+    await produce(node, topic, 0, 10)
+    node.clock_ms += 90_000
+    await produce(node, topic, 0, 5, start=10)
+    node.clock_ms += 1_500
+    async with members.make(group_id="g", enable_auto_commit=False, max_poll_records=4) as consumer:
+        consumer.assign([part(0)])
+        assert len(await read(consumer, 4)) == 4
+        assert await consumer.lag() == {part(0): 11}
+        async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+            for offset, lag in ((4, (11, 91.5)), (10, (5, 1.5)), (15, (0, 0.0))):
+                await consumer.commit({part(0): offset})
+                (told,) = (await admin.describe_group("g")).offsets
+                assert (told.lag_records, told.lag_seconds) == lag
+
+
 @pytest.mark.parametrize(
     "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
 )

@@ -91,6 +91,9 @@ def test_every_kind_of_reset(cluster: LocalCluster, topic: str) -> None:
     assert committed(cluster, topic) == [30, 30]
     answer(cluster, *reset, "--to-earliest")
     assert committed(cluster, topic) == [0, 0]
+    behind = described(cluster, topic)["offsets"]
+    assert [one["lag_records"] for one in behind] == [30, 30]
+    assert all(one["lag_seconds"] > 0 for one in behind)
     answer(cluster, *reset, "--shift-by", "12", "--topic", topic, "--partition", "1")
     assert committed(cluster, topic) == [0, 12]
     answer(cluster, *reset, "--shift-by", "-5")
