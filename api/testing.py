@@ -299,8 +299,8 @@ class LocalCluster:
     def close(self) -> None:
         """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
         for broker in self._brokers.values():
-            if broker.is_running:
-                broker.send_signal(signal.SIGKILL)  # all at once: an end takes a moment
+            if broker.process is not None:
+                broker.process.kill()  # all at once: an end takes a moment. Nothing happens to one that has ended
         for broker in self._brokers.values():
             broker.kill()
         guard, self._guard = self._guard, None
@@ -379,12 +379,11 @@ class LocalCluster:
         try:
             code = broker.wait_end(STOP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            broker.kill()
+            self.kill(node_id)
             raise LocalClusterError(
                 f"broker {node_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
             ) from None
-        finally:
-            self._forget(broker)
+        self._forget(broker)
         return code
 
     def stop_all(self) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from raftmq.cli.completion import complete_topic
+from raftmq.cli.exit_codes import ExitCode
 
 DEFAULT_TIMEOUT = 20.0
 """Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
@@ -32,6 +33,12 @@ TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),
 ]
+
+
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Ask before something that cannot be undone, unless it was agreed to already; a no ends the command as Ctrl-C does."""
+    if not is_agreed and not typer.confirm(question, err=True):
+        raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def key_values(pairs: list[str] | None, option: str) -> dict[str, str]:

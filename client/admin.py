@@ -276,9 +276,12 @@ class Admin:
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
 
-        Repeating it is harmless. On an error some partitions may have been trimmed.
+        Repeating it is harmless. On an error some partitions may have been trimmed (none on `InvalidArgumentError`: below -1).
         """
         self._check_usable()
+        for partition, offset in before_offsets.items():
+            if offset < -1:
+                raise InvalidArgumentError(f"{offset} is no offset of {partition}; -1 means all records")
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
 
     # ----------------------------------------------------------------------------------------------------------- groups

@@ -130,6 +130,7 @@ class GroupSession:
 
     async def close(self, *, is_clean: bool) -> None:
         """Give up everything and leave at once. `is_clean`: with automatic commit, commit what is processed."""
+        self._joined.set()  # whoever waits for it need not any more
         await self.commits.stop()
         if self._task is not asyncio.current_task():
             await cancel_and_wait(self._task)
@@ -138,11 +139,8 @@ class GroupSession:
             state.is_withheld = True
         try:
             if held:
-                try:
-                    async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                        await self._give_up(held, may_commit=is_clean)
-                except TimeoutError:
-                    log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, "TimeoutError")
+                async with self.commits.last_commit():
+                    await self._give_up(held, may_commit=is_clean)
         finally:
             await self._leave()
 

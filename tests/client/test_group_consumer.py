@@ -660,3 +660,36 @@ async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(n
     reading = asyncio.create_task(consumer.getmany(timeout_ms=WAIT_SECONDS * 1000))
     gate.set()
     assert [record.offset for record in (await reading)[part(0)]] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_closing_ends_a_start_that_waits_for_the_group(node: Harness, members: Members) -> None:
+    transport = BrokerTransport(node)
+    transport.gates["Heartbeat"] = asyncio.Event()
+    consumer = members.make(TOPIC, transport=transport)
+    await node.topic(TOPIC)
+    starting = asyncio.create_task(consumer.start())
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not transport.waiting["Heartbeat"]:
+            await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(errors.ClosedClientError):
+            await starting
+
+
+async def test_a_frozen_process_hands_out_nothing_more_while_iterating(
+    node: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is buffered may be another's by now: its session has ended, as far as it can know."""
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer = await members.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await anext(consumer)).offset == 0
+        session = consumer._assignment.session
+        assert session is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(session.membership, "is_overdue", lambda now: True)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(consumer)
+        assert (await anext(consumer)).offset == 1
