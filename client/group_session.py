@@ -133,6 +133,7 @@ class GroupSession:
 
         Cancelled anywhere, it leaves all the same: heartbeats that went on would hold the partitions for ever.
         """
+        self._joined.set()  # whoever waits for it need not any more
         following = self._task if self._task is not asyncio.current_task() else None
         try:
             await self.commits.stop()
@@ -148,11 +149,8 @@ class GroupSession:
         for state in self._states.values():
             state.is_withheld = True
         if held:
-            try:
-                async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                    await self._give_up(held, may_commit=is_clean)
-            except TimeoutError:
-                log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, "TimeoutError")
+            async with self.commits.last_commit():
+                await self._give_up(held, may_commit=is_clean)
 
     async def _leave(self) -> None:
         goodbye = self.membership.stop()

@@ -363,6 +363,7 @@ class Resolver:
         if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
             raise WrongClusterError(f"{address} belongs to cluster {update.cluster_id}, not to {self.cluster_id}")
         self.cluster_id = self.cluster_id or update.cluster_id
+        is_newest = update.metadata_revision >= self.metadata_revision
         self.note_revision(update.metadata_revision)
         if update.has_nodes or update.is_full:
             self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
@@ -375,6 +376,10 @@ class Resolver:
             self._learn_topic(topic)
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        if deleted or (update.is_full and is_newest):
+            # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
+            existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
+            self._leaders = {group_id: leader for group_id, leader in self._leaders.items() if group_id in existing}
         self._has_topology.set()
         self._notify()
 

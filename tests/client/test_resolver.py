@@ -203,3 +203,33 @@ async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluste
             await call
     with pytest.raises(errors.BrokenConnectionError):
         await anext(watch)
+
+
+async def test_nothing_is_remembered_of_topics_that_are_gone(cluster: FakeCluster):
+    """Group ids are never reused: a client that outlives thousands of topics would remember each of their leaders."""
+    cluster.create_topic("stays", partitions=2)
+    resolver = await started(cluster)
+    for number in range(5):
+        name = f"passing-{number}"
+        cluster.create_topic(name, partitions=4)
+        await resolver.topic(name, 5)
+        cluster.delete_topic(name)
+    await wait_until(resolver, lambda: set(resolver.topics) == {"stays"})
+    assert len(resolver._leaders) == 2
+    await resolver.close()
+
+
+async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(cluster: FakeCluster):
+    """A broker that is behind may not know a topic yet: what is known of its leaders' epochs must not go back."""
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 5)
+    (group_id,) = info.group_ids
+    old = pb.TopologyUpdate(cluster_id=cluster.cluster_id, metadata_revision=0, is_full=True)
+    resolver._apply(old, "late:9400")
+    assert resolver._leaders[group_id] == Leader(1, 1)
+    resolver._apply(cluster.table(), "here:9400")
+    deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[info.topic_id])
+    resolver._apply(deletion, "here:9400")
+    assert resolver._leaders == {}
+    await resolver.close()
