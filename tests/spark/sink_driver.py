@@ -1,6 +1,6 @@
 """A driver of its own, to be killed: one streaming query from text files to a topic.
 
-Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS. FOLDER has in/ (the files) and gets checkpoint/. Ends when all files are written.
+Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER. FOLDER has in/ (the files) and gets checkpoint/. Ends when all files are written.
 """
 
 import sys
@@ -9,11 +9,11 @@ from pathlib import Path
 from tests.spark.conftest import SETTINGS, prepare_environment
 
 
-def main(servers: str, topic: str, folder: str, tasks: str) -> None:
+def main(servers: str, topic: str, folder: str, tasks: str, master: str) -> None:
     prepare_environment()
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2,4]").appName("sink driver")  # a task may fail three times
+    builder = SparkSession.builder.master(master).appName("sink driver").config("spark.executor.memory", "512m")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.local.dir", f"{folder}/local").getOrCreate()

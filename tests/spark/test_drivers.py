@@ -17,6 +17,9 @@ import pytest
 from raftmq import sync
 
 from tests.spark.conftest import prepare_environment
+from tests.spark.processes import end, executor_pids, kill, worker_pids
+from tests.spark.reading import counting, value_counts
+from tests.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, wait_end, wait_written
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 PROGRAM = Path(__file__).with_name("driver_program.py")
@@ -46,31 +49,44 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers with one core each; the master's address."""
-    prepare_environment()
-    environment = os.environ | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    running: list[subprocess.Popen[bytes]] = []
-    address = ["--host", "127.0.0.1", "--webui-port", "0"]
+class Standalone:
+    """A master and two workers with one core each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        prepare_environment()
+        environment = os.environ | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        address = ["--host", "127.0.0.1", "--webui-port", "0"]
+        master, port = self.folder / "master.log", str(free_port())
+        arguments = [*address, "--port", port]
+        self.processes.append(spark_class("master.Master", *arguments, log=master, environment=environment))
+        self.url = wait_line(master, r"spark://127\.0\.0\.1:\d+")
+        logs = [self.folder / f"worker-{number}.log" for number in (1, 2)]
+        for log in logs:
+            room = ["--cores", "1", "--memory", "700m", "--work-dir", str(log.with_suffix(""))]
+            arguments = [*address, *room, self.url]
+            self.processes.append(spark_class("worker.Worker", *arguments, log=log, environment=environment))
+        for log in logs:
+            wait_line(log, "Successfully registered with master")
+
+    @property
+    def workers(self) -> list[int]:
+        return [process.pid for process in self.processes[1:]]
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    cluster = Standalone(tmp_path_factory.mktemp("standalone"))
     try:
-        master, port = tmp_path / "master.log", str(free_port())
-        running.append(spark_class("master.Master", *address, "--port", port, log=master, environment=environment))
-        url = wait_line(master, r"spark://127\.0\.0\.1:\d+")
-        for number in (1, 2):
-            log = tmp_path / f"worker-{number}.log"
-            arguments = [*address, "--cores", "1", "--memory", "700m", "--work-dir", str(tmp_path / f"w{number}"), url]
-            running.append(spark_class("worker.Worker", *arguments, log=log, environment=environment))
-        for number in (1, 2):
-            wait_line(tmp_path / f"worker-{number}.log", "Successfully registered with master")
-        yield url
+        cluster.start()
+        yield cluster
     finally:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait(30)
-        for number in (1, 2):
-            shutil.rmtree(tmp_path / f"w{number}", ignore_errors=True)
+        end(cluster.processes)
+        shutil.rmtree(cluster.folder)  # what executors leave is large
 
 
 def run_program(master: str, servers: str, topic: str, folder: Path) -> dict[str, Any]:
@@ -96,11 +112,35 @@ def filled(producer: sync.Producer, topic: Callable[..., str]) -> str:
     return name
 
 
-def test_a_standalone_cluster_reads_on_every_worker(standalone: str, servers: str, filled: str, tmp_path: Path) -> None:
-    found = run_program(standalone, servers, filled, tmp_path)
+def test_a_standalone_cluster_reads_on_every_worker(
+    standalone: Standalone, servers: str, filled: str, tmp_path: Path
+) -> None:
+    found = run_program(standalone.url, servers, filled, tmp_path)
     assert found["values"] == list(range(COUNT))
     assert found["streamed"] == list(range(COUNT))
     assert len(found["folders"]) == 2  # each executor works in a folder of its own
+
+
+def test_a_standalone_cluster_writes_once_whatever_is_killed(
+    standalone: Standalone, servers: str, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """First every Python worker of both executors, then one executor with its JVM, in the middle of the only batch."""
+    name, folder = topic(partitions=3), fill(tmp_path)
+    with counting(servers, name) as written, driver(servers, name, folder, 2, standalone.url) as process:
+        wait_written(written, 200, process, folder)
+        victims = {worker: worker_pids(worker) for worker in standalone.workers}
+        assert all(victims.values()), "an executor had no task"
+        for pids in victims.values():
+            for pid in pids:
+                kill(pid)
+        assert written() < ROWS
+        wait_written(written, 2000, process, folder)
+        [executor] = executor_pids(standalone.workers[0])
+        kill(executor)
+        assert written() < ROWS, "the batch was over: nothing was killed in the middle of it"
+        output = wait_end(process, folder)
+        assert process.returncode == 0, output[-LOG_TAIL:]
+    assert value_counts(servers, name) == EXPECTED
 
 
 @pytest.mark.skipif(

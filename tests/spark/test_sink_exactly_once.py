@@ -2,128 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.spark.processes import kill, worker_pids
 from tests.spark.reading import counting, value_counts
+from tests.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_written
 
 pytestmark = pytest.mark.timeout(1800)
 """Each driver is a JVM of its own."""
-ROWS = 5_000
-LOG_TAIL = 3000
-
-
-@contextmanager
-def driver(servers: str, topic: str, folder: Path, tasks: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver process with its JVM and workers in a session of their own; whatever is left of it is killed at the end."""
-    with (folder / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sink_driver", servers, topic, str(folder), str(tasks)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        kill_session(process)
-
-
-def kill_session(process: subprocess.Popen[bytes]) -> None:
-    for pid in descendants(process.pid):  # the Python daemon leads a group of its own
-        kill(pid)
-    kill(process.pid)
-    process.wait()
-
-
-def kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def parents() -> dict[int, int]:
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it ended
-                continue
-    return found
-
-
-def descendants(root: int) -> list[int]:
-    by_parent: dict[int, list[int]] = {}
-    for pid, parent in parents().items():
-        by_parent.setdefault(parent, []).append(pid)
-    found, todo = [], [root]
-    while todo:
-        children = by_parent.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
-
-
-def worker_pids(root: int) -> list[int]:
-    """Python workers: forked by the `pyspark.daemon` that is a descendant of the driver, so by their parent."""
-    below = descendants(root)
-    daemons = {pid for pid in below if is_daemon(pid)}
-    return [pid for pid, parent in parents().items() if parent in daemons]
-
-
-def is_daemon(pid: int) -> bool:
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    # a worker is a fork of the daemon and has its command line; it has no JVM for a parent
-    return b"pyspark.daemon" in arguments and not is_fork(pid)
-
-
-def is_fork(pid: int) -> bool:
-    parent = parents().get(pid)
-    try:
-        return parent is not None and b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
-def wait_written(written: Callable[[], int], count: int, process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Until the topic holds that many records."""
-    while process.poll() is None:
-        if written() >= count:
-            return
-    pytest.fail("the driver ended too early\n" + log_tail(folder))
-
-
-def log_tail(folder: Path) -> str:
-    return (folder / "driver.log").read_text(errors="replace")[-LOG_TAIL:]
-
-
-def wait_end(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """The driver's output once it has ended by itself."""
-    process.wait()
-    return (folder / "driver.log").read_text(errors="replace")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "rows.txt").write_text("\n".join(f"row {n}" for n in range(ROWS)))
-    return tmp_path
-
-
-EXPECTED = Counter(f"row {n}".encode() for n in range(ROWS))
+    return fill(tmp_path)
 
 
 def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):

@@ -1,0 +1,83 @@
+"""Spark's processes, found by who started them: tests kill what is theirs and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+END_SECONDS = 30
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def parents() -> dict[int, int]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:  # it ended
+                continue
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    by_parent: dict[int, list[int]] = {}
+    for pid, parent in parents().items():
+        by_parent.setdefault(parent, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        children = by_parent.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def worker_pids(root: int) -> list[int]:
+    """Python workers: forked by the `pyspark.daemon` that is a descendant of the driver, so by their parent."""
+    below = descendants(root)
+    daemons = {pid for pid in below if is_daemon(pid)}
+    return [pid for pid, parent in parents().items() if parent in daemons]
+
+
+def is_daemon(pid: int) -> bool:
+    # a worker is a fork of the daemon and has its command line; it has no JVM for a parent
+    parent = parents().get(pid)
+    is_fork = parent is not None and b"pyspark.daemon" in arguments_of(parent)
+    return b"pyspark.daemon" in arguments_of(pid) and not is_fork
+
+
+def executor_pids(root: int) -> list[int]:
+    """JVMs of executors below a worker of a standalone cluster."""
+    return [pid for pid in descendants(root) if b"CoarseGrainedExecutorBackend" in b" ".join(arguments_of(pid))]
+
+
+def arguments_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # it ended
+        return []
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask them to end, in vain for at most half a minute; then kill what is left of them, children included."""
+    below = [pid for process in processes for pid in descendants(process.pid)]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pid in below:
+        if b"spark" in b" ".join(arguments_of(pid)):  # not another process that got the number meanwhile
+            kill(pid)
