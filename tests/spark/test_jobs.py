@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     source, target = topic(partitions=3), topic(partitions=3)
     folder = tmp_path / "archive"
     settings = ArchiveSettings(
-        source={"bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"},
+        servers=servers,
+        topics=(source,),
+        source={},
         archive=str(folder),
         checkpoint=str(folder / "checkpoint"),
         trigger_seconds=None,
@@ -91,14 +94,16 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     for name in (str(last.first), f".{last.first}.crc"):
         (folder / "checkpoint" / "commits" / name).unlink()
     with pytest.raises(InvalidOptionError):  # nobody else goes on there
-        archive(spark, ArchiveSettings(settings.source, str(folder), str(tmp_path / "other"), None), Stop())
+        archive(spark, replace(settings, checkpoint=str(tmp_path / "other")), Stop())
     assert archive(spark, settings, Stop()) == EXIT_OK
     assert archived(spark, folder) == expected
 
-    assert compact(spark, str(folder)) == 1
+    assert compact(spark, str(folder), Stop()) == EXIT_OK
+    assert len(manifest.entries()) == 1
     assert archived(spark, folder) == expected
     assert len(list((folder / "data").iterdir())) > 1  # for those who still read
-    assert compact(spark, str(folder)) == 1
+    assert compact(spark, str(folder), Stop()) == EXIT_OK
+    assert len(manifest.entries()) == 1
     assert len(list((folder / "data").iterdir())) == 1
     assert archived(spark, folder) == expected
 
@@ -140,8 +145,7 @@ def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
 ):
     name = topic(partitions=2)
     produce(producer, name, 0, 40, partitions=2)
-    source = {"bootstrap.servers": servers}
-    settings = AuditSettings(source, (name,), "header:id", "header:id", str(tmp_path / "audit"))
+    settings = AuditSettings(servers, (name,), {}, "header:id", "header:id", str(tmp_path / "audit"))
     assert audit(spark, settings, Stop()) == EXIT_OK
     found = report(capsys.readouterr().out)
     assert (found["records"], found["partitions"], found["violations"]) == (40, 2, {})
@@ -159,7 +163,7 @@ def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
     from raftmq import TopicPartition
 
     admin.delete_records({TopicPartition(name, 1): 22})  # two of the three that the last audit has not passed
-    loose = AuditSettings(source | {"failOnDataLoss": "false"}, (name,), None, None, str(tmp_path / "audit"))
+    loose = replace(settings, source={"failOnDataLoss": "false"}, duplicates_by=None, order_by=None)
     assert audit(spark, loose, Stop()) == EXIT_VIOLATION
     assert report(capsys.readouterr().out)["violations"] == {"missing_offsets": 2}
 
