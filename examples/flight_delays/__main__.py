@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lateness", default=LATENESS, help=f"how long a day is kept open (default: {LATENESS})")
     parser.add_argument("--to", type=Path, default=Path("flight-delays.png"), help="the picture")
     found = parser.parse_args(arguments)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where RaftMQ is: else Spark looks in whatever "python3" is
     from pyspark.sql import SparkSession
 
     with LocalCluster(brokers=3) as cluster, tempfile.TemporaryDirectory() as folder:

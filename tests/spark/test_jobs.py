@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,6 +184,53 @@ def test_a_mirror_copies_everything_once(
             mirror(spark, settings, Stop())
     finally:
         admin.delete_topic(f"copy-{name}")
+
+
+def test_a_mirror_into_itself_is_refused(spark: Spark, servers: str, topic: Callable[..., str], checkpoint: str):
+    with pytest.raises(InvalidOptionError, match="grow into itself"):
+        mirror(spark, MirrorSettings(servers, servers, (topic(),), "", {}, checkpoint, None), Stop())
+
+
+def test_topics_that_do_not_exist_are_refused(spark: Spark, servers: str, tmp_path: Path):
+    nothing = ArchiveSettings(servers, ("nothing",), {}, str(tmp_path / "archive"), str(tmp_path / "checkpoint"), None)
+    with pytest.raises(InvalidOptionError, match="no topic 'nothing'"):
+        archive(spark, nothing, Stop())
+    with pytest.raises(InvalidOptionError, match="no topic 'nothing'"):
+        audit(spark, AuditSettings(servers, ("nothing",), {}, None, None, None), Stop())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_whose_name_is_a_number_is_archived_under_its_name(
+    spark: Spark, servers: str, producer: sync.Producer, admin: sync.Admin, tmp_path: Path
+):
+    admin.create_topic("0042", partitions=1)
+    try:
+        produce(producer, "0042", 0, 3, partitions=1)
+        settings = ArchiveSettings(servers, ("0042",), {}, str(tmp_path / "a"), str(tmp_path / "c"), None)
+        assert archive(spark, settings, Stop()) == EXIT_OK
+        rows = read_archive(spark, settings.archive).collect()
+        assert [(row["topic"], row["offset"], str(row["date"])) for row in rows] == [
+            ("0042", number, "2023-11-14" if number < 2 else "2023-11-15") for number in range(3)
+        ]
+    finally:
+        admin.delete_topic("0042")
+
+
+def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):
+    stop = Stop()
+
+    def ask_when_it_runs() -> None:
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        stop.ask()
+
+    asker = threading.Thread(target=ask_when_it_runs)
+    asker.start()
+    with pytest.raises(Exception, match="cancelled") as ended, stop.cancels(spark):
+        spark.range(0, 1 << 62, 1, 2).selectExpr("sum(id % 7)").collect()  # would take years
+    asker.join()
+    assert stop.is_cancelled(ended.value)
+    assert not Stop().is_cancelled(ended.value)
 
 
 def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
