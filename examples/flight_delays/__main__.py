@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lateness", default=LATENESS, help=f"how long a day is kept open (default: {LATENESS})")
     parser.add_argument("--to", type=Path, default=Path("flight-delays.png"), help="the picture")
     found = parser.parse_args(arguments)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where RaftMQ is: else Spark looks in whatever "python3" is
+    os.environ.setdefault(
+        "PYSPARK_PYTHON", sys.executable
+    )  # where RaftMQ is: else Spark looks in whatever "python3" is
     from pyspark.sql import SparkSession
 
     with LocalCluster(brokers=3) as cluster, tempfile.TemporaryDirectory() as folder:
