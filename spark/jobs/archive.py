@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FOLDERS: Final = ("topic", "date")
 ORDER: Final = (*FOLDERS, "partition", "offset")
@@ -75,13 +76,17 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    query = writer.start()
-    try:
-        check_owner(manifest.entries(), str(query.id))
-    except InvalidOptionError:
-        query.stop()
-        raise
-    code = follow(query, stop, describe_source)
+
+    def start() -> StreamingQuery:
+        query = writer.start()
+        try:
+            check_owner(manifest.entries(), str(query.id))
+        except InvalidOptionError:
+            query.stop()
+            raise
+        return query
+
+    code = follow(start, stop, describe_source)
     entries = manifest.entries()
     say("archived", entries=len(entries), records=sum(entry.records for entry in entries))
     return code

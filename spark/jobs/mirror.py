@@ -68,7 +68,7 @@ def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    return follow(writer.start(), stop, describe_source)
+    return follow(writer.start, stop, describe_source)
 
 
 def prepare_target(settings: MirrorSettings) -> None:

@@ -36,6 +36,9 @@ EXIT_VIOLATION: Final = 6
 EXIT_STOPPED: Final = 130
 """As a shell says of a program that Ctrl-C ended; what was done is kept."""
 POLL_SECONDS: Final = 1
+SLOW_START: Final = "Python worker failed to connect back"
+"""Spark gives the Python process of a streaming source ten seconds to start, which cannot be changed, and on a busy machine is too short."""
+STARTS_MAX: Final = 10
 MESSAGE_CHARACTERS_MAX: Final = 1000
 _PYTHON_ERROR: Final = re.compile(r"^((?:raftmq|builtins)?[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which Spark puts inside its own message."""
@@ -151,15 +154,26 @@ def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> 
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
-def follow(query: StreamingQuery, stop: Stop, describe: Callable[[Mapping[str, object]], dict[str, object]]) -> int:
-    """Report each batch until the query ends or is asked to.
+def follow(
+    start: Callable[[], StreamingQuery], stop: Stop, describe: Callable[[Mapping[str, object]], dict[str, object]]
+) -> int:
+    """Start a query and report each batch until it ends or is asked to.
 
-    Returns an exit code. Raises what ended the query, if it failed.
+    Returns an exit code. Raises what ended the query, if it failed; one whose Python process was too slow to start is started again.
     """
-    reported = -1
+    reported, starts = -1, 1
+    query = start()
     try:
         while True:
-            has_ended = query.awaitTermination(POLL_SECONDS)
+            try:
+                has_ended = query.awaitTermination(POLL_SECONDS)
+            except Exception as error:
+                if SLOW_START not in str(error) or starts == STARTS_MAX or stop.is_asked:
+                    raise
+                starts += 1
+                say("started_again", reason=SLOW_START)
+                query = start()
+                continue
             for progress in query.recentProgress:
                 batch = int(progress["batchId"])
                 if batch > reported and progress["numInputRows"]:
