@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from raftmq import errors
+from raftmq.client import settings
 from raftmq.client.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
@@ -233,3 +234,24 @@ async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_no
     resolver._apply(deletion, "here:9400")
     assert resolver._leaders == {}
     await resolver.close()
+
+
+async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: FakeCluster, monkeypatch):
+    """It would try to connect once a second for as long as the program runs; brokers that move leave many behind."""
+    monkeypatch.setattr(settings, "UNUSED_CONNECTION_SECONDS", 0.05)
+    staying, leaving = cluster.nodes.values()
+    resolver = Resolver(staying.address, GrpcTransport())
+    await resolver.start(10)
+    await wait_until(resolver, lambda: len(resolver.addresses()) == 2)
+    connection = resolver.connection(leaving.address)
+    await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    del cluster.nodes[leaving.node_id]
+    cluster.changed()
+    async with asyncio.timeout(10):
+        while leaving.address in resolver._connections:
+            await asyncio.sleep(0.01)
+    with pytest.raises(errors.BrokenConnectionError, match="closed"):
+        await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    assert resolver.connection(staying.address) is resolver.connection(staying.address)
+    await resolver.close()
+    cluster.nodes[leaving.node_id] = leaving
