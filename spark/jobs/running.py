@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 EXIT_OK: Final = 0
@@ -70,7 +71,7 @@ def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> 
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
-def follow(query: StreamingQuery, stop: Stop, describe: Callable[[Mapping[str, object]], dict[str, object]]) -> int:
+def follow(query: StreamingQuery, stop: Stop, describe: Callable[[StreamingQueryProgress], dict[str, object]]) -> int:
     """Report each batch until the query ends or is asked to.
 
     Returns an exit code. Raises what ended the query, if it failed.
@@ -92,11 +93,12 @@ def follow(query: StreamingQuery, stop: Stop, describe: Callable[[Mapping[str, o
         query.stop()
 
 
-def describe_source(progress: Mapping[str, object]) -> dict[str, object]:
+def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
     """How fast, and up to where in the source."""
-    sources = progress["sources"]
-    assert isinstance(sources, list)
+    found = json.loads(
+        progress.json
+    )  # `progress["sources"]` has offsets as JSON, or in PySpark 4.0 as text that looks like it
     return {
-        "records_per_second": progress["processedRowsPerSecond"],
-        "offsets": [json.loads(source["endOffset"]) for source in sources if source["endOffset"]],
+        "records_per_second": found["processedRowsPerSecond"],
+        "offsets": [source["endOffset"] for source in found["sources"] if source["endOffset"]],
     }
