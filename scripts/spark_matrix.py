@@ -1,7 +1,8 @@
 """Runs the Spark tests on other versions of PySpark and Python: ``python -m scripts.spark_matrix [4.0=3.11 …] [-- pytest arguments]``.
 
 Each pair gets an environment of its own in ``.venv/spark-matrix/``: what `requirements.lock` pins, and then the newest PySpark of that
-line. A Python that this machine lacks is fetched by uv if it can; a pair that cannot be made is reported, and fails the run.
+line. A Python that this machine lacks is fetched by uv if it can; a pair that cannot be made is reported, and fails the run if it was asked for
+by name, or is the oldest or the newest. The end says for each pair what ran, and what was skipped and why.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from scripts.find_java import ADVICE, find_java
 
@@ -21,9 +24,24 @@ PAIRS = ("4.0=3.11", "4.1=3.12", "4.2=3.12", "4.3=3.13")
 PACKAGES = ("raft", "fsm", "assignors", "storage", "broker", "client", "spark", "cli")
 
 
+PASSED = "passed"
+NOT_MADE = "could not be made"
+UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
+"""PySpark leaves the sockets that results come through to the garbage collector; our tests make errors of warnings."""
+QUIRKS = {"4.0": (UNCLOSED_SOCKETS,)}
+"""Warnings of PySpark's own, by its line, that are no errors of ours."""
+
+
 def run(*command: str | Path, **environment: str) -> int:
     print("+", *command, file=sys.stderr)
     return subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False).returncode
+
+
+def find_python(version: str) -> str:
+    """An interpreter that is here, also one of pyenv's that is not switched on; else the version, for uv to find or fetch."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = sorted((pyenv / "versions").glob(f"{version}.*/bin/python"))
+    return str(found[-1]) if found else version
 
 
 def environment_of(pyspark: str, python: str) -> Path | None:
@@ -35,7 +53,7 @@ def environment_of(pyspark: str, python: str) -> Path | None:
         return folder
     uv, home = ROOT / ".venv/bin/uv", str(folder)
     steps: list[list[str | Path]] = [
-        [uv, "venv", "--quiet", "--clear", "--python", python, folder],
+        [uv, "venv", "--quiet", "--clear", "--python", find_python(python), folder],
         [uv, "pip", "sync", "--quiet", "--require-hashes", "requirements.lock"],
         [uv, "pip", "install", "--quiet", f"pyspark=={pyspark}.*"],
     ]
@@ -63,6 +81,47 @@ def import_view(folder: Path) -> Path:
     return view
 
 
+def versions_of(folder: Path) -> str:
+    """What was installed, exactly."""
+    program = "import platform, pyspark; print(f'PySpark {pyspark.__version__} on Python {platform.python_version()}')"
+    done = subprocess.run([folder / "bin/python", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def summary_of(report: Path) -> list[str]:
+    """What ran, and what was skipped, with the reasons."""
+    cases = ET.parse(report).getroot().iter("testcase")
+    counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    lines = []
+    for case in cases:
+        outcome = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+        counts[outcome] += 1
+        if outcome == "skipped":
+            found = case.find("skipped")
+            reasons[found.get("message", "") if found is not None else ""] += 1
+        elif outcome != "passed":
+            lines.append(f"  {outcome}: {case.get('classname')}::{case.get('name')}")
+    totals = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failure", "error", "skipped"))
+    return [f"  {totals}", *lines, *(f"  skipped {count}: {reason}" for reason, count in sorted(reasons.items()))]
+
+
+def run_pair(pair: str, java: Path, more: list[str]) -> tuple[str, list[str]]:
+    """The outcome of one pair, and what there is to say about it."""
+    pyspark, python = pair.split("=")
+    folder = environment_of(pyspark, python)
+    if folder is None:
+        return NOT_MADE, [f"PySpark {pyspark} on Python {python}: {NOT_MADE}: the message is above"]
+    report = folder / "report.xml"
+    report.unlink(missing_ok=True)
+    path = f"{import_view(folder)}{os.pathsep}{ROOT}"
+    quirks = [argument for quirk in QUIRKS.get(pyspark, ()) for argument in ("-W", quirk)]
+    tests = ["-m", "pytest", "tests/spark", f"--junit-xml={report}", *quirks, *more]
+    code = run(folder / "bin/python", *tests, PYTHONPATH=path, JAVA_HOME=str(java))
+    outcome = PASSED if code == 0 else f"failed ({code})"
+    return outcome, [f"{versions_of(folder)}: {outcome}", *(summary_of(report) if report.exists() else ())]
+
+
 def main(arguments: list[str]) -> int:
     pairs = arguments[: arguments.index("--")] if "--" in arguments else arguments
     more = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
@@ -70,20 +129,12 @@ def main(arguments: list[str]) -> int:
     if java is None:
         print(ADVICE, file=sys.stderr)
         return 1
-    results = {}
-    for pair in pairs or PAIRS:
-        pyspark, python = pair.split("=")
-        folder = environment_of(pyspark, python)
-        if folder is None:
-            results[pair] = "could not be made"
-            continue
-        path = f"{import_view(folder)}{os.pathsep}{ROOT}"
-        code = run(folder / "bin/python", "-m", "pytest", "tests/spark", *more, PYTHONPATH=path, JAVA_HOME=str(java))
-        results[pair] = "passed" if code == 0 else f"failed ({code})"
-    for pair, result in results.items():
-        pyspark, python = pair.split("=")
-        print(f"PySpark {pyspark} on Python {python}: {result}")
-    return 0 if all(result == "passed" for result in results.values()) else 1
+    results = {pair: run_pair(pair, java, more) for pair in pairs or PAIRS}
+    for _, lines in results.values():
+        print(*lines, sep="\n")
+    needed = pairs or (PAIRS[0], PAIRS[-1])
+    has_failed = any(outcome not in (PASSED, NOT_MADE) for outcome, _ in results.values())
+    return 1 if has_failed or any(results[pair][0] != PASSED for pair in needed) else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ class ClientOptions:
     """How to reach the cluster. Hashable: connections are pooled by it."""
 
     bootstrap_servers: str
-    client_id: str
     request_timeout_ms: int
     """For each lookup of topics and offsets, finding a broker included."""
 
@@ -129,8 +128,8 @@ class OptionReader:
         )
 
 
-def read_client_options(reader: OptionReader, client_id: str) -> ClientOptions:
-    """The settings of the connection, `client_id` unless one was given.
+def read_client_options(reader: OptionReader) -> ClientOptions:
+    """The settings of the connection. A client's name is accepted, and without effect: brokers keep none.
 
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
@@ -144,9 +143,9 @@ def read_client_options(reader: OptionReader, client_id: str) -> ClientOptions:
         addresses = parse_addresses(servers)
     except InvalidArgumentError as error:
         raise InvalidOptionError(f"bootstrap.servers: {servers!r} is not host:port[,host:port...]") from error
+    reader.setting("client.id")
     return ClientOptions(
         bootstrap_servers=",".join(addresses),
-        client_id=reader.setting("client.id") or client_id,
         request_timeout_ms=reader.setting_integer("request.timeout.ms", REQUEST_TIMEOUT_MS),
     )
 

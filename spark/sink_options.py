@@ -12,7 +12,6 @@ from raftmq.client.partitioner import PARTITIONERS
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
 
-CLIENT_ID: Final = "spark-raftmq-sink"
 BATCH_RECORDS: Final = 5000
 """Records of 100 bytes then make the SDK's usual batch of 512 KiB."""
 SORT_MEMORY_BYTES: Final = 64 * settings.MIB
@@ -52,7 +51,7 @@ class SinkOptions:
 def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read and check all options. Raises `InvalidOptionError`."""
     reader = OptionReader(options)
-    client = read_client_options(reader, CLIENT_ID)
+    client = read_client_options(reader)
     compression = (reader.setting("compression.type") or "none").lower()
     if compression not in CODECS:
         raise InvalidOptionError(f"compression.type is none, lz4, zstd or snappy, not {compression!r}")

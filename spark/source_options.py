@@ -15,10 +15,9 @@ from typing import Final
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import TOPIC_ID_KEY
-from raftmq.spark.options import ClientOptions, OptionReader, listed, read_client_options
+from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, listed, read_client_options
 from raftmq.types import TopicPartition
 
-CLIENT_ID_PREFIX: Final = "spark-raftmq-source"
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 """Kafka's default."""
 POLL_TIMEOUT_MS: Final = 120_000
@@ -146,12 +145,10 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
 
 
 def _client(reader: OptionReader) -> ClientOptions:
-    """A group's name is a name for the brokers' logs here: the source keeps its offsets in Spark's checkpoint and nowhere else."""
-    prefix = reader.text("groupIdPrefix")
-    group = reader.setting("group.id")
-    if prefix is not None and group is not None:
-        raise InvalidOptionError("give kafka.group.id or groupIdPrefix, not both")
-    return read_client_options(reader, group or prefix or CLIENT_ID_PREFIX)
+    """A group's name is accepted, and without effect: it authorizes nothing here, and like the connector, the source commits nothing to a group."""
+    for name in ("groupIdPrefix", "group.id", KAFKA_PREFIX + "group.id"):
+        reader.has(name)
+    return read_client_options(reader)
 
 
 def _subscription(reader: OptionReader) -> Subscription:

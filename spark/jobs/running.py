@@ -23,6 +23,7 @@ from raftmq.spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 EXIT_OK: Final = 0
@@ -155,7 +156,7 @@ def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> 
 
 
 def follow(
-    start: Callable[[], StreamingQuery], stop: Stop, describe: Callable[[Mapping[str, object]], dict[str, object]]
+    start: Callable[[], StreamingQuery], stop: Stop, describe: Callable[[StreamingQueryProgress], dict[str, object]]
 ) -> int:
     """Start a query and report each batch until it ends or is asked to.
 
@@ -187,11 +188,12 @@ def follow(
         query.stop()
 
 
-def describe_source(progress: Mapping[str, object]) -> dict[str, object]:
+def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
     """How fast, and up to where in the source."""
-    sources = progress["sources"]
-    assert isinstance(sources, list)
+    found = json.loads(
+        progress.json
+    )  # `progress["sources"]` has offsets as JSON, or in PySpark 4.0 as text that looks like it
     return {
-        "records_per_second": progress["processedRowsPerSecond"],
-        "offsets": [json.loads(source["endOffset"]) for source in sources if source["endOffset"]],
+        "records_per_second": found["processedRowsPerSecond"],
+        "offsets": [source["endOffset"] for source in found["sources"] if source["endOffset"]],
     }

@@ -25,7 +25,7 @@ async def brokers() -> AsyncIterator[FakeCluster]:
 @pytest.fixture
 async def cluster(brokers: FakeCluster) -> AsyncIterator[Cluster]:
     brokers.create_topic("t")
-    options = ClientOptions(brokers.bootstrap_servers, "test", request_timeout_ms=2000)
+    options = ClientOptions(brokers.bootstrap_servers, request_timeout_ms=2000)
     opened = await asyncio.to_thread(Cluster, options)
     yield opened
     await asyncio.to_thread(opened.close)

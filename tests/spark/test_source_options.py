@@ -118,7 +118,6 @@ def test_the_three_ways_to_say_what_is_read() -> None:
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "a while"}, "a duration"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
-        ({"kafka.group.id": "g", "groupIdPrefix": "p"}, "not both"),
         ({"kafka.ssl.truststore.location": "x"}, "neither encryption nor authentication"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "neither encryption nor authentication"),
         ({"kafka.security.protocol": "SASL_SSL"}, "neither encryption nor authentication"),
@@ -152,6 +151,24 @@ def test_options_without_effect_are_named_once_and_with_a_guess() -> None:
         "raftmq: the option 'maxOfsetsPerTrigger' has no effect; did you mean 'maxOffsetsPerTrigger'?",
         "raftmq: the option 'kafka.fetch.max.bytes' has no effect",
     ]
+
+
+def test_an_option_without_effect_is_named_once_per_process() -> None:
+    """As often as Spark makes a reader of the options."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")  # Python's, which Spark's worker processes have
+        for _ in range(3):
+            batch(**{"kafka.max.poll.records": "5"})
+            stream(**{"kafka.max.poll.records": "5"})
+    assert [str(warning.message) for warning in caught] == ["raftmq: the option 'kafka.max.poll.records' has no effect"]
+
+
+def test_names_of_groups_and_clients_are_accepted_as_the_connector_does() -> None:
+    """It ignores the prefix beside a group's name."""
+    names = {"kafka.group.id": "g", "groupIdPrefix": "p", "kafka.client.id": "c"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stream(**names) == stream()
 
 
 def test_settings_of_the_client_have_two_names() -> None:
