@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
@@ -39,12 +40,13 @@ def figure_of(delays: Sequence[Delay]) -> Figure:
         len(carriers), 1, sharex=True, squeeze=False, height_ratios=[len(names) for names in carriers.values()]
     )[:, 0]
     months = [day for day in range(count) if day == 0 or (first + timedelta(day)).day == 1]
+    colors = ScalarMappable(TwoSlopeNorm(0.0, -EARLY_MINUTES, LATE_MINUTES), "RdBu_r")
     for panel, (origin, names) in zip(panels, carriers.items(), strict=True):
         means = mean_delays(delays, origin, names, first, count)
-        image = panel.imshow(
+        panel.imshow(
             means,
-            cmap="RdBu_r",
-            norm=TwoSlopeNorm(0.0, -EARLY_MINUTES, LATE_MINUTES),
+            cmap=colors.cmap,
+            norm=colors.norm,
             aspect="auto",
             interpolation="nearest",
         )
@@ -52,7 +54,7 @@ def figure_of(delays: Sequence[Delay]) -> Figure:
         panel.set_ylabel(origin)
         panel.set_yticks(range(len(names)), names, fontsize=7)
     panels[-1].set_xticks(months, [f"{first + timedelta(day):%d %b}" for day in months])
-    figure.colorbar(image, ax=list(panels), extend="both", label="minutes", shrink=0.6)
+    figure.colorbar(colors, ax=list(panels), extend="both", label="minutes", shrink=0.6)
     flights = sum(delay.flights for delay in delays)
     figure.suptitle(f"Mean delay of {flights:,} departures from New York City, {first.year}, by day and carrier")
     return figure

@@ -55,6 +55,12 @@ def plain(count: int) -> dict[tuple[str, str, str], tuple[int, float]]:
     }
 
 
+def test_flights_go_in_as_they_left():
+    times = [left_at(flight) for flight in islice(flights_as_they_left(), 50_000)]
+    assert times == sorted(times)
+    assert (times[0].month, times[0].day, times[-1].month) == (1, 1, 2)
+
+
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="the pipeline reads in batches, which needs Spark 4.2")
 def test_the_pipeline_writes_each_days_delays_once_and_draws_them(
     spark: Any,
