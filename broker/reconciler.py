@@ -135,6 +135,8 @@ class Reconciler:
         # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
         self._whole_at_revision = -1
         self._settled: dict[GroupId, tuple[int, Membership]] = {}
+        self._seals: dict[GroupId, tuple[tuple[Term, Membership], asyncio.Future[list[object]]]] = {}
+        """Of led groups that replicas have left: the configuration without them, and the entry that says so on disk."""
 
     async def run(self) -> None:
         """Look for ever."""
@@ -272,6 +274,9 @@ class Reconciler:
             if not partition.retiring and is_reached(group.core.membership, target):
                 settled[group.group_id] = state
         self._settled = settled
+        self._seals = {
+            group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
+        }
         self._on_the_way = {
             group_id: way
             for group_id, way in self._on_the_way.items()
@@ -279,9 +284,8 @@ class Reconciler:
         }
         return left
 
-    @staticmethod
-    def _left(group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
-        """What is applied is committed: a configuration without the replica will never need it again.
+    def _left(self, group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+        """The retiring replicas that the group will never need again.
 
         A lost one stays listed until all wanted replicas vote, though: so metadata shows which partitions are being rebuilt.
         """
@@ -289,11 +293,31 @@ class Reconciler:
         if not partition.retiring or membership.is_joint:
             return []
         is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
-        return [
+        left = [
             ReplicaKey(group.group_id, ReplicaId(replica.replica_id))
             for replica in partition.retiring
             if replica.replica_id not in membership.member_ids and (is_whole or not replica.is_lost)
         ]
+        return left if left and self._is_sealed(group) else []
+
+    def _is_sealed(self, group: Group[LogPartition]) -> bool:
+        """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
+
+        Scenario: {1, 2} becomes {1, 3} in an idle group. A commit index alone is not worth a write, so no disk says yet that the joint
+        configuration was left. If 2's files went now and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
+        An entry proposed after the change was applied brings its commit index along: it is written with the entry.
+        """
+        state = (group.term, group.core.membership)
+        known = self._seals.get(group.group_id)
+        if known is not None and known[0] == state and not _has_failed(known[1]):
+            return known[1].done()
+        try:
+            _, applied = group.propose([Proposal(EntryKind.EMPTY, b"")])
+        except RequestError:  # the next round
+            return False
+        applied.add_done_callback(_ignore_outcome)
+        self._seals[group.group_id] = (state, applied)
+        return False
 
     # ------------------------------------------------------------------------------------------------ any group
 
@@ -412,6 +436,10 @@ def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
 
 def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
     return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
+
+
+def _has_failed(done: asyncio.Future[list[object]]) -> bool:
+    return done.done() and (done.cancelled() or done.exception() is not None)
 
 
 def _ignore_outcome(done: asyncio.Future[list[object]]) -> None:

@@ -49,10 +49,10 @@ class MemoryTransport:
 class EngineNode:
     """An engine with its store and writers, and the owner of both."""
 
-    def __init__(self, cluster, node_id, limits, clock, timing):
+    def __init__(self, cluster, node_id, limits, clock, timing, store=None):
         self.cluster = cluster
         self.node_id = node_id
-        self.store = MemoryLogStore()
+        self.store = store or MemoryLogStore()
         self.readers = ThreadPoolExecutor(2)
         self.broken = []
         rng = random.Random(node_id)
@@ -83,6 +83,10 @@ class EngineNode:
         """Create and host a replica whose id equals its node's."""
         key = ReplicaKey(group_id, self.node_id)
         self.store.create(key, state, ())
+        return self.open(key)
+
+    def open(self, key):
+        """Host what the store has of a replica."""
         restored = self.store.open(key)
         machine = LogPartition()
         machine.restore(self.store.state_rows(key), restored.state_index)
@@ -132,6 +136,19 @@ class EngineCluster:
     def deliver(self, source, target, frame_type, data):
         if not self.is_cut(source, target):
             self.nodes[target].engine.on_frame(source, frame_type, memoryview(data))
+
+    def restart(self, *node_ids):
+        """Processes end without a last word, and start again with what their stores have."""
+        for node_id in node_ids:
+            before = self.nodes[node_id]
+            keys = before.store.open_replicas()
+            before.close()
+            before.store.crash()
+            node = EngineNode(self, node_id, self.limits, self.clock, self.timing, before.store)
+            self.nodes[node_id] = node
+            node.engine.publisher.peers = tuple(n for n in self.nodes if n != node_id)
+            for key in keys:
+                node.open(key)
 
     def create_group(self, group_id, voters=(1, 2, 3)):
         return {node: self.nodes[node].add(group_id, born(Membership(tuple(voters)))) for node in voters}

@@ -167,6 +167,26 @@ async def test_a_replica_that_was_moved_is_reported_as_soon_as_it_is_out():
         assert voters(cluster, leader.replica_id) == staying
 
 
+async def test_a_replica_is_reported_as_left_only_when_a_crash_of_the_others_does_not_need_it_again():
+    """It is gone then. The others had applied that the joint configuration was left, but not written it: nothing else was to write."""
+    async with EngineCluster(3) as cluster:
+        cluster.create_group(GROUP, voters=(1, 2))
+        leader = await cluster.leader(GROUP, among=(1, 2))
+        await leader.propose([data(1)])[1]
+        stays = leader.replica_id
+        cluster.add_empty(GROUP, 3)
+        desired = Desired(1, 2)
+        desired.change(stays, 3)
+        hosts = [Host(cluster, n, desired) for n in (stays, 3)]
+        await rounds(hosts, lambda: any(host.reports for host in hosts))
+        cluster.isolate(3 - stays)
+        cluster.restart(stays, 3)
+        async with asyncio.timeout(30):
+            now = await cluster.leader(GROUP, among=(stays, 3))
+        assert now.core.membership.voters == (stays, 3)
+        assert now.machine.next_offset == 1
+
+
 async def test_an_exchange_is_finished_by_the_next_leader():
     async with EngineCluster(5) as cluster:
         cluster.create_group(GROUP)
