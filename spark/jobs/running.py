@@ -97,7 +97,7 @@ def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
     """How fast, and up to where in the source."""
     found = json.loads(
         progress.json
-    )  # `progress["sources"]` has offsets as JSON, or in PySpark 4.0 as text that looks like it
+    )  # `progress["sources"]` has offsets as JSON, before 4.2 as the repr of a dictionary
     return {
         "records_per_second": found["processedRowsPerSecond"],
         "offsets": [source["endOffset"] for source in found["sources"] if source["endOffset"]],
