@@ -95,9 +95,8 @@ def follow(query: StreamingQuery, stop: Stop, describe: Callable[[StreamingQuery
 
 def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
     """How fast, and up to where in the source."""
-    found = json.loads(
-        progress.json
-    )  # `progress["sources"]` has offsets as JSON, before 4.2 as the repr of a dictionary
+    # `progress["sources"]` has the offsets as JSON only since PySpark 4.2, before that as a dictionary's repr
+    found = json.loads(progress.json)
     return {
         "records_per_second": found["processedRowsPerSecond"],
         "offsets": [source["endOffset"] for source in found["sources"] if source["endOffset"]],
