@@ -190,9 +190,8 @@ def follow(
 
 def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
     """How fast, and up to where in the source."""
-    found = json.loads(
-        progress.json
-    )  # `progress["sources"]` has offsets as JSON, or in PySpark 4.0 as text that looks like it
+    # `progress["sources"]` has the offsets as JSON only since PySpark 4.2, before that as a dictionary's repr
+    found = json.loads(progress.json)
     return {
         "records_per_second": found["processedRowsPerSecond"],
         "offsets": [source["endOffset"] for source in found["sources"] if source["endOffset"]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 END_SECONDS = 30
@@ -29,9 +29,9 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(root: int) -> list[int]:
+def descendants(root: int, parent_of: Mapping[int, int] | None = None) -> list[int]:
     by_parent: dict[int, list[int]] = {}
-    for pid, parent in parents().items():
+    for pid, parent in (parents() if parent_of is None else parent_of).items():
         by_parent.setdefault(parent, []).append(pid)
     found, todo = [], [root]
     while todo:
@@ -42,17 +42,13 @@ def descendants(root: int) -> list[int]:
 
 
 def worker_pids(root: int) -> list[int]:
-    """Python workers: forked by the `pyspark.daemon` that is a descendant of the driver, so by their parent."""
-    below = descendants(root)
-    daemons = {pid for pid in below if is_daemon(pid)}
-    return [pid for pid, parent in parents().items() if parent in daemons]
+    """Python workers: forks of a `pyspark.daemon` below `root`. They have its command line, and it for a parent.
 
-
-def is_daemon(pid: int) -> bool:
-    # a worker is a fork of the daemon and has its command line; it has no JVM for a parent
-    parent = parents().get(pid)
-    is_fork = parent is not None and b"pyspark.daemon" in arguments_of(parent)
-    return b"pyspark.daemon" in arguments_of(pid) and not is_fork
+    One look at all processes: what they do goes on meanwhile.
+    """
+    parent_of = parents()
+    forked = {pid for pid in descendants(root, parent_of) if b"pyspark.daemon" in arguments_of(pid)}
+    return [pid for pid in forked if parent_of[pid] in forked]
 
 
 def executor_pids(root: int) -> list[int]:

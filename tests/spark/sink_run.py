@@ -14,7 +14,8 @@ import pytest
 
 from tests.spark.processes import descendants, kill
 
-ROWS = 5_000
+ROWS = 10_000
+"""Requests of 64: time enough to kill between two of them."""
 LOG_TAIL = 3000
 
 
