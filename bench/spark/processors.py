@@ -6,7 +6,6 @@ On a machine that others use, too, times by the clock say what the neighbours le
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,30 +18,35 @@ class Processors(NamedTuple):
 
     brokers: float
     jvm: float
-    python: float
-    """Spark's Python workers, those that have ended included, and this process."""
+    python: dict[int, float]
+    """Of this process and of Spark's Python workers, by process id."""
 
     def per_record(self, before: Processors, records: int) -> dict[str, list[float]]:
-        """Microseconds for each record since `before`, by name."""
-        spent = {name: getattr(self, name) - getattr(before, name) for name in self._fields}
+        """Microseconds for each record since `before`, by name.
+
+        Workers that ended in between do not count. That is a query's planning, half a second; those that read and write live on for a minute.
+        """
+        spent = {
+            "brokers": self.brokers - before.brokers,
+            "jvm": self.jvm - before.jvm,
+            "python": sum(seconds - before.python.get(pid, 0.0) for pid, seconds in self.python.items()),
+        }
         return {name: [seconds * 1e6 / records] for name, seconds in spent.items()}
 
 
 def read_processors(brokers: Sequence[int], jvm: int) -> Processors:
     """The times so far, by process ids; Python workers are the JVM's descendants."""
-    own, ended = _seconds(jvm)
-    workers = sum(sum(_seconds(pid)) for pid in _descendants(jvm))
-    return Processors(sum(_seconds(pid)[0] for pid in brokers), own, ended + workers + time.process_time())
+    python = {pid: _seconds(pid) for pid in (os.getpid(), *_descendants(jvm))}
+    return Processors(sum(map(_seconds, brokers)), _seconds(jvm), python)
 
 
-def _seconds(pid: int) -> tuple[float, float]:
-    """Of the process, and of its children that have ended; (0, 0) for one that is gone."""
+def _seconds(pid: int) -> float:
+    """Of the process without its children; 0 for one that is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
-        return 0.0, 0.0
-    own, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    return own / TICKS_PER_SECOND, ended / TICKS_PER_SECOND
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def _descendants(pid: int) -> list[int]:

@@ -25,7 +25,7 @@ from scripts.find_java import ADVICE, find_java
 if TYPE_CHECKING:
     from bench.spark.ways import Way
 
-RECORDS: Final = 2_000_000
+RECORDS: Final = 1_000_000
 TOPIC: Final = "bench"
 SETTINGS: Final = {
     "spark.driver.memory": "1g",

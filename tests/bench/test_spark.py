@@ -14,11 +14,10 @@ BURN = "sum(range(30_000_000))"
 
 
 def test_processor_time_is_counted_where_it_is_spent() -> None:
-    # stands for the JVM: does nothing itself, and has a child that works and ends, and one that goes on
+    # stands for the JVM: does nothing itself, and has a child that works and lives on
     code = (
-        "import subprocess, sys; burn = [sys.executable, '-c', sys.argv[1]]; subprocess.run(burn);"
-        " other = subprocess.Popen([sys.executable, '-c', sys.argv[1] + '; print(1, flush=True); input()'],"
-        " stdin=subprocess.PIPE); input(); other.communicate(b'')"
+        "import subprocess, sys; worker = subprocess.Popen([sys.executable, '-c', sys.argv[1] +"
+        " '; print(1, flush=True); input()'], stdin=subprocess.PIPE); input(); worker.communicate(b'')"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -26,7 +25,7 @@ def test_processor_time_is_counted_where_it_is_spent() -> None:
     before = read_processors([os.getpid()], parent.pid)
     assert parent.stdin is not None
     assert parent.stdout is not None
-    assert parent.stdout.readline() == b"1\n"  # both have worked
+    assert parent.stdout.readline() == b"1\n"  # it has worked
     after = read_processors([os.getpid()], parent.pid)
     parent.communicate(b"\n")
     spent = after.per_record(before, 1_000_000)
