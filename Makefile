@@ -56,7 +56,7 @@ sim-core: setup ## simulate the consensus core alone: FIRST=0 SEEDS=1000, or one
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 mutants: setup ## hunt every known bug from its first seed on, and write the table in docs/internals/testing.md
-	@$(BIN)/python -m sim.mutant_table
+	@$(BIN)/python -m sim.mutant_table $(ARGS)
 
 chaos: setup ## real brokers, real faults, judged: MINUTES=10, or one SEED=17 again (ARGS="--families links,power --keep DIR")
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

@@ -156,7 +156,7 @@ class UnknownTopicError(UsageError):
     """The cluster has no such topic (confirmed by its metadata leader)."""
 
     code = ErrorCode.UNKNOWN_TOPIC
-    advice = "writing to a topic does not create it: create it first (Admin.create_topic, or: raftmq topic create NAME)"
+    advice = "using a topic does not create it: create it first (Admin.create_topic, or: raftmq topic create NAME)"
 
 
 class UnknownPartitionError(UsageError):
@@ -170,7 +170,7 @@ class TopicAlreadyExistsError(UsageError):
     """A topic of this name exists."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
-    advice = "use it, choose another name, or create with if_not_exists"
+    advice = "use it, choose another name, or create with if_not_exists (--if-not-exists)"
 
 
 class InvalidTopicNameError(UsageError):

@@ -9,171 +9,35 @@ files are gone; a broker keeps its node id, its data and its addresses across `r
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+from raftmq.broker_process import BrokerProcess, LocalClusterError
 from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 from raftmq.proto import queue_pb2
 
-LOG_TAIL_LINES = 40
-"""Lines of a broker's log shown in an error: a start-up failure and its traceback fit."""
+__all__ = ["LocalCluster", "LocalClusterError"]
+
 METADATA_VOTERS_MAX = 3
 """A cluster of three or more is complete when it has this many metadata voters (the brokers' default)."""
 STOP_TIMEOUT_SECONDS = 35.0
 """SIGTERM is given this long before SIGKILL; brokers promise to finish within 30 s."""
-DEBUG_VARIABLE = "RAFTMQ_DEBUG"
-"""Makes a broker's unexpected error show its traceback in the log."""
 ASK_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.05
 
 Answer = TypeVar("Answer", bound=Message)
-
-
-class LocalClusterError(RuntimeError):
-    """A broker did not start, died, or the cluster did not form; the message ends with the log's last lines."""
-
-
-class _BrokerProcess:
-    """One broker: its command line, its process, its files. Used by one thread at a time."""
-
-    def __init__(self, node_id: int, directory: Path, command: Sequence[str]) -> None:
-        self.node_id = node_id
-        self.data_dir = directory / f"node-{node_id}"
-        self.log_path = directory / f"node-{node_id}.log"
-        self.client_address = ""
-        self.peer_address = ""
-        self.http_address = ""
-        self.process: subprocess.Popen[bytes] | None = None
-        self.is_paused = False
-        self._command = tuple(command)
-        self._ready = threading.Event()
-        """Set when the ready line of this start was read, and when standard output ended without one."""
-        self._is_serving = False
-        """Whether it was the former."""
-        self._reader: threading.Thread | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def addresses(self) -> Addresses:
-        return Addresses(self.client_address, self.peer_address, self.http_address)
-
-    @addresses.setter
-    def addresses(self, addresses: Addresses) -> None:
-        self.client_address, self.peer_address, self.http_address = addresses
-
-    def start(self, formation: Sequence[str]) -> int:
-        """Start the process and return its pid; `wait_ready` tells when it serves."""
-        arguments = [
-            *self._command,
-            *("broker", "start", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)),
-            *("--host", f"local-{self.node_id}"),  # its own host label: replicas of a partition spread over hosts
-            *("--listen", self.client_address),
-            *("--peer-listen", self.peer_address),
-            *("--http-listen", self.http_address),
-            *formation,
-        ]
-        self._ready = threading.Event()
-        self._is_serving = False
-        self.is_paused = False
-        with self.log_path.open("ab") as log:
-            # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
-            self.process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                # Neither a raftmq.toml where the tests run nor RAFTMQ_* variables of the developer may configure these brokers.
-                cwd=self.log_path.parent,
-                env={
-                    name: value
-                    for name, value in os.environ.items()
-                    if not name.startswith("RAFTMQ_") or name == DEBUG_VARIABLE
-                },
-            )
-        assert self.process.stdout is not None
-        self._reader = threading.Thread(
-            target=self._read_output,
-            args=(self.process.stdout, self._ready),
-            name=f"broker-{self.node_id}-output",
-            daemon=True,
-        )
-        self._reader.start()
-        return self.process.pid
-
-    def _read_output(self, output: IO[bytes], ready: threading.Event) -> None:
-        """Drain standard output, so that the broker never blocks on it, and pick the ready line out of it."""
-        with output:
-            for line in output:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict) and event.get("event") == "broker_ready":
-                    self.client_address = event["client_address"]
-                    self.peer_address = event["peer_address"]
-                    self.http_address = event["http_address"]
-                    self._is_serving = ready is self._ready
-                    ready.set()
-        ready.set()
-
-    def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or takes too long."""
-        in_time = self._ready.wait(timeout_seconds)
-        process = self.process
-        assert process is not None
-        if in_time and self._is_serving and process.poll() is None:
-            return
-        if not in_time:
-            raise LocalClusterError(
-                f"broker {self.node_id} was not ready within {timeout_seconds:.0f} s\n{self.log_tail()}"
-            )
-        code = process.wait()
-        raise LocalClusterError(f"broker {self.node_id} exited with code {code} before it was ready\n{self.log_tail()}")
-
-    def send_signal(self, number: signal.Signals) -> None:
-        if not self.is_running or self.process is None:
-            raise LocalClusterError(f"broker {self.node_id} is not running")
-        self.process.send_signal(number)
-
-    def wait_end(self, timeout_seconds: float | None = None) -> int:
-        """Wait for the process to end and for its output to be read; returns its exit code (negative: the signal)."""
-        assert self.process is not None
-        code = self.process.wait(timeout_seconds)
-        if self._reader is not None:
-            self._reader.join(5)
-        return code
-
-    def kill(self) -> None:
-        """SIGKILL, also of a paused process, and reap it. Does nothing when it ended already."""
-        if self.process is not None:
-            if self.process.poll() is None:
-                self.process.kill()
-            self.wait_end()
-
-    def log_text(self) -> str:
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-
-    def log_tail(self) -> str:
-        lines = self.log_text().splitlines()[-LOG_TAIL_LINES:]
-        return f"--- last lines of the log of broker {self.node_id} ---\n" + "\n".join(lines or ["(empty)"])
 
 
 class LocalCluster:
@@ -218,7 +82,7 @@ class LocalCluster:
         self._timeout_seconds = timeout_seconds
         self._arguments = tuple(broker_arguments)
         self._command = tuple(command)
-        self._brokers: dict[int, _BrokerProcess] = {}
+        self._brokers: dict[int, BrokerProcess] = {}
         self._guard: subprocess.Popen[bytes] | None = None
         self._ports = HeldPorts()
 
@@ -251,7 +115,7 @@ class LocalCluster:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._brokers = {n: _BrokerProcess(n, directory, self._command) for n in range(1, self._count + 1)}
+        self._brokers = {n: BrokerProcess(n, directory, self._command) for n in range(1, self._count + 1)}
         known = {} if self._is_temporary else load_addresses(directory)
         if len(known) > self._count:
             raise LocalClusterError(f"the cluster in {directory} has {len(known)} brokers, not {self._count}")
@@ -284,7 +148,7 @@ class LocalCluster:
                 f"the brokers cannot find each other: {', '.join(moved.values())} is taken by others"
             )
 
-    def _launch(self, broker: _BrokerProcess, *formation: str) -> None:
+    def _launch(self, broker: BrokerProcess, *formation: str) -> None:
         pid = broker.start((*formation, *self._arguments))
         self._tell_guard(f"+{pid}")
 
@@ -299,8 +163,8 @@ class LocalCluster:
     def close(self) -> None:
         """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
         for broker in self._brokers.values():
-            if broker.is_running:
-                broker.send_signal(signal.SIGKILL)  # all at once: an end takes a moment
+            if broker.process is not None:
+                broker.process.kill()  # all at once: an end takes a moment. Nothing happens to one that has ended
         for broker in self._brokers.values():
             broker.kill()
         guard, self._guard = self._guard, None
@@ -379,12 +243,11 @@ class LocalCluster:
         try:
             code = broker.wait_end(STOP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            broker.kill()
+            self.kill(node_id)
             raise LocalClusterError(
                 f"broker {node_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
             ) from None
-        finally:
-            self._forget(broker)
+        self._forget(broker)
         return code
 
     def stop_all(self) -> None:
@@ -567,7 +430,7 @@ class LocalCluster:
             time.sleep(POLL_SECONDS)
         return True
 
-    def _broker(self, node_id: int) -> _BrokerProcess:
+    def _broker(self, node_id: int) -> BrokerProcess:
         try:
             return self._brokers[node_id]
         except KeyError:
@@ -575,13 +438,13 @@ class LocalCluster:
                 f"no broker {node_id}; there are {list(self._brokers) or 'none yet: the cluster is not started'}"
             ) from None
 
-    def _running(self, node_id: int) -> _BrokerProcess:
+    def _running(self, node_id: int) -> BrokerProcess:
         broker = self._broker(node_id)
         if not broker.is_running:
             raise LocalClusterError(f"broker {node_id} is not running\n{broker.log_tail()}")
         return broker
 
-    def _forget(self, broker: _BrokerProcess) -> None:
+    def _forget(self, broker: BrokerProcess) -> None:
         """Tell the guard that a reaped broker's pid is no longer ours."""
         if broker.process is not None:
             self._tell_guard(f"-{broker.process.pid}")

@@ -130,6 +130,8 @@ class Room:
 
     def check(self, size: int) -> None:
         """Make room without taking it. Raises as `take`."""
+        if self.size + size <= self.size_max:
+            return  # room enough, whoever is leaving
         now = self._loop.time()
         leaving = sum(hold.size for hold in self._leaving)
         while self._holds and self.size - leaving + size > self.size_max:

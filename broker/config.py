@@ -298,18 +298,22 @@ class LoadedConfig:
 
     config: BrokerConfig
     sources: Mapping[str, str]
-    """Key → "default", "file PATH", "environment RAFTMQ_X" or "flag --x"."""
+    """Key → "default", "file PATH", "environment RAFTMQ_X", "--set x" or "flag --x"."""
 
 
 def load_config(
-    path: Path | None = None, env: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+    path: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
     """Put the layers together: the later ones win.
 
     Args:
         path: the file; None: `raftmq.toml` in the working directory, if there is one.
         env: the environment (`os.environ`); only names that begin with ``RAFTMQ_`` count.
-        flags: values given on the command line by key; None values were not given.
+        flags: values given on the command line by options of their own; None values were not given.
+        settings: values given there by ``--set``; an option of its own wins.
 
     Raises:
         ConfigError: an unknown key, a value out of range, an unreadable file, or keys that contradict each other.
@@ -324,6 +328,8 @@ def load_config(
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name.startswith(ENVIRONMENT_PREFIX) and key not in FOREIGN_ENVIRONMENT:
             _add(layers, f"environment {name}", {key: text})
+    for key, text in (settings or {}).items():
+        _add(layers, f"--set {key}", {key: text})
     for key, value in (flags or {}).items():
         if value is not None:
             _add(layers, f"flag --{key.replace('_', '-')}", {key: value})

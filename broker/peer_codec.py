@@ -60,6 +60,10 @@ class FrameType(IntEnum):
     SNAPSHOT_END = 16
 
 
+FRAME_TYPES = {int(one): one for one in FrameType}
+"""By number: a lookup is a fifth of what calling the enumeration takes."""
+
+
 class FrameError(Exception):
     """The peer sent something this version does not understand; the connection is closed."""
 
@@ -273,39 +277,41 @@ def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
 # ---------------------------------------------------------------------------------------------------------- beats
 
 
-class Beats:
-    """Heartbeats of many groups to one node, as columns."""
+_BEAT_FIELDS = 6
 
-    __slots__ = ("columns",)
+
+class Beats:
+    """Heartbeats of many groups to one node; they travel as columns."""
+
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self.columns = tuple(array("Q") for _ in range(6))
+        self._rows: list[int] = []
+        """One heartbeat after the other: columns are made of all of them together."""
 
     def add(self, group_id: int, source: int, target: int, term: int, commit_index: int, read_counter: int) -> None:
         """One group's heartbeat."""
-        groups, sources, targets, terms, commits, counters = self.columns
-        groups.append(group_id)
-        sources.append(source)
-        targets.append(target)
-        terms.append(term)
-        commits.append(commit_index)
-        counters.append(read_counter)
+        self._rows += (group_id, source, target, term, commit_index, read_counter)
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self._rows) // _BEAT_FIELDS
 
     def encode(self) -> Parts:
         """The body of a BEATS or BEAT_ECHOES frame (in an echo the commit column is 0)."""
-        return [_packed(column) for column in self.columns]
+        rows, columns = self._rows, array("Q")
+        for field in range(_BEAT_FIELDS):
+            columns.extend(rows[field::_BEAT_FIELDS])
+        return [_packed(columns)]
 
 
 def decode_beats(body: memoryview) -> Sequence[Sequence[int]]:
     """Six columns: group, source, target, term, commit, read counter."""
     if len(body) % 48:
         raise FrameError("beat columns of unequal length")
-    size = len(body) // 6
-    _check_columns(body[: 5 * size])
-    return [_unpacked(body[i * size : (i + 1) * size]) for i in range(6)]
+    _check_columns(body[: len(body) // 6 * 5])
+    columns = _unpacked(body)
+    count = len(columns) // _BEAT_FIELDS
+    return [columns[i * count : (i + 1) * count] for i in range(_BEAT_FIELDS)]
 
 
 def encode_leadership(rows: Sequence[tuple[int, int, int]]) -> Parts:

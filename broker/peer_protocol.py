@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import msgspec
 from crc32c import crc32c
 from raftmq.broker.limits import Timing
-from raftmq.broker.peer_codec import FRAME_HEADER, FrameError, FrameType, Parts
+from raftmq.broker.peer_codec import FRAME_HEADER, FRAME_TYPES, FrameError, FrameType, Parts
 from raftmq.types import NodeId
 
 _HELLO_BYTES_MAX = 4096
@@ -141,10 +141,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             body = view[at + FRAME_HEADER.size : end]
             if crc32c(body) != crc:
                 raise FrameError("frame checksum mismatch")
-            try:
-                frame_type = FrameType(type_number)
-            except ValueError:
-                raise FrameError(f"unknown frame type {type_number}") from None
+            frame_type = FRAME_TYPES.get(type_number)
+            if frame_type is None:
+                raise FrameError(f"unknown frame type {type_number}")
             self.on_frame(frame_type, body)
             at = end
         self._keep_rest(at, needed)

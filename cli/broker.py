@@ -30,13 +30,13 @@ SetOption = Annotated[
 ]
 
 
-def load(file: Path | None, flags: Mapping[str, object]) -> LoadedConfig:
+def load(file: Path | None, flags: Mapping[str, object], settings: list[str] | None) -> LoadedConfig:
     """The configuration of all sources together; what cannot be used is a usage error."""
     from raftmq.broker.config import ConfigError, load_config
 
     environment = {name: value for name, value in os.environ.items() if name != DEBUG_VARIABLE}
     try:
-        return load_config(file, environment, flags)
+        return load_config(file, environment, flags, key_values(settings, "--set"))
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -151,9 +151,7 @@ def start(
         "replace_lost": replace_lost or None,
         "allow_insecure_remote": allow_insecure_remote or None,
     }
-    # A flag that was not given must not hide what --set says of its key.
-    given = {key: value for key, value in flags.items() if value is not None}
-    loaded = load(config, {**key_values(settings, "--set"), **given})
+    loaded = load(config, flags, settings)
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
     directory = loaded.config.data_dir
@@ -173,7 +171,7 @@ def show(config: ConfigFileOption = None, settings: SetOption = None, output: Ou
     """Show each value a broker started here would use, and where it comes from."""
     from raftmq.broker.config import CONFIG_KEYS
 
-    loaded = load(config, key_values(settings, "--set"))
+    loaded = load(config, {}, settings)
     values = {name: getattr(loaded.config, name) for name in CONFIG_KEYS}
     if output is Output.JSON:
         print_json({name: {"value": plain(value), "source": loaded.sources[name]} for name, value in values.items()})

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from raftmq.cli.ask import ask
 from raftmq.cli.exit_codes import ExitCode, reported, reported_question
-from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, YesOption
+from raftmq.cli.options import (
+    COUNT_MAX,
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
+    BootstrapOption,
+    TimeoutOption,
+    YesOption,
+    confirm,
+)
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
@@ -58,8 +66,7 @@ def remove(
 ) -> None:
     """Remove a broker for good: its data directory is refused for ever. One that died with replicas needs --force."""
     given_up = " and give up the data on it" if force else ""
-    if not yes and not typer.confirm(f"Remove broker {node_id} for ever{given_up}?", err=True):
-        raise SystemExit(ExitCode.INTERRUPTED)
+    confirm(f"Remove broker {node_id} for ever{given_up}?", is_agreed=yes)
     removal = ask(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
     if output is Output.JSON:
         print_json(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -127,7 +128,8 @@ def consume(
     """Print the records of a topic, one a line, until Ctrl-C.
 
     Ends with code 3 when the cluster stays silent for --timeout. Without --group nothing is committed: each run starts where it is
-    told to. With it, --from-beginning counts only where the group has committed nothing; with --partition, nobody shares.
+    told to. With it, --from-beginning counts only where the group has committed nothing; with --partition, nobody shares. SIGTERM ends
+    it as Ctrl-C does: with a group, what was printed is committed.
     """
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise typer.BadParameter("give one of --from-beginning, --offset and --from-time")
@@ -145,8 +147,13 @@ def consume(
     }
     show = formats[output]
 
-    async def run() -> None:
+    async def run() -> bool:
+        """Whether a signal ended it."""
         from raftmq.client.consumer import Consumer
+
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # asyncio does so at Ctrl-C
 
         has_start = offset is not None or from_time is not None
         consumer = Consumer(
@@ -167,11 +174,21 @@ def consume(
                 [TopicPartition(topic, number) for number in partition] if partition else await all_of(consumer, topic)
             )
             ends = await consumer.end_offsets(names) if exit_at_end else None
-            await print_records(
-                consumer, show, max_records, ends, timeout, names, is_member=bool(group and not partition)
-            )
+            try:
+                await print_records(
+                    consumer, show, max_records, ends, timeout, names, is_member=bool(group and not partition)
+                )
+            except asyncio.CancelledError:
+                task.uncancel()  # the way to end it: what was printed is committed, and the group is left in order
+                return True
+        return False
 
-    asyncio.run(run())
+    try:
+        is_interrupted = asyncio.run(run())
+    except asyncio.CancelledError:  # SIGTERM before there was anything to print
+        is_interrupted = True
+    if is_interrupted:
+        raise KeyboardInterrupt
 
 
 async def seek_to_offset(consumer: Consumer, offset: int) -> None:

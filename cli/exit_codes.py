@@ -54,7 +54,7 @@ class ExitCode(IntEnum):
     BAD_DATA = 6
     """The data is not what it should be: `doctor` found something wrong, a stored batch cannot be read, a line cannot be a record, or a worker's handler gave a record up."""
     INTERRUPTED = 130
-    """Ctrl-C."""
+    """Ctrl-C, a no to a question, or SIGTERM where a command ends by it in order (`consume`)."""
     BROKEN_PIPE = 141
     """Whoever read the output stopped reading, as ``head`` does."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from raftmq.cli.ask import ask
 from raftmq.cli.completion import complete_group, complete_topic
-from raftmq.cli.exit_codes import ExitCode, reported, reported_question
+from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -16,6 +16,7 @@ from raftmq.cli.options import (
     BootstrapOption,
     TimeoutOption,
     YesOption,
+    confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, print_json, print_table
 from raftmq.cli.times import parse_time_ms
@@ -226,8 +227,7 @@ def reset_offsets(
             ),
         )
 
-    if not dry_run and not yes and not typer.confirm(f"Reset the offsets of group {group}?", err=True):
-        raise SystemExit(ExitCode.INTERRUPTED)
+    confirm(f"Reset the offsets of group {group}?", is_agreed=yes or dry_run)
     changes = run(is_dry=dry_run)
     if output is Output.JSON:
         print_json([
@@ -264,8 +264,7 @@ def delete(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Forget a group without members, and its offsets."""
-    if not yes and not typer.confirm(f"Delete group {group} and its offsets?", err=True):
-        raise SystemExit(ExitCode.INTERRUPTED)
+    confirm(f"Delete group {group} and its offsets?", is_agreed=yes)
     partitions = ask(bootstrap_servers, timeout, lambda admin: admin.delete_group(group))
     if output is Output.JSON:
         print_json({"group": group, "result": "deleted", "partitions": partitions})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 from raftmq.cli.completion import complete_topic
+from raftmq.cli.exit_codes import CommandError, ExitCode
 
 DEFAULT_TIMEOUT = 20.0
 """Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
@@ -32,6 +34,20 @@ TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),
 ]
+
+
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Ask before something that cannot be undone, unless it was agreed to already; a no ends the command as Ctrl-C does."""
+    if is_agreed:
+        return
+    try:
+        is_agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        print(file=sys.stderr)
+        if not sys.stdin.isatty():
+            raise CommandError("nobody answered: say --yes to do it without asking", ExitCode.USAGE) from None
+    if not is_agreed:
+        raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def key_values(pairs: list[str] | None, option: str) -> dict[str, str]:

@@ -191,6 +191,7 @@ async def write_lines(
 ) -> None:
     """Read to the end of the input, and return when everything is acknowledged. `advance` is told bytes and records."""
     number = 1
+    await producer.send_many(topic, ())  # is there such a topic? Before anybody has typed a line
     try:
         async for lines, taken_bytes in read_lines(descriptor):
             records, problem = parse_lines(lines, parse, number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.ask import ask
-from raftmq.cli.exit_codes import ExitCode, reported, reported_question
+from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -17,6 +17,7 @@ from raftmq.cli.options import (
     TimeoutOption,
     TopicArgument,
     YesOption,
+    confirm,
     key_values,
 )
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
@@ -196,8 +197,7 @@ def delete(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Delete a topic and all of its records."""
-    if not yes and not typer.confirm(f"Delete topic {name} and all of its records?", err=True):
-        raise SystemExit(ExitCode.INTERRUPTED)
+    confirm(f"Delete topic {name} and all of its records?", is_agreed=yes)
     ask(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
     print_change(output, name, "deleted")
 
@@ -227,8 +227,7 @@ def delete_records(
         raise typer.BadParameter("give --before OFFSET or --all")
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
-    if not yes and not typer.confirm(f"Delete {what} in {where} of topic {name}?", err=True):
-        raise SystemExit(ExitCode.INTERRUPTED)
+    confirm(f"Delete {what} in {where} of topic {name}?", is_agreed=yes)
 
     async def trim(admin: Admin) -> dict[TopicPartition, int]:
         numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
+from raftmq.client.background import Deadline
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.group_admin import (
     GroupDescription,
@@ -36,6 +37,9 @@ from raftmq.client.transport import (
 from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
+
+BROKER_SHARE: Final = 0.9
+"""Of the time that a change may take: the rest is for the way there and back, and for looking at what was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,20 +206,21 @@ class Admin:
             InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
         """
         self._check_usable()
+        deadline = Deadline(self._timeout_seconds)
         request = pb.CreateTopicRequest(
             name=name,
             partitions=_positive(partitions, "partitions"),
             replication_factor=_positive(replication_factor, "replication_factor"),
             config=_texts(config or {}),
-            timeout_ms=max(1, int(self._timeout_seconds * 900)),  # the broker answers before our own patience ends
+            timeout_ms=self._broker_timeout_ms(),
         )
         try:
             response = await self._resolver.call_any(CREATE_TOPIC, request, self._timeout_seconds)
         except TopicAlreadyExistsError:
             if not if_not_exists:
                 raise
-            return await self.describe_topic(name)
-        return await self._made(name, response.metadata_revision, response.topic)
+            return await self._described(name, deadline)
+        return await self._made(name, response.metadata_revision, response.topic, deadline)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises `UnknownTopicError`."""
@@ -235,8 +240,11 @@ class Admin:
     async def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its leaders and its whole configuration. Raises `UnknownTopicError`."""
         self._check_usable()
+        return await self._described(name, Deadline(self._timeout_seconds))
+
+    async def _described(self, name: str, deadline: Deadline) -> TopicDescription:
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
-        response = await self._resolver.call_any(DESCRIBE_TOPIC, request, self._timeout_seconds, is_read=True)
+        response = await self._resolver.call_any(DESCRIBE_TOPIC, request, deadline.remaining(), is_read=True)
         self._resolver.note_revision(response.metadata_revision)
         leaders = {leader.group_id: leader for leader in response.leaders}
         return _topic(response.topic, leaders, dict(response.effective_config))
@@ -264,21 +272,25 @@ class Admin:
         Raises `UnknownTopicError` or `InvalidPartitionsError` (not above today's number); then nothing changed.
         """
         self._check_usable()
+        deadline = Deadline(self._timeout_seconds)
         request = pb.AddPartitionsRequest(
             name=name,
             total=_positive(total, "total"),
             metadata_revision=self._resolver.metadata_revision,
-            timeout_ms=max(1, int(self._timeout_seconds * 900)),
+            timeout_ms=self._broker_timeout_ms(),
         )
         response = await self._resolver.call_any(ADD_PARTITIONS, request, self._timeout_seconds)
-        return await self._made(name, response.metadata_revision, response.topic)
+        return await self._made(name, response.metadata_revision, response.topic, deadline)
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
 
-        Repeating it is harmless. On an error some partitions may have been trimmed.
+        Repeating it is harmless. On an error some partitions may have been trimmed (none on `InvalidArgumentError`: below -1).
         """
         self._check_usable()
+        for partition, offset in before_offsets.items():
+            if offset < -1:
+                raise InvalidArgumentError(f"{offset} is no offset of {partition}; -1 means all records")
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
 
     # ----------------------------------------------------------------------------------------------------------- groups
@@ -383,7 +395,7 @@ class Admin:
         """
         self._check_usable()
         request = pb.RemoveNodeRequest(
-            node_id=_positive(node_id, "node_id"), force=force, timeout_ms=max(1, int(self._timeout_seconds * 900))
+            node_id=_positive(node_id, "node_id"), force=force, timeout_ms=self._broker_timeout_ms()
         )
         response = await self._resolver.call_any(REMOVE_NODE, request, self._timeout_seconds)
         self._resolver.note_revision(response.metadata_revision)
@@ -394,7 +406,7 @@ class Admin:
             without_majority=tuple(TopicPartition(name.topic, name.partition) for name in response.without_majority),
         )
 
-    async def _made(self, name: str, revision: int, made: pb.Topic) -> TopicDescription:
+    async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
         """A topic that was just made or changed, with its leaders if they can be had.
 
         The change is made: an error of the question that follows must not be reported as the outcome of the change, as most errors
@@ -404,9 +416,13 @@ class Admin:
         if made.topic_id:  # 0: it was deleted again before the answer was written
             self._resolver.note_topic(made)
         try:
-            return await self.describe_topic(name)
+            return await self._described(name, deadline)
         except RaftMQError:
             return replace(_topic(made), name=name)
+
+    def _broker_timeout_ms(self) -> int:
+        """What a broker may take for a change: it answers before our own patience ends."""
+        return max(1, int(self._timeout_seconds * 1000 * BROKER_SHARE))
 
     def _check_usable(self) -> None:
         check_not_forked(self._generation, "admin")

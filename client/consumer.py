@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from raftmq.client import settings
 from raftmq.client.assignment import Assignment
+from raftmq.client.background import Deadline
 from raftmq.client.consumer_settings import (
     OffsetReset,
     checked_offsets,
@@ -177,29 +178,26 @@ class Consumer:
             FencedError, TooManyMembersError, InvalidArgumentError: the group does not take this member.
             RaftMQError: positions could not be looked up in time, or no coordinator answered.
         """
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         if self._is_closed or self._is_open:
             raise ClosedClientError("a consumer is started once; make a new one")
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_seconds
-
-        def remaining() -> float:
-            return max(deadline - loop.time(), settings.LAST_TRY_SECONDS)
-
+        deadline = Deadline(self._timeout_seconds)
         try:
             await self._resolver.start(self._timeout_seconds)
             chosen = self._assignment
             for topic in chosen.subscription.topics:
-                info = await self._resolver.topic(topic, remaining())
+                info = await self._resolver.topic(topic, deadline.remaining())
                 if chosen.group is None:
                     chosen.add(TopicPartition(topic, number) for number in range(info.partition_count))
             if chosen.subscription and chosen.group is not None:
-                await chosen.join().wait_joined(remaining())
+                await chosen.join().wait_joined(deadline.remaining())
             elif self._reset_time is not None:
-                await self._fetcher.prepare([p for p in self._hand_out.order if p.position is None], remaining())
+                unplaced = [state for state in self._hand_out.order if state.position is None]
+                await self._fetcher.prepare(unplaced, deadline.remaining())
             for state in self._hand_out.order:
                 state.raise_error()
-            self._resolver.check()  # closed meanwhile
+            self._check_not_closed()  # meanwhile
+            self._resolver.check()
         except BaseException:
             await self._close_now(is_clean=False)
             raise
@@ -214,7 +212,7 @@ class Consumer:
         With automatic commit it commits what is processed, in at most a few seconds: also the last records handed out, if the task
         that read them calls it, and not because of an exception. Calling it again does nothing; iteration ends.
         """
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         await self._close_now(is_clean=sys.exception() is None)
 
     async def __aenter__(self) -> Self:
@@ -224,7 +222,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         await self._close_now(is_clean=kind is None)
 
     def metrics(self) -> ConsumerMetrics:
@@ -241,7 +239,7 @@ class Consumer:
 
     async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
         """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         if left is not None and not self._is_closed:
             self._hand_out.note_asked()
             self._assignment.give_back(left)
@@ -279,18 +277,18 @@ class Consumer:
             pattern: a regular expression that the whole name must match, also of topics created later; needs a group.
             listener: replaces the one before.
         """
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         has_group = self._assignment.group is not None
         self._assignment.subscribe(subscription_of(topics, pattern, self._assignor, has_group=has_group), listener)
 
     def unsubscribe(self) -> None:
         """Read nothing: give everything up in peace, and leave the group. Does not wait."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         self._assignment.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to by name."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         return frozenset(self._assignment.subscription.topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -299,23 +297,23 @@ class Consumer:
         With a group it begins where that group's offsets are, and can commit them; nobody shares with it, and it works only while
         nobody subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
         """
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         self._assignment.assign(checked_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The assigned partitions; of a group, those that this member reads now."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         return frozenset(self._fetcher.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing from these partitions until `resume`; what is fetched is kept. Does not wait."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         for state in self._assignment.states(partitions):
             state.is_paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`. Does not wait."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         for state in self._assignment.states(partitions):
             state.is_paused = False
         self._data.set()
@@ -323,7 +321,7 @@ class Consumer:
 
     def paused(self) -> frozenset[TopicPartition]:
         """The paused partitions."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         return frozenset(tp for tp, state in self._fetcher.partitions.items() if state.is_paused)
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -509,7 +507,8 @@ class Consumer:
         """
         self._assignment.note_asked()
         while True:
-            record, has_room = self._hand_out.next_of_current()
+            may_hand_out = self._assignment.may_hand_out
+            record, has_room = self._hand_out.next_of_current() if may_hand_out else (None, False)
             if record is not None:
                 if has_room:
                     self._fetcher.wake()  # a batch was opened: there is room to fetch the next
@@ -519,7 +518,7 @@ class Consumer:
                 raise StopAsyncIteration
             self._check_usable()
             self._data.clear()
-            has_records = self._assignment.may_hand_out and self._hand_out.choose_current()
+            has_records = may_hand_out and self._hand_out.choose_current()
             self._fetcher.wake()
             if not has_records:
                 if not self._fetcher.partitions and not self._assignment.subscription:
@@ -545,22 +544,25 @@ class Consumer:
         self._data.clear()
         return True
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
+        check_not_forked(self._generation, "consumer")
+
+    def _check_not_closed(self) -> None:
         if self._is_closed:
-            check_not_forked(self._generation, "consumer")
             raise ClosedClientError("the consumer is closed; make a new one")
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        self._check_not_closed()
         self._check_alive()
         self._assignment.check()
 
     def _check_alive(self) -> None:
         """As `_check_usable`; also while it closes, for the listener."""
-        check_not_forked(self._generation, "consumer")
+        self._check_process()
         if not self._is_open:
-            raise ClosedClientError(
-                "the consumer is closed; make a new one"
-                if self._is_closed
-                else "the consumer is not started: use async with, or await start()"
-            )
+            self._check_not_closed()
+            raise ClosedClientError("the consumer is not started: use async with, or await start()")
         self._resolver.check()
         if self._failure is not None:
             raise ClosedClientError("the consumer stopped after an internal error") from self._failure

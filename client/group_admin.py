@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from raftmq.client.background import Deadline
 from raftmq.client.error_details import error_from_detail
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.resolver import Resolver
@@ -152,17 +153,19 @@ async def reset_group_offsets(
 ) -> list[OffsetChange]:
     """Commit other offsets for a group; see `Admin.reset_group_offsets`."""
     target.check()
-    before = await _committed(resolver, group, timeout_seconds, must_exist=not (topics or partitions or target.offsets))
+    deadline = Deadline(timeout_seconds)
+    must_exist = not (topics or partitions or target.offsets)
+    before = await _committed(resolver, group, deadline.remaining(), must_exist=must_exist)
     wanted = list(target.offsets or partitions)
     for topic in topics:
-        info = await resolver.topic(topic, timeout_seconds)
+        info = await resolver.topic(topic, deadline.remaining())
         wanted += [TopicPartition(topic, number) for number in range(info.partition_count)]
     if not wanted:
         wanted = [partition for partition, offset in before.items() if target.shift is None or offset is not None]
-    after = await _resolved(resolver, target, dict.fromkeys(wanted), before, timeout_seconds)
+    after = await _resolved(resolver, target, dict.fromkeys(wanted), before, deadline)
     changes = [OffsetChange(partition, before.get(partition), offset) for partition, offset in sorted(after.items())]
     if changes and not dry_run:
-        await _reset(resolver, group, after, timeout_seconds, fence_members=fence_members)
+        await _reset(resolver, group, after, deadline, fence_members=fence_members)
     return changes
 
 
@@ -205,14 +208,14 @@ async def _resolved(
     target: ResetTarget,
     wanted: Iterable[TopicPartition],
     before: Mapping[TopicPartition, int | None],
-    timeout_seconds: float,
+    deadline: Deadline,
 ) -> dict[TopicPartition, int]:
     """The offset that the target means, by partition. Raises `OffsetOutOfRangeError` for an offset that does not exist."""
     names = list(wanted)
-    starts = await list_offsets(resolver, dict.fromkeys(names, EARLIEST_TIME), timeout_seconds)
-    ends = await list_offsets(resolver, dict.fromkeys(names, LATEST_TIME), timeout_seconds)
+    starts = await list_offsets(resolver, dict.fromkeys(names, EARLIEST_TIME), deadline.remaining())
+    ends = await list_offsets(resolver, dict.fromkeys(names, LATEST_TIME), deadline.remaining())
     found = (
-        await list_offsets(resolver, dict.fromkeys(names, target.time_ms), timeout_seconds)
+        await list_offsets(resolver, dict.fromkeys(names, target.time_ms), deadline.remaining())
         if target.time_ms is not None
         else {}
     )
@@ -243,15 +246,15 @@ async def _reset(
     resolver: Resolver,
     group: str,
     offsets: Mapping[TopicPartition, int],
-    timeout_seconds: float,
+    deadline: Deadline,
     *,
     fence_members: bool,
 ) -> None:
     request = pb.ResetOffsetsRequest(group=group, fence_members=fence_members)
     for partition, offset in offsets.items():
-        info = await resolver.topic(partition.topic, timeout_seconds)
+        info = await resolver.topic(partition.topic, deadline.remaining())
         request.partitions.add(topic_id=info.topic_id, partition=partition.partition, offset=offset)
-    response = await resolver.call_any(RESET_OFFSETS, request, timeout_seconds)
+    response = await resolver.call_any(RESET_OFFSETS, request, deadline.remaining())
     for partition, result in zip(offsets, response.partitions, strict=True):
         if result.HasField("error"):
             raise error_from_detail(result.error, f"{partition.topic}/{partition.partition}")

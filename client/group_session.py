@@ -129,22 +129,28 @@ class GroupSession:
         self.membership.check()
 
     async def close(self, *, is_clean: bool) -> None:
-        """Give up everything and leave at once. `is_clean`: with automatic commit, commit what is processed."""
-        await self.commits.stop()
-        if self._task is not asyncio.current_task():
-            await cancel_and_wait(self._task)
+        """Give up everything and leave at once. `is_clean`: with automatic commit, commit what is processed.
+
+        Cancelled anywhere, it leaves all the same: heartbeats that went on would hold the partitions for ever.
+        """
+        self._joined.set()  # whoever waits for it need not any more
+        following = self._task if self._task is not asyncio.current_task() else None
+        try:
+            await self.commits.stop()
+            await cancel_and_wait(following)
+            await self._give_up_all(is_clean=is_clean)
+        finally:
+            if following is not None:
+                following.cancel()
+            await self._leave()
+
+    async def _give_up_all(self, *, is_clean: bool) -> None:
         held = list(self._states)
         for state in self._states.values():
             state.is_withheld = True
-        try:
-            if held:
-                try:
-                    async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                        await self._give_up(held, may_commit=is_clean)
-                except TimeoutError:
-                    log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, "TimeoutError")
-        finally:
-            await self._leave()
+        if held:
+            async with self.commits.last_commit():
+                await self._give_up(held, may_commit=is_clean)
 
     async def _leave(self) -> None:
         goodbye = self.membership.stop()

@@ -23,6 +23,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "consumer_started": "A consumer is ready",
     "client_stopped": "A defect of the SDK ended what keeps a client informed; every call raises from now on. Please report it",
     "connection_made": "A channel to a broker was opened",
+    "connection_dropped": "A channel was closed: no broker is at that address any more",
     "append_stream_opened": "A producer writes to a broker from now on",
     "append_stream_ended": "The stream ended; what was unanswered is repeated",
     "append_retried": "A batch was refused or lost, and is repeated",

@@ -7,7 +7,8 @@ processed (`processed.py`) and never fail loudly: the next one includes what thi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 
 from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait, spawn
@@ -61,15 +62,22 @@ class OffsetCommits:
     async def finish(self, states: Iterable[PartitionFetch]) -> None:
         """Commit what is processed of these, for a few seconds at most, and end."""
         await self.stop()
+        wanted = list(states)
         try:
-            async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                wanted = list(states)
+            async with self.last_commit():
                 await self.commit_processed(wanted)
                 await self.settled([state.topic_partition for state in wanted])
-        except TimeoutError:
-            log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, "TimeoutError")
         finally:
             await self.close()
+
+    @asynccontextmanager
+    async def last_commit(self) -> AsyncIterator[None]:
+        """Cuts what happens in it short after a few seconds: what is not committed then is read again."""
+        try:
+            async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
+                yield
+        except TimeoutError as error:
+            self._note_failed(error)
 
     async def close(self) -> None:
         """Give up what is under way: whether it was committed is not known."""
@@ -103,11 +111,14 @@ class OffsetCommits:
         except (FencedError, ClosedClientError):
             return  # another has it: nothing to say
         except RaftMQError as error:
-            log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
+            self._note_failed(error)
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait until no commit of these is under way."""
         await self._committer.settled(partitions)
+
+    def _note_failed(self, error: Exception) -> None:
+        log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
 
     async def _commit_forever(self, interval_seconds: float) -> None:
         while True:

@@ -82,6 +82,10 @@ class Resolver:
         self.source = source or random.Random()
         self._transport = transport
         self._connections: dict[str, Connection] = {}
+        self._cleaner: asyncio.TimerHandle | None = None
+        """Will close the connections to addresses that are not used any more."""
+        self._endings: set[asyncio.Task[None]] = set()
+        """Connections that are being closed."""
         self._node_addresses: dict[int, str] = {}
         self._leaders: dict[int, Leader] = {}
         self._refused: set[str] = set()
@@ -121,11 +125,13 @@ class Resolver:
         """Stop watching and close every connection; at once, but for the moment in which calls end. Again: does nothing."""
         self._failure = self._failure or ClosedClientError("the client is closed")
         self._has_topology.set()  # whoever waits in `start` finds the failure
+        if self._cleaner is not None:
+            self._cleaner.cancel()
         try:
             await cancel_and_wait(*self._watch_tasks)
         finally:
             connections, self._connections = list(self._connections.values()), {}
-            await asyncio.gather(*(connection.close() for connection in connections))
+            await asyncio.gather(*self._endings, *(connection.close() for connection in connections))
 
     @property
     def failure(self) -> BaseException | None:
@@ -363,6 +369,7 @@ class Resolver:
         if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
             raise WrongClusterError(f"{address} belongs to cluster {update.cluster_id}, not to {self.cluster_id}")
         self.cluster_id = self.cluster_id or update.cluster_id
+        is_newest = update.metadata_revision >= self.metadata_revision
         self.note_revision(update.metadata_revision)
         if update.has_nodes or update.is_full:
             self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
@@ -375,8 +382,27 @@ class Resolver:
             self._learn_topic(topic)
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        if deleted or (update.is_full and is_newest):
+            # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
+            existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
+            self._leaders = {group_id: leader for group_id, leader in self._leaders.items() if group_id in existing}
+        if self._cleaner is None and self._unused_addresses():
+            loop = asyncio.get_running_loop()
+            self._cleaner = loop.call_later(settings.UNUSED_CONNECTION_SECONDS, self._close_unused)
         self._has_topology.set()
         self._notify()
+
+    def _unused_addresses(self) -> list[str]:
+        """Connected to, and nobody's any more."""
+        return sorted(self._connections.keys() - set(self._candidates()))
+
+    def _close_unused(self) -> None:
+        self._cleaner = None
+        for address in self._unused_addresses():
+            ending = spawn(self._connections.pop(address).close(), "raftmq-connection-end", self._on_crash)
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+            log.debug("connection_dropped address=%s", address)
 
     def _learn_topic(self, topic: pb.Topic) -> None:
         known = self.topics.get(topic.name)

@@ -75,6 +75,8 @@ WATCH_BACKOFF_MIN_SECONDS: Final = 0.05
 WATCH_BACKOFF_MAX_SECONDS: Final = 1.0
 CONNECT_BACKOFF_MAX_SECONDS: Final = 1.0
 """gRPC's own reconnecting; its default of two minutes would outlast every failover."""
+UNUSED_CONNECTION_SECONDS: Final = 60.0
+"""A connection to an address where no broker is any more is closed after this time: whatever was asked there has ended by then."""
 CLOSE_GRACE_SECONDS: Final = 0.5
 
 POLLS_IN_FLIGHT_MAX: Final = 4

@@ -1,6 +1,7 @@
-"""`python -m sim.mutant_table [NAME…]` (`make mutants`): hunts mutants, by default all, from their first seed on and writes the table
-into `docs/internals/testing.md`: those of whole nodes, and those of the core alone. Each row is written as soon as it is known.
+"""`python -m sim.mutant_table [NAME… | --missing]` (`make mutants`): hunts mutants, by default all, from their first seed on and writes
+the table into `docs/internals/testing.md`: those of whole nodes, and those of the core alone. Each row is written as soon as it is known.
 
+A seed counts for a mutant only if the product passes it under the same circumstances: else they were found, and not the bug.
 Exit code 1 when one is not found. The suite replays each by the seed in the table (`known_seed`).
 """
 
@@ -10,6 +11,7 @@ import argparse
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +22,7 @@ from sim.core.run import Verdict as CoreVerdict
 from sim.core.run import run_seed as run_core_seed
 from sim.node.batch import run_batch
 from sim.node.mutants import MUTANTS, SEEDS_MAX, Mutant
-from sim.node.run import Outcome, Verdict
+from sim.node.run import Build, Outcome, Verdict
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/internals/testing.md"
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
@@ -63,14 +65,22 @@ def _seeds(known: int, seeds_max: int) -> Iterator[int]:
 # ------------------------------------------------------------------------------------------------------------- hunting
 
 
-def hunt(mutant: Mutant, known: int = 0) -> Outcome:
-    """Whole nodes: the first outcome that finds it, or the last."""
-    outcome = None
+def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
+    """Whole nodes: the first outcome that finds it within its budget."""
     for seed in _seeds(known, SEEDS_MAX):
-        (outcome,) = run_batch(seed, 1, jobs=1, build=mutant.build)
-        if outcome.verdict is not Verdict.OK:
-            break
-    assert outcome is not None
+        outcome = _outcome(seed, mutant.build)
+        if outcome.verdict is not Verdict.OK and _passes_without(mutant, seed):
+            return outcome
+    return None
+
+
+def _passes_without(mutant: Mutant, seed: int) -> bool:
+    """Whether the product has nothing to be found under the mutant's circumstances; without any, batches of seeds say so."""
+    return not mutant.build.circumstances or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
+
+
+def _outcome(seed: int, build: Build) -> Outcome:
+    (outcome,) = run_batch(seed, 1, jobs=1, build=build)
     return outcome
 
 
@@ -95,6 +105,8 @@ def _found_by(verdict: str, detail: str) -> str:
 def _node_row(name: str) -> Row:
     mutant = MUTANTS[name]
     outcome = hunt(mutant)
+    if outcome is None:
+        return Row(name, mutant.what, mutant.part, NOTHING, SEEDS_MAX)
     return Row(name, mutant.what, mutant.part, _found_by(outcome.verdict.name, outcome.detail), outcome.seed + 1)
 
 
@@ -131,7 +143,12 @@ def main() -> int:
     order = [*MUTANTS, *core.MUTANTS]
     parser = argparse.ArgumentParser(prog="python -m sim.mutant_table", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *order], default=[], metavar="NAME")
-    names = parser.parse_args().names or order
+    parser.add_argument("--missing", action="store_true", help="only those without a row")
+    arguments = parser.parse_args()
+    names = arguments.names or order
+    if arguments.missing:
+        rows = known_rows(PAGE.read_text())
+        names = [name for name in names if name not in rows]
     is_complete = True
     for number, name in enumerate(names, start=1):
         row = _node_row(name) if name in MUTANTS else _core_row(name)

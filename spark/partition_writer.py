@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from raftmq.client import settings
@@ -74,7 +75,7 @@ class PartitionWriter:
         """
         written: dict[str, int] = {}
         try:
-            for (topic_bytes, partition), group in groupby(rows, key=lambda row: (row[0], row[1])):
+            for (topic_bytes, partition), group in groupby(rows, key=itemgetter(0, 1)):
                 topic = topic_of(topic_bytes.decode())
                 bytes_max = min(BATCH_BYTES_MAX, topic.batch_bytes_max - settings.BATCH_FRAME_BYTES)
                 gathered: list[bytes] = []

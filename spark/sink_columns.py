@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, repeat
+from operator import add
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
@@ -210,8 +211,8 @@ class RowBuilder:
         self._is_empty_a_key = options.partitioner != "crc32"  # as in the SDK
         self._partition_count = partition_count
 
-    def rows(self, chunk: Chunk) -> Iterator[tuple[SinkRow, int]]:
-        """Each row with the bytes of its key, value and headers.
+    def rows(self, chunk: Chunk) -> tuple[list[SinkRow], int]:
+        """All rows, and the bytes of their keys, values and headers together.
 
         Raises:
             InvalidSchemaError: a topic is null.
@@ -220,8 +221,12 @@ class RowBuilder:
             RecordTooLargeError: above 1 MiB.
         """
         columns = self._columns
+        if self._topic is not None and columns.headers is None and columns.partition is None:
+            return self._plain_rows(chunk, self._topic)
         values = chunk[columns.value]
         count = len(values)
+        rows: list[SinkRow] = []
+        total = 0
 
         def column(position: int | None) -> Sequence[object]:
             return chunk[position] if position is not None else (None,) * count
@@ -237,7 +242,45 @@ class RowBuilder:
             column(columns.timestamp),
             strict=True,
         ):
-            yield self._row(value, key, headers, topic, partition, order, time_us)
+            row, size = self._row(value, key, headers, topic, partition, order, time_us)
+            rows.append(row)
+            total += size
+        return rows, total
+
+    def _plain_rows(self, chunk: Chunk, topic: str) -> tuple[list[SinkRow], int]:
+        """The same for what is usual, keys and values for one topic, column by column: a third of the time."""
+        columns = self._columns
+        cells = chunk[columns.value]
+        values = list(map(_bytes_of, cells))
+        key_cells = chunk[columns.key] if columns.key is not None else (None,) * len(cells)
+        keys = list(map(_bytes_of, key_cells))
+        sizes = list(map(add, map(len, values), map(len, keys)))
+        if sizes:
+            _check_size(max(sizes))
+        has_keys = [cell is not None for cell in key_cells]
+        partition_count = self._partition_count(topic, None)
+        rows = zip(
+            repeat(topic.encode()),
+            [self._chosen(*cell, partition_count) for cell in zip(has_keys, keys, values, strict=True)]
+            if columns.key is not None
+            else [crc32(value) % partition_count for value in values],
+            repeat(0) if columns.order is None else map(_int_or_0, chunk[columns.order]),
+            has_keys,
+            keys,
+            [cell is not None for cell in cells],
+            values,
+            repeat(b""),
+            repeat(0) if columns.timestamp is None else map(_millis_or_0, chunk[columns.timestamp]),
+            strict=False,  # some repeat for ever
+        )
+        return list(rows), sum(sizes)
+
+    def _chosen(self, has_key: bool, key: bytes, value: bytes, partition_count: int, packed: bytes = b"") -> int:
+        """The partition of a row that names none."""
+        if key or (has_key and self._is_empty_a_key):
+            return self._partitioner(key, partition_count)
+        # by contents, not in turn: the row must come to the same partition when it is computed again
+        return crc32(packed, crc32(value)) % partition_count
 
     def _row(
         self,
@@ -253,30 +296,40 @@ class RowBuilder:
             raise InvalidSchemaError("a row's topic is null; the option topic gives all rows one")
         value_bytes, key_bytes, packed = _bytes_of(value), _bytes_of(key), pack_headers(headers)
         size = len(value_bytes) + len(key_bytes) + len(packed)
-        if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
-            raise RecordTooLargeError(f"a row of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
+        _check_size(size)
         named = partition if isinstance(partition, int) else None
         partition_count = self._partition_count(topic, named)
         if isinstance(partition, int):
             if not 0 <= partition < partition_count:
                 raise UnknownPartitionError(f"{topic} has partitions 0 to {partition_count - 1}, not {partition}")
             chosen = partition
-        elif key_bytes or (key is not None and self._is_empty_a_key):
-            chosen = self._partitioner(key_bytes, partition_count)
-        else:  # by contents, not in turn: the row must come to the same partition when it is computed again
-            chosen = crc32(packed, crc32(value_bytes)) % partition_count
+        else:
+            chosen = self._chosen(key is not None, key_bytes, value_bytes, partition_count, packed)
         row = (
             topic.encode(),
             chosen,
-            order if isinstance(order, int) else 0,
+            _int_or_0(order),
             key is not None,
             key_bytes,
             value is not None,
             value_bytes,
             packed,
-            time_us // 1000 if isinstance(time_us, int) else 0,
+            _millis_or_0(time_us),
         )
         return row, size
+
+
+def _check_size(size: int) -> None:
+    if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
+        raise RecordTooLargeError(f"a row of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
+
+
+def _int_or_0(cell: object) -> int:
+    return cell if isinstance(cell, int) else 0
+
+
+def _millis_or_0(time_us: object) -> int:
+    return time_us // 1000 if isinstance(time_us, int) else 0
 
 
 def _bytes_of(cell: object) -> bytes:

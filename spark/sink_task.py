@@ -79,8 +79,7 @@ class SinkTask:
         with closing(RowSorter[SinkRow](self._options.sort_memory_bytes, directory)) as sorter:
             builder = RowBuilder(self._columns, self._options, self._partition_count)
             for chunk in chunks:
-                for row, size in builder.rows(chunk):
-                    sorter.add(row, size)
+                sorter.add(*builder.rows(chunk))
             producer = self._enter(identity, sorter)
             if producer is None:
                 return Written({}, self._is_replay)

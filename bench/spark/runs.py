@@ -1,4 +1,7 @@
-"""Runs the ways round by round, A B A B …, in one Spark session of two cores beside three brokers. Must not format."""
+"""Runs the ways round by round, A B A B …, in one Spark session of two cores beside three brokers. Must not format.
+
+Samples have more than the table shows: the processor time of brokers, JVM and Python, in microseconds for each record.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final  # Any: pyspark's session has several classes
 
 from raftmq.testing import LocalCluster
 
 from bench.machine import load_average, probe_processor
 from bench.runner import WARM_UP, Sample
+from bench.spark.processors import Processors, read_processors
 from bench.systems import UnavailableError
 from bench.workloads import Figure
 from scripts.find_java import ADVICE, find_java
@@ -45,6 +50,8 @@ def measure(rounds: int, tell: Callable[[str], None], records: int = RECORDS, co
         from bench.spark import ways
 
         servers = cluster.bootstrap_servers
+        brokers = [cluster.pid(node_id) for node_id in cluster.node_ids]
+        jvm = spark.sparkContext._gateway.proc.pid
         ways.fill(servers, TOPIC, records, codec)
         chosen = {
             "source": ways.ways_of_reading(spark, servers, TOPIC, records),
@@ -54,19 +61,21 @@ def measure(rounds: int, tell: Callable[[str], None], records: int = RECORDS, co
         for figure, by_name in chosen.items():
             for number in range(WARM_UP, rounds + 1):
                 for name, way in by_name.items():
-                    sample = _run(figure, name, way, number, records)
-                    tell(f"{figure}, round {number} of {rounds}, {name}: {sample.figures[figure][0]:,.0f} records/s")
+                    sample = _run(figure, name, way, number, records, partial(read_processors, brokers, jvm))
+                    said = ", ".join(f"{what} {values[0]:,.2f}" for what, values in sample.figures.items())
+                    tell(f"{name}, round {number} of {rounds}: {said}")
                     if number != WARM_UP:
                         samples.append(sample)
         return samples
 
 
-def _run(figure: str, name: str, way: Way, number: int, records: int) -> Sample:
-    load, processor_ms = load_average(), probe_processor()
+def _run(figure: str, name: str, way: Way, number: int, records: int, processors: Callable[[], Processors]) -> Sample:
+    load, processor_ms, before = load_average(), probe_processor(), processors()
     started = time.perf_counter()
     way()
     seconds = time.perf_counter() - started
-    return Sample("spark", name, number, load, processor_ms, seconds, {figure: [records / seconds]})
+    spent = processors().per_record(before, records)
+    return Sample("spark", name, number, load, processor_ms, seconds, {figure: [records / seconds]} | spent)
 
 
 @contextmanager

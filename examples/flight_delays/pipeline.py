@@ -1,6 +1,7 @@
 """The Spark part: reads flights as they come, averages their delays in windows of a day, writes each window's results once.
 
-A window is written when the watermark has passed its end: flights that come more than `LATENESS` behind the newest are dropped.
+A window is written when the watermark, `LATENESS` behind the newest flight, has passed its end; what comes for it later is dropped.
+`README.md` says why the lateness is what it is.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ FLIGHT: Final = (
     "year INT, month INT, day INT, hour INT, minute INT, dep_delay INT, carrier STRING, origin STRING, time_hour STRING"
 )
 WINDOW: Final = "1 day"
-LATENESS: Final = "6 hours"
+LATENESS: Final = "5 days"
+FLIGHTS_PER_BATCH: Final = 20_000
+"""About three weeks of flights: a year passes in 17 batches, and the watermark with them."""
 
 
-def delays(flights: DataFrame) -> DataFrame:
+def delays(flights: DataFrame, lateness: str = LATENESS) -> DataFrame:
     """Mean departure delay per day, carrier and airport; cancelled flights have none and do not count."""
     from pyspark.sql import functions as f
 
@@ -26,13 +29,15 @@ def delays(flights: DataFrame) -> DataFrame:
     return (
         parsed.where("dep_delay IS NOT NULL")
         .withColumn("departure", f.expr("make_timestamp(year, month, day, hour, minute, 0)"))
-        .withWatermark("departure", LATENESS)
+        .withWatermark("departure", lateness)
         .groupBy(f.window("departure", WINDOW), "carrier", "origin")
         .agg(f.count("*").alias("flights"), f.avg("dep_delay").alias("mean_delay"))
     )
 
 
-def start(spark: SparkSession, servers: str, source: str, target: str, checkpoint: str) -> StreamingQuery:
+def start(
+    spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, lateness: str = LATENESS
+) -> StreamingQuery:
     """Start the query; it ends when all flights that are there have been read."""
     from pyspark.sql import functions as f
 
@@ -42,9 +47,10 @@ def start(spark: SparkSession, servers: str, source: str, target: str, checkpoin
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
         .option("columns", "value")
+        .option("maxOffsetsPerTrigger", FLIGHTS_PER_BATCH)
         .load()
     )
-    result = delays(flights).select(
+    result = delays(flights, lateness).select(
         f.concat_ws("/", "carrier", "origin").alias("key"),
         f.to_json(
             f.struct(

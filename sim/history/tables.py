@@ -197,6 +197,10 @@ class GroupWork:
     """Key → beginnings, in order; those of records without a key are not kept."""
     progress: list[Progress] = field(default_factory=list)
     has_begun: bool = False
+    has_asked: bool = False
+    """Somebody asked to store progress."""
+    stood_at: int = 0
+    """The progress that was read before any handler began and anybody asked to store one: of before the history, if the topic is."""
 
 
 class _Open(msgspec.Struct, gc=False):
@@ -265,6 +269,11 @@ class History:
             default=-1,
         )
 
+    def is_created(self, topic: str) -> bool:
+        """Whether the history has the topic's creation, perhaps: then nothing was there before it."""
+        operations = self.topic_operations.get(topic, ())
+        return any(one.operation == "create_topic" and one.status != "fail" for one in operations)
+
     def table(self, partition: Partition) -> PartitionTable:
         """The partition's table, made if need be."""
         found = self.partitions.get(partition)
@@ -307,6 +316,7 @@ class History:
             self._begin_process(at, event)
         elif operation == "commit" and event.group is not None and event.offset is not None:
             opened.subject = Progress(event.offset, at, event.process)
+            self._group_work(event).has_asked = True
 
     def _begin_process(self, at: int, event: Event) -> None:
         work = self._group_work(event)
@@ -329,7 +339,10 @@ class History:
         if event.operation in ("process", "dead_letter"):
             self._group_work(began).done.setdefault(_given(began.offset, "offset"), at)
         elif event.operation == "committed" and event.offset is not None:
-            self._group_work(began).progress.append(Progress(event.offset, at, event.process))
+            work = self._group_work(began)
+            if not work.has_begun and not work.has_asked:
+                work.stood_at = max(work.stood_at, event.offset)
+            work.progress.append(Progress(event.offset, at, event.process))
 
     def _begin_send(self, at: int, event: Event) -> Send:
         topic, value = _given(event.topic, "topic"), _given(event.value, "value")

@@ -6,6 +6,8 @@ import gc
 from collections.abc import Iterator
 from functools import partial
 
+from raftmq.broker.group_planner import assignor_names
+
 from sim.node.child import in_child, map_in_children
 from sim.node.logs import silence_logs
 from sim.node.options import Options
@@ -19,6 +21,7 @@ def run_isolated(seed: int, build: Build = PRODUCT, options: Options | None = No
 
 def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iterator[Outcome]:
     """Outcomes of seeds `first`..`first + count - 1`, in order, as they become known."""
+    assignor_names()  # looked up once for each process: here for all of them
     gc.collect()
     gc.freeze()  # children share what is here already
     yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs)

@@ -80,7 +80,6 @@ class Checker:
         """How often each process noticed that it had stood still."""
         self.leaders_elected = 0
         self.broken_replicas = 0
-        self.fatal_exits = 0
         cluster.on_process.append(self._watch)
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
@@ -192,7 +191,6 @@ class Checker:
         demand(is_damaged, "NoDefect", f"{process.machine.name} r{group.replica_id} of g{group.group_id}: {error!r}")
 
     def _on_fatal(self, process: Process, error: BaseException) -> None:
-        self.fatal_exits += 1
         if isinstance(error, DamagedReplicaError) and any(name == process.machine.name for name, _ in self.damaged):
             return
         is_rule = isinstance(error, InvariantError | CommitFailedError)

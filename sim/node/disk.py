@@ -21,7 +21,7 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import seal
 from raftmq.storage.disk_space import DiskReserve
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageFullError
+from raftmq.storage.errors import MissingReplicaError, ReplicaExistsError, StorageFullError
 from raftmq.storage.lmdb_env import reading
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.lmdb_replica import LmdbReplica
@@ -417,8 +417,3 @@ class _Thread:
             if kept:
                 self.writer.pump(kept)
         self.writer.drop()
-
-
-def open_problem(error: BaseException) -> bool:
-    """Whether an error says that a replica's data is damaged."""
-    return isinstance(error, DamagedReplicaError)

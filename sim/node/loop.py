@@ -162,7 +162,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> Any:
         """Run it when so many seconds of the host's clock have passed."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        if context is None:
+            context = copy_context()
+        now = self.now
+        host = context.get(HOST)
+        if host is None:
+            when = due = now + delay
+        else:
+            when = host.offset + now * host.rate + delay
+            due = host.to_global(when)
+        handle = Handle(callback, args, context, host, when)
+        if not self._is_closed:
+            heapq.heappush(self._timers, (due if due > now else now, next(self._sequence), handle))
+        return handle
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log as _log
-from typing import NamedTuple
 
 from sim.node.host import Host
 from sim.node.loop import Handle, VirtualLoop
@@ -92,7 +91,7 @@ class Network:
         seconds = weather.delay_min - weather.delay_mean * _log(1.0 - chance.random())
         if weather.slow_share and chance.random() < weather.slow_share:
             seconds += weather.slow_seconds * chance.random()
-        return seconds + self.clogs.get((source, target), 0.0)
+        return seconds + self.clogs.get((source, target), 0.0) if self.clogs else seconds
 
     def on_process_ended(self, host: Host, *, is_power_cut: bool) -> None:
         """Its kernel closes its connections, or nobody does."""
@@ -151,11 +150,8 @@ class Listener:
     accept: Callable[[Pipe], None]
 
 
-class _Packet(NamedTuple):
-    data: bytes
-    deliver: Callable[..., None]
-    args: tuple[object, ...]
-    is_end: bool = False
+_Packet = tuple[bytes, Callable[..., None], tuple[object, ...], bool]
+"""The bytes, who takes them with which arguments, and whether the sender said its last word."""
 
 
 class _End:
@@ -205,15 +201,17 @@ class Pipe:
             network.resets += 1
             self.reset()
             return
-        self._push(side, _Packet(data, deliver, args))
+        self._push(side, (data, deliver, args, False))
 
     def _push(self, side: int, packet: _Packet) -> None:
         ends, network = self.ends, self._network
         end, loop = ends[side], network.loop
         end.packets.append(packet)
-        end.bytes_under_way += len(packet.data)
+        end.bytes_under_way += len(packet[0])
         arrives_at = loop.now + network.delay(end.host.name, ends[1 - side].host.name)
-        end.arrives_at = arrives_at = max(arrives_at, end.arrives_at)
+        if arrives_at < end.arrives_at:
+            arrives_at = end.arrives_at
+        end.arrives_at = arrives_at
         loop.push(arrives_at, end.arrival)
 
     def _arrive(self, side: int) -> None:
@@ -245,7 +243,11 @@ class Pipe:
             network.digest(source, target, data)
         if cuts and (target, source) in cuts:
             network.loop.after(UNACKED_SECONDS, None, self._miss_acknowledgement, side)
-        network.loop.run_in(other.host, deliver, *args)
+        host = other.host
+        if host.is_frozen:
+            network.loop.run_in(host, deliver, *args)
+        else:
+            host.context.run(deliver, *args)
 
     def _miss_acknowledgement(self, side: int) -> None:
         """What was sent arrived, and the sender cannot know."""
@@ -286,7 +288,7 @@ class Pipe:
         if end.is_closed:
             return
         end.is_closed = True
-        self._push(side, _Packet(b"", _nothing, (), is_end=True))
+        self._push(side, (b"", _nothing, (), True))
 
     def reset(self) -> None:
         """Break it at once at both ends; what is under way is lost."""

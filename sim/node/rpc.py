@@ -2,7 +2,8 @@
 
 A server serves what the production server registers, through the production interceptors. A channel connects when it is first
 used, fails fast while it cannot, and loses its calls when its connection breaks. A cancelled or overdue call is cancelled at
-the server when the word of it arrives.
+the server when the word of it arrives. What a side says in one step travels as one packet: headers with the messages that are
+known at the beginning, a single answer with its status, as gRPC's library writes them.
 """
 
 # ruff: noqa: ANN401 -- what handlers, messages and channels are is known to those who make them
@@ -149,12 +150,20 @@ class _ServerConnection:
         """Of calls under way."""
         return [call.task for call in self.calls.values() if call.task is not None]
 
-    def begin(self, client: ClientCall, method: str, metadata: Metadata, seconds: float | None) -> None:
-        """A call's headers arrived."""
+    def begin(
+        self,
+        client: ClientCall,
+        method: str,
+        metadata: Metadata,
+        seconds: float | None,
+        messages: Sequence[bytes | None],
+    ) -> None:
+        """A call's headers arrived, and the messages that came with them."""
         if self.server.is_stopping:
-            self.pipe.send(1, b"", client.on_status, Status(grpc.StatusCode.UNAVAILABLE, "the server is shutting down"))
+            refusal = Status(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            self.pipe.send(1, b"", client.on_end, None, refusal)
             return
-        call = ServerCall(self, client, method, metadata, seconds)
+        call = ServerCall(self, client, method, metadata, seconds, messages)
         self.calls[client.number] = call
         call.task = self.server.loop.create_task(call.run(), context=self.server.host.context.copy())
 
@@ -185,7 +194,13 @@ class ServerCall:
     """A call at the server: the context of its handler."""
 
     def __init__(
-        self, connection: _ServerConnection, client: ClientCall, method: str, metadata: Metadata, seconds: float | None
+        self,
+        connection: _ServerConnection,
+        client: ClientCall,
+        method: str,
+        metadata: Metadata,
+        seconds: float | None,
+        messages: Sequence[bytes | None],
     ) -> None:
         self._connection = connection
         self._client = client
@@ -193,7 +208,7 @@ class ServerCall:
         self._metadata = tuple(metadata)
         self._loop = connection.server.loop
         self._deadline = None if seconds is None else self._loop.time() + seconds
-        self._messages: deque[bytes | None] = deque()
+        self._messages: deque[bytes | None] = deque(messages)
         self._reader: asyncio.Future[None] | None = None
         self._is_ended = False
         self.task: asyncio.Task[None] | None = None
@@ -201,6 +216,7 @@ class ServerCall:
     async def run(self) -> None:
         """Serve it; whatever comes of it leaves as a status."""
         status = Status(grpc.StatusCode.OK)
+        answer: bytes | None = None
         timer = None
         if self._deadline is not None:
             timer = self._loop.call_at(self._deadline, self._expire)
@@ -212,8 +228,6 @@ class ServerCall:
                 await handler.stream_stream(None, self)
             else:
                 answer = await handler.stream_unary(None, self)
-                if answer is not None:
-                    await self.write(answer)
         except grpc.aio.AbortError:
             return
         except asyncio.CancelledError:
@@ -225,17 +239,18 @@ class ServerCall:
             if timer is not None:
                 timer.cancel()
             self._connection.calls.pop(self._client.number, None)
-        self._end(status)
+        self._end(status, answer)
 
     def _expire(self) -> None:
         if self.task is not None:
             self.task.cancel()
 
-    def _end(self, status: Status) -> None:
+    def _end(self, status: Status, answer: bytes | None = None) -> None:
         if not self._is_ended:
             self._is_ended = True
             self._connection.calls.pop(self._client.number, None)
-            self._connection.pipe.send(1, status.details.encode(), self._client.on_status, status)
+            said = status.details.encode() if answer is None else _witness(self._method, answer)
+            self._connection.pipe.send(1, said, self._client.on_end, answer, status)
 
     def on_message(self, data: bytes | None) -> None:
         """From the client."""
@@ -284,7 +299,13 @@ class ClientCall:
     """A call at the client, of any shape. Its callbacks run in the client's host."""
 
     def __init__(
-        self, channel: RpcChannel, number: int, method: str, metadata: Metadata, seconds: float | None
+        self,
+        channel: RpcChannel,
+        number: int,
+        method: str,
+        metadata: Metadata,
+        seconds: float | None,
+        messages: Sequence[bytes | None],
     ) -> None:
         self.number = number
         self._channel = channel
@@ -293,7 +314,7 @@ class ClientCall:
         self._metadata = metadata
         self._seconds = seconds
         self._connection: _Late | None = None
-        self._unsent: list[bytes | None] = []
+        self._unsent: list[bytes | None] = list(messages)
         self._answers: deque[bytes] = deque()
         self._changed: asyncio.Future[None] | None = None
         self.status: Status | None = None
@@ -307,10 +328,9 @@ class ClientCall:
         remaining = None
         if self._timer is not None:
             remaining = max(0.001, self._timer.when() - self._loop.time())
-        pipe.send(0, self._method.encode(), connection.begin, self, self._method, self._metadata, remaining)
         unsent, self._unsent = self._unsent, []
-        for data in unsent:
-            self.send(data)
+        said = self._method.encode() + b"".join(_witness(self._method, data) for data in unsent if data is not None)
+        pipe.send(0, said, connection.begin, self, self._method, self._metadata, remaining, unsent)
 
     def send(self, data: bytes | None) -> None:
         """Send a message; None: there are no more."""
@@ -327,6 +347,12 @@ class ClientCall:
         if self.status is None:
             self._answers.append(data)
             self._wake()
+
+    def on_end(self, answer: bytes | None, status: Status) -> None:
+        """It is over, with an answer or without."""
+        if answer is not None and self.status is None:
+            self._answers.append(answer)
+        self.on_status(status)
 
     def on_status(self, status: Status) -> None:
         """It is over."""
@@ -393,11 +419,17 @@ class RpcChannel:
         self._last_failure = ""
         self.is_closed = False
 
-    def begin(self, method: str, metadata: Metadata = (), seconds: float | None = None) -> ClientCall:
-        """Begin a call."""
+    def begin(
+        self,
+        method: str,
+        metadata: Metadata = (),
+        seconds: float | None = None,
+        messages: Sequence[bytes | None] = (),
+    ) -> ClientCall:
+        """Begin a call. `messages`: what is sent at once; None: there are no more."""
         number = self._next_number
         self._next_number += 1
-        call = ClientCall(self, number, method, metadata, seconds)
+        call = ClientCall(self, number, method, metadata, seconds, messages)
         if self.is_closed:
             call.on_status(Status(grpc.StatusCode.CANCELLED, "Channel closed!"))
             return call
@@ -505,9 +537,7 @@ class RpcChannel:
 
     async def unary(self, path: str, request: bytes, metadata: Metadata, seconds: float | None) -> bytes:
         """One call. Raises `AioRpcError`."""
-        running = self.begin(path, metadata, seconds)
-        running.send(request)
-        running.send(None)
+        running = self.begin(path, metadata, seconds, (request, None))
         try:
             answer = await running.read()
             while running.status is None:
@@ -598,9 +628,7 @@ class ClientConnection:
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """See `Connection`."""
         self._check_open()
-        call = self._channel.begin("/raftmq.v1.Topology/Watch")
-        call.send(request.SerializeToString())
-        call.send(None)
+        call = self._channel.begin("/raftmq.v1.Topology/Watch", messages=(request.SerializeToString(), None))
         try:
             while (data := await call.read()) is not None:
                 yield pb.TopologyUpdate.FromString(data)

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.manifest import DATA, Entry, Manifest, read_archive
-from raftmq.spark.jobs.running import Stop, describe_source, follow, say
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, check_topics, describe_source, follow, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
-ORDER: Final = ("topic", "partition", "offset")
 FOLDERS: Final = ("topic", "date")
+ORDER: Final = (*FOLDERS, "partition", "offset")
+"""Begins with the folders: otherwise Spark sorts by them once more when it writes, and that may mix up the rest."""
 SMALL_BYTES: Final = 128 << 20
 """Entries below it are merged, up to about as much together: what Parquet readers like as a file."""
 
@@ -31,8 +33,10 @@ SMALL_BYTES: Final = 128 << 20
 class ArchiveSettings:
     """What to archive, and where."""
 
+    servers: str
+    topics: Sequence[str]
     source: Mapping[str, str]
-    """Options of the source."""
+    """More options of the source."""
     archive: str
     checkpoint: str
     trigger_seconds: float | None
@@ -40,25 +44,49 @@ class ArchiveSettings:
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
-    """Archive what is there, or go on for ever. Returns an exit code. Raises what ended the query, if it failed."""
+    """Archive what is there, or go on for ever. Returns an exit code.
+
+    Raises:
+        InvalidOptionError: a topic does not exist, or the archive was begun under another checkpoint.
+        Exception: what ended the query, if it failed.
+    """
+    check_topics(settings.servers, settings.topics)
     manifest = Manifest(spark, settings.archive)
-    stream = spark.readStream.format("raftmq").options(**settings.source).option("includeHeaders", "true").load()
+    stream = (
+        spark.readStream.format("raftmq")
+        .option("startingOffsets", "earliest")
+        .options(**settings.source)
+        .option("bootstrap.servers", settings.servers)
+        .option("subscribe", ",".join(settings.topics))
+        .option("includeHeaders", "true")
+        .load()
+    )
+
+    is_first = True  # of this run: only then the batch may have been written before, and the manifest is worth reading
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        write_batch(manifest, batch, batch_id, str(query_id(batch)))
+        nonlocal is_first
+        entry = Entry(batch_id, batch_id, query_id(batch), records=0, data_bytes=0)
+        if not (is_first and is_archived(manifest.entries(), entry)):
+            _write(manifest, entry, batch)
+        is_first = False
 
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", settings.checkpoint)
     if settings.trigger_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    query = writer.start()
-    try:
-        check_owner(manifest.entries(), str(query.id))
-    except InvalidOptionError:
-        query.stop()
-        raise
-    code = follow(query, stop, describe_source)
+
+    def start() -> StreamingQuery:
+        query = writer.start()
+        try:
+            check_owner(manifest.entries(), str(query.id))
+        except InvalidOptionError:
+            query.stop()
+            raise
+        return query
+
+    code = follow(start, stop, describe_source)
     entries = manifest.entries()
     say("archived", entries=len(entries), records=sum(entry.records for entry in entries))
     return code
@@ -81,18 +109,10 @@ def check_owner(entries: Sequence[Entry], query: str) -> None:
             )
 
 
-def write_batch(manifest: Manifest, batch: DataFrame, batch_id: int, query: str) -> None:
-    """Write a batch unless it is there.
-
-    Raises:
-        InvalidOptionError: the archive's batches are of another checkpoint.
-    """
-    entries = manifest.entries()
-    check_owner(entries, query)
-    if any(known.first <= batch_id <= known.last for known in entries):
-        return
-    entry = Entry(batch_id, batch_id, query, records=0, data_bytes=0)
-    _write(manifest, entry, batch)
+def is_archived(entries: Sequence[Entry], batch: Entry) -> bool:
+    """Whether the batch is there already. Raises `InvalidOptionError` as `check_owner` does."""
+    check_owner(entries, batch.query_id)
+    return any(known.first <= batch.first <= known.last for known in entries)
 
 
 def _write(manifest: Manifest, entry: Entry, rows: DataFrame) -> Entry:
@@ -114,8 +134,8 @@ def _write(manifest: Manifest, entry: Entry, rows: DataFrame) -> Entry:
     return complete
 
 
-def compact(spark: SparkSession, path: str, small_bytes: int = SMALL_BYTES) -> int:
-    """Merge neighbouring small entries, and delete what an earlier compaction replaced. Returns how many entries are left.
+def compact(spark: SparkSession, path: str, stop: Stop, small_bytes: int = SMALL_BYTES) -> int:
+    """Merge neighbouring small entries, and delete what an earlier compaction replaced. Returns an exit code.
 
     Raises `InvalidOptionError` when there is no archive. Died in the middle, it has changed nothing, or leaves only data to be deleted.
     """
@@ -126,20 +146,24 @@ def compact(spark: SparkSession, path: str, small_bytes: int = SMALL_BYTES) -> i
     deleted = manifest.delete_replaced()
     say("deleted", folders=deleted)
     for group in groups(entries, small_bytes):
+        if stop.is_asked:
+            return EXIT_STOPPED
         merged = Entry(group[0].first, group[-1].last, group[0].query_id, records=0, data_bytes=0)
-        records = sum(entry.records for entry in group)
+        records = sum(known.records for known in group)
         if records:
             rows = read_archive(spark, path, group).drop("date")
-            tasks = max(1, sum(entry.data_bytes for entry in group) // small_bytes)
+            tasks = max(1, sum(known.data_bytes for known in group) // small_bytes)
             # by partition of the topic, so that a file still has its records in order
-            entry = _write(manifest, merged, rows.repartition(tasks, "topic", "partition"))
+            with stop.cancels(spark):
+                entry = _write(manifest, merged, rows.repartition(tasks, "topic", "partition"))
             if entry.records != records:
                 raise RuntimeError(f"{entry.name} has {entry.records} records, its parts {records}")
         else:
             entry = Entry(merged.first, merged.last, merged.query_id, records=0, data_bytes=0)
             manifest.add(entry)
         say("compacted", batches=[entry.first, entry.last], records=records, data_bytes=entry.data_bytes)
-    return len(manifest.entries())
+    say("compacted_to", entries=len(manifest.entries()))
+    return EXIT_OK
 
 
 def groups(entries: Sequence[Entry], small_bytes: int) -> Iterator[list[Entry]]:

@@ -1,19 +1,20 @@
 """Checks a topic: offsets without gaps or repetitions, duplicates, the order of each key; and counts records per hour.
 
-Everything is a shuffle or a window by key, so more data than one machine holds can be audited. With a checkpoint an audit begins where the
+Everything is a shuffle or a window by key, so more data than one machine holds can be audited; the driver gets a row for each
+partition, and a bounded number of examples and of hours. With a checkpoint an audit begins where the
 last one ended; duplicates and order are then judged within what is new. Must not change anything.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.folder import Folder
-from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, say
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, check_topics, say
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
 ENDS: Final = "ends.json"
 SAMPLES: Final = 10
 """Examples shown of each kind of violation."""
+SAMPLE_BYTES: Final = 200
+"""Of a key or value in an example."""
+HOURS_MAX: Final = 10_000
+"""Lines about hours, the latest: producers may write any timestamps, so there can be as many hours as records."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
     """What to check, and how."""
 
+    servers: str
+    topics: Sequence[str]
     source: Mapping[str, str]
-    """Options of the source, without offsets."""
-    topics: tuple[str, ...]
+    """More options of the source, without offsets."""
     duplicates_by: str | None
     """``key``, ``value`` or ``header:NAME``: no two records of a topic share it. None: not checked."""
     order_by: str | None
@@ -55,33 +61,48 @@ class Findings:
             self.violations[kind] = counted
             self.samples[kind] = [row.asDict(recursive=True) for row in found.limit(SAMPLES).collect()]
 
+    def add_one(self, kind: str, count: int, sample: dict[str, object]) -> None:
+        """Note `count` violations, with one example of them."""
+        self.violations[kind] = self.violations.get(kind, 0) + count
+        samples = self.samples.setdefault(kind, [])
+        if len(samples) < SAMPLES:
+            samples.append(sample)
+
 
 def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
-    """Audit, and say what was found. Returns an exit code: 1 when anything is wrong. Raises `InvalidOptionError`."""
-    from pyspark.sql import functions as f
-
+    """Audit, and say what was found. Returns an exit code: 6 when anything is wrong. Raises `InvalidOptionError`."""
     identity = _identity(settings.duplicates_by)
     position = _position(settings.order_by)
+    check_topics(settings.servers, settings.topics)
     starts = _starts(spark, settings)
-    reader = spark.read.format("raftmq").options(**settings.source).option("subscribe", ",".join(settings.topics))
     # what is there now: every pass below must see the same records, whatever is written meanwhile
     ends = _ends(settings)
-    reader = reader.option("startingOffsets", json.dumps(starts) if starts else "earliest")
-    rows = reader.option("endingOffsets", json.dumps(ends)).option("includeHeaders", "true").load()
-    findings = Findings()
-    passes: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("offsets", lambda: _check_offsets(rows, starts, ends, findings)),
-        ("duplicates", lambda: _check_duplicates(rows, identity, findings)),
-        ("order", lambda: _check_order(rows, position, findings)),
+    reader = (
+        spark.read.format("raftmq")
+        .options(**settings.source)
+        .option("bootstrap.servers", settings.servers)
+        .option("subscribe", ",".join(settings.topics))
+        .option("startingOffsets", json.dumps(starts) if starts else "earliest")
+        .option("endingOffsets", json.dumps(ends))
     )
-    for name, check in passes:
-        if stop.is_asked:
-            return EXIT_STOPPED
-        check()
-        say("checked", check=name, violations=sum(findings.violations.values()))
-    hours = rows.groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour")).count().orderBy("topic", "hour")
-    for row in hours.toLocalIterator():
-        say("hour", topic=row["topic"], hour=str(row["hour"]), records=row["count"])
+
+    def rows(*columns: str) -> DataFrame:
+        return reader.option("columns", ",".join(("topic", "partition", "offset", *columns))).load()
+
+    findings = Findings()
+    passes: dict[str, Callable[[], None]] = {"offsets": lambda: _check_offsets(rows(), starts, ends, findings)}
+    if identity is not None:
+        passes["duplicates"] = lambda: _check_duplicates(rows(identity.column), identity, findings)
+    if position is not None:
+        columns = dict.fromkeys(("key", position.column))
+        passes["order"] = lambda: _check_order(rows(*columns), position, findings)
+    with stop.cancels(spark):
+        for name, check in passes.items():
+            if stop.is_asked:
+                return EXIT_STOPPED
+            check()
+            say("checked", check=name, violations=sum(findings.violations.values()))
+        _report_hours(rows("timestamp"))
     say(
         "audited",
         records=findings.records,
@@ -117,7 +138,7 @@ def _ends(settings: AuditSettings) -> Offsets:
     from raftmq.sync import Admin, Consumer
     from raftmq.types import TopicPartition
 
-    servers = settings.source.get("bootstrap.servers", "")
+    servers = settings.servers
     with Admin(bootstrap_servers=servers) as admin, Consumer(bootstrap_servers=servers) as consumer:
         found: Offsets = {}
         for topic in settings.topics:
@@ -146,9 +167,8 @@ def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Fi
             start = starts.get(topic, {}).get(partition, -2)
             kinds = _offset_violations(row.asDict() if row is not None else None, start, end)
             for kind, count in kinds.items():
-                findings.violations[kind] = findings.violations.get(kind, 0) + count
                 sample = {"topic": topic, "partition": int(partition), "start": start, "end": end}
-                findings.samples.setdefault(kind, []).append(sample | (row.asDict() if row is not None else {}))
+                findings.add_one(kind, count, sample | (row.asDict() if row is not None else {}))
 
 
 def _offset_violations(row: Mapping[str, int] | None, start: int, end: int) -> dict[str, int]:
@@ -163,58 +183,91 @@ def _offset_violations(row: Mapping[str, int] | None, start: int, end: int) -> d
     return {kind: count for kind, count in kinds.items() if count > 0}
 
 
-def _identity(text: str | None) -> Column | None:
+class Part(NamedTuple):
+    """A part of a record that is compared."""
+
+    column: str
+    """Of the source."""
+    value: Callable[[], Column]
+    """Made when a session is there."""
+
+
+def _identity(text: str | None) -> Part | None:
     from pyspark.sql import functions as f
 
     if text is None:
         return None
     if text in ("key", "value"):
-        return f.col(text)
-    return _header(text, "--duplicates-by")
+        return Part(text, lambda: f.col(text))
+    return _header(text, "--duplicates-by is key, value or header:NAME")
 
 
-def _position(text: str | None) -> Column | None:
+def _position(text: str | None) -> Part | None:
     from pyspark.sql import functions as f
 
     if text is None:
         return None
     if text == "timestamp":
-        return f.col("timestamp")
-    return _header(text, "--order-by").cast("string").cast("decimal(38,9)")
+        return Part(text, lambda: f.col(text))
+    header = _header(text, "--order-by is timestamp or header:NAME")
+    # fails, and says so, for a header that is no number: leaving it out would pass what was not checked
+    return Part(header.column, lambda: header.value().cast("string").cast("decimal(38,9)"))
 
 
-def _header(text: str, option: str) -> Column:
+def _header(text: str, rule: str) -> Part:
     from pyspark.sql import functions as f
 
     kind, _, name = text.partition(":")
     if kind != "header" or not name:
-        raise InvalidOptionError(f"{option} is key, value, timestamp or header:NAME as its help says, not {text!r}")
-    named = f.filter("headers", lambda header: header["key"] == f.lit(name))
-    return f.when(f.size(named) > 0, f.element_at(named, 1)["value"])
+        raise InvalidOptionError(f"{rule}, not {text!r}")
+
+    def value() -> Column:
+        named = f.filter("headers", lambda header: header["key"] == f.lit(name))
+        return f.when(f.size(named) > 0, f.element_at(named, 1)["value"])
+
+    return Part("headers", value)
 
 
-def _check_duplicates(rows: DataFrame, identity: Column | None, findings: Findings) -> None:
+def _check_duplicates(rows: DataFrame, identity: Part, findings: Findings) -> None:
     from pyspark.sql import functions as f
 
-    if identity is None:
-        return
-    named = rows.select("topic", "partition", "offset", identity.alias("identity")).where("identity IS NOT NULL")
+    named = rows.select("topic", "partition", "offset", identity.value().alias("identity")).where(
+        "identity IS NOT NULL"
+    )
     groups = named.groupBy("topic", "identity").agg(
         f.count("*").alias("records"),
         f.min(f.struct("partition", "offset")).alias("first"),
-        f.max("offset").alias("last_offset"),
+        f.max(f.struct("partition", "offset")).alias("last"),
     )
-    findings.add("duplicates", groups.where("records > 1"))
+    findings.add("duplicates", _shown(groups.where("records > 1"), "identity"))
 
 
-def _check_order(rows: DataFrame, position: Column | None, findings: Findings) -> None:
+def _check_order(rows: DataFrame, position: Part, findings: Findings) -> None:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    if position is None:
-        return
-    keyed = rows.where("key IS NOT NULL").select("topic", "partition", "key", "offset", position.alias("position"))
+    keyed = rows.where("key IS NOT NULL").select(
+        "topic", "partition", "key", "offset", position.value().alias("position")
+    )
     keyed = keyed.where("position IS NOT NULL")
     in_key = Window.partitionBy("topic", "partition", "key").orderBy("offset")
     before = keyed.withColumn("position_before", f.lag("position").over(in_key))
-    findings.add("out_of_order", before.where("position < position_before"))
+    findings.add("out_of_order", _shown(before.where("position < position_before"), "key"))
+
+
+def _shown(rows: DataFrame, column: str) -> DataFrame:
+    """With the beginning of a binary column as text."""
+    from pyspark.sql import functions as f
+
+    return rows.withColumn(column, f.substring(column, 1, SAMPLE_BYTES).cast("string"))
+
+
+def _report_hours(rows: DataFrame) -> None:
+    from pyspark.sql import functions as f
+
+    hours = rows.groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour")).count()
+    latest = hours.orderBy(f.desc("hour"), "topic").limit(HOURS_MAX + 1).collect()
+    if len(latest) > HOURS_MAX:
+        say("hours_left_out", after=HOURS_MAX, reason="only the latest are shown")
+    for row in reversed(latest[:HOURS_MAX]):
+        say("hour", topic=row["topic"], hour=str(row["hour"]), records=row["count"])

@@ -12,10 +12,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftmq.spark.jobs.running import EXIT_OK, Stop, open_session, say
+from raftmq.errors import RaftMQError
+from raftmq.spark.jobs.running import EXIT_STOPPED, Stop, explain, names_of, open_session, say
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +28,8 @@ REPLAY_TASKS = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job. Returns its exit code: 0 well, 1 a violation was found, 130 stopped on request.
-
-    Raises what the job does: a bad option, or what Spark says.
+    """Run one job. Returns its exit code: the ``raftmq`` command's (0 well, 2 a bad argument, 3 no broker was reached, 6 an audit found
+    something), or 130 when it was stopped on request.
     """
     found = parser().parse_args(arguments)
     spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
@@ -35,6 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop.listen()
     try:
         code = _run(spark, found, stop)
+    except Exception as error:  # noqa: BLE001 - the root of the program
+        if stop.is_cancelled(error):
+            code = EXIT_STOPPED
+        else:
+            code, sentence = explain(error)
+            if not isinstance(error, RaftMQError):  # of ours, the sentence says it all
+                traceback.print_exception(error, file=sys.stderr)
+            say("failed", message=sentence)
     finally:
         spark.stop()
     say("ended", job=found.job, exit_code=code)
@@ -47,30 +57,40 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
         case "archive":
             from raftmq.spark.jobs.archive import ArchiveSettings, archive
 
-            source = _source(found) | {"startingOffsets": "earliest"}
             checkpoint = found.checkpoint or f"{found.to.rstrip('/')}/checkpoint"
-            return archive(spark, ArchiveSettings(source, found.to, checkpoint, found.continuous), stop)
+            settings = ArchiveSettings(
+                servers=found.bootstrap_servers,
+                topics=names_of(found.topics),
+                source=dict(found.option),
+                archive=found.to,
+                checkpoint=checkpoint,
+                trigger_seconds=found.continuous,
+            )
+            return archive(spark, settings, stop)
         case "compact":
             from raftmq.spark.jobs.archive import compact
 
-            say("compacted_to", entries=compact(spark, found.archive, found.small_mib << 20))
-            return EXIT_OK
+            return compact(spark, found.archive, stop, found.small_mib << 20)
         case "replay":
             from raftmq.spark.jobs.replay import ReplaySettings, replay
 
             sink = {"bootstrap.servers": found.bootstrap_servers} | dict(found.option)
-            settings = ReplaySettings(
+            back = ReplaySettings(
                 sink, found.archive, found.checkpoint, found.topic, not found.by_key, tasks=found.tasks
             )
-            return replay(spark, settings, stop)
+            return replay(spark, back, stop)
         case "audit":
             from raftmq.spark.jobs.audit import AuditSettings, audit
 
-            options = {"bootstrap.servers": found.bootstrap_servers} | dict(found.option)
-            topics = tuple(found.topics.split(","))
-            return audit(
-                spark, AuditSettings(options, topics, found.duplicates_by, found.order_by, found.checkpoint), stop
+            wanted = AuditSettings(
+                servers=found.bootstrap_servers,
+                topics=names_of(found.topics),
+                source=dict(found.option),
+                duplicates_by=found.duplicates_by,
+                order_by=found.order_by,
+                checkpoint=found.checkpoint,
             )
+            return audit(spark, wanted, stop)
         case _:
             from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 
@@ -79,7 +99,7 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
                 MirrorSettings(
                     source_servers=found.source,
                     target_servers=found.to,
-                    topics=tuple(found.topics.split(",")),
+                    topics=names_of(found.topics),
                     prefix=found.prefix,
                     source=dict(found.option),
                     checkpoint=found.checkpoint,
@@ -87,10 +107,6 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
                 ),
                 stop,
             )
-
-
-def _source(found: argparse.Namespace) -> dict[str, str]:
-    return {"bootstrap.servers": found.bootstrap_servers, "subscribe": found.topics} | dict(found.option)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
 
     compact = jobs.add_parser("compact", help="merge an archive's small files")
     compact.add_argument("--archive", required=True, metavar="FOLDER")
-    compact.add_argument("--small-mib", type=int, default=128, help="merge what is smaller (default: 128)")
+    compact.add_argument("--small-mib", type=_count, default=128, help="merge what is smaller (default: 128)")
 
     replay = jobs.add_parser("replay", help="an archive back to topics")
     _servers(replay)
@@ -115,9 +131,9 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--checkpoint", required=True, metavar="FOLDER", help="where the job remembers how far it is")
     replay.add_argument("--topic", help="where all records go (default: to the topics they came from)")
     replay.add_argument("--by-key", action="store_true", help="partitions by key instead of those that records had")
-    replay.add_argument("--tasks", type=int, default=REPLAY_TASKS, help=f"at a time (default: {REPLAY_TASKS})")
+    replay.add_argument("--tasks", type=_count, default=REPLAY_TASKS, help=f"at a time (default: {REPLAY_TASKS})")
 
-    audit = jobs.add_parser("audit", help="check a topic; exit code 1 when something is wrong")
+    audit = jobs.add_parser("audit", help="check a topic; exit code 6 when something is wrong")
     _servers(audit)
     _topics(audit)
     audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which no two records share")
@@ -159,10 +175,24 @@ def _topics(job: argparse.ArgumentParser) -> None:
 def _continuous(job: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--continuous",
-        type=float,
+        type=_seconds,
         metavar="SECONDS",
         help="go on, with a batch so often (default: what is there, then end)",
     )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, not {number}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"0 or more seconds, not {text}")
+    return seconds
 
 
 def _pair(text: str) -> tuple[str, str]:

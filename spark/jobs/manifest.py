@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest"
 DATA: Final = "data"
+BATCHES: Final = "batches="
+"""Before an entry's name in the name of its folder: to Spark a column, so all folders can be read as one table."""
 FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
 
@@ -42,7 +44,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Of its manifest file (with .json) and of its data's folder."""
+        """Of its manifest file (with .json) and, behind `BATCHES`, of its data's folder."""
         return f"{self.first:012d}-{self.last:012d}"
 
     def covers(self, other: Entry) -> bool:
@@ -56,7 +58,7 @@ class Manifest:
     def __init__(self, spark: SparkSession, archive: str) -> None:
         self._archive = archive.rstrip("/")
         self._folder = Folder(spark, f"{self._archive}/{MANIFEST}")
-        self._data = Folder(spark, f"{self._archive}/{DATA}")
+        self._data = Folder(spark, self.data_root)
 
     def entries(self) -> list[Entry]:
         """What the archive consists of, in the order of batches. Raises `InvalidOptionError` for one of a later version."""
@@ -68,11 +70,16 @@ class Manifest:
 
     def data_path(self, entry: Entry) -> str:
         """Where the entry's data are."""
-        return f"{self._archive}/{DATA}/{entry.name}"
+        return f"{self.data_root}/{BATCHES}{entry.name}"
+
+    @property
+    def data_root(self) -> str:
+        """Where all entries' data are."""
+        return f"{self._archive}/{DATA}"
 
     def add(self, entry: Entry) -> None:
         """The entry's data are complete. Entries that it replaces go."""
-        replaced = [known for known in self.entries() if entry.covers(known)]
+        replaced = [known for known in self.entries() if entry.covers(known)] if entry.first < entry.last else []
         self._folder.write(f"{entry.name}.json", json.dumps(asdict(entry), sort_keys=True))
         for known in replaced:
             self._folder.delete(f"{known.name}.json")
@@ -80,9 +87,10 @@ class Manifest:
     def delete_replaced(self) -> list[str]:
         """Delete data of entries that others have replaced; not those of a batch that is being written. Returns their names."""
         entries = self.entries()
-        replaced = [name for name in self._data.names() if any(is_part(name, entry) for entry in entries)]
+        names = [name.removeprefix(BATCHES) for name in self._data.names() if name.startswith(BATCHES)]
+        replaced = [name for name in names if any(is_part(name, entry) for entry in entries)]
         for name in replaced:
-            self._data.delete(name)
+            self._data.delete(f"{BATCHES}{name}")
         return replaced
 
 
@@ -113,13 +121,15 @@ def read_archive(spark: SparkSession, archive: str, entries: Sequence[Entry] | N
 
     `entries` are those to read; all, if none are given. Raises `InvalidOptionError` when there is nothing.
     """
+    from pyspark.sql.types import DateType, StructField, StructType
+    from raftmq.spark.schema import source_schema
+
     manifest = Manifest(spark, archive)
     chosen = manifest.entries() if entries is None else entries
     paths = [manifest.data_path(entry) for entry in chosen if entry.records]
     if not paths:
         raise InvalidOptionError(f"there are no records in the archive {archive}")
-    frames = [spark.read.parquet(path) for path in paths]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    return whole
+    # with a schema, or a topic whose name is a number would be one
+    schema = StructType([*source_schema(None, include_headers=True), StructField("date", DateType())])
+    rows = spark.read.schema(schema).option("basePath", manifest.data_root).parquet(*paths)
+    return rows.select(*schema.names)

@@ -68,17 +68,21 @@ def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    return follow(writer.start(), stop, describe_source)
+    return follow(writer.start, stop, describe_source)
 
 
 def prepare_target(settings: MirrorSettings) -> None:
-    """Make the topics that the target does not have. Raises `InvalidOptionError`."""
+    """Make the topics that the target does not have. Raises `InvalidOptionError`, `BootstrapError`."""
     from raftmq.sync import Admin
 
     with (
         Admin(bootstrap_servers=settings.source_servers) as source,
         Admin(bootstrap_servers=settings.target_servers) as target,
     ):
+        if not settings.prefix and source.describe_cluster().cluster_id == target.describe_cluster().cluster_id:
+            raise InvalidOptionError(
+                "source and target are one cluster: without --prefix a topic would grow into itself"
+            )
         for name in settings.topics:
             there = _found(source, name)
             if there is None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.manifest import Entry, Manifest, read_archive
-from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, say
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, check_topics, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +53,8 @@ class Plan:
 
 def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
     """Write what is not written yet. Returns an exit code. Raises `InvalidOptionError`, or what the sink does."""
+    if settings.topic is not None:
+        check_topics(settings.sink["bootstrap.servers"], [settings.topic])
     folder = Folder(spark, settings.checkpoint)
     plan = _plan(spark, folder, settings)
     done = int(json.loads(folder.read(DONE) or '{"entries": 0}')["entries"])
@@ -61,7 +63,8 @@ def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
             return EXIT_STOPPED
         entry = plan.entries[number]
         if entry.records:
-            _write(spark, settings, plan, number)
+            with stop.cancels(spark):
+                _write(spark, settings, plan, number)
         folder.write(DONE, json.dumps({"entries": number + 1}))
         say("replayed", entry=entry.name, records=entry.records, done=number + 1, of=len(plan.entries))
     say("complete", entries=len(plan.entries), records=sum(entry.records for entry in plan.entries))

@@ -1,18 +1,25 @@
 """What all jobs share: a session, being stopped, and saying how far they are.
 
 A job says what it does in lines of JSON on standard output, one for each batch and one at its end. It ends cleanly on SIGTERM and
-SIGINT: the query is stopped, and what its batch had written is found again by the next run. Must not know what a job does.
+SIGINT: the query is stopped, or Spark's jobs are cancelled, and what was written is found again by the next run. Must not know what a
+job does.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final
+
+from raftmq.errors import Outcome, RaftMQError, UnknownTopicError, UsageError
+from raftmq.spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,10 +27,22 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EXIT_OK: Final = 0
-EXIT_VIOLATION: Final = 1
+EXIT_DEFECT: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNAVAILABLE: Final = 3
+EXIT_REJECTED: Final = 4
+EXIT_UNKNOWN_OUTCOME: Final = 5
+EXIT_VIOLATION: Final = 6
+"""These are the ``raftmq`` command's: bad data."""
 EXIT_STOPPED: Final = 130
 """As a shell says of a program that Ctrl-C ended; what was done is kept."""
 POLL_SECONDS: Final = 1
+SLOW_START: Final = "Python worker failed to connect back"
+"""Spark gives the Python process of a streaming source ten seconds to start, which cannot be changed, and on a busy machine is too short."""
+STARTS_MAX: Final = 10
+MESSAGE_CHARACTERS_MAX: Final = 1000
+_PYTHON_ERROR: Final = re.compile(r"^((?:raftmq|builtins)?[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback, which Spark puts inside its own message."""
 
 
 class Stop:
@@ -50,11 +69,72 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
 
+    @contextmanager
+    def cancels(self, spark: SparkSession) -> Iterator[None]:
+        """Cancel what Spark is running when somebody asks: the action fails with an error that `is_cancelled` knows."""
+        is_over = threading.Event()
+
+        def cancel() -> None:
+            self._asked.wait()
+            # again and again: between two jobs of one action there is nothing to cancel
+            while not is_over.wait(POLL_SECONDS):
+                spark.sparkContext.cancelAllJobs()
+
+        threading.Thread(target=cancel, daemon=True, name="cancels-jobs").start()
+        try:
+            yield
+        finally:
+            is_over.set()
+
+    def is_cancelled(self, error: Exception) -> bool:
+        """Whether the error is of a Spark job that was cancelled because somebody asked."""
+        return self.is_asked and "cancelled" in str(error)
+
 
 def say(event: str, **data: object) -> None:
     """One line of progress."""
     sys.stdout.write(json.dumps({"event": event, **data}, default=str) + "\n")
     sys.stdout.flush()
+
+
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code of a job that ended with the error, and a sentence for a person."""
+    if isinstance(error, RaftMQError):
+        if error.outcome is Outcome.UNKNOWN:
+            code = EXIT_UNKNOWN_OUTCOME
+        elif error.retriable:
+            code = EXIT_UNAVAILABLE
+        else:
+            code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_REJECTED
+        return code, f"{type(error).__name__}: {error}"
+    found = _PYTHON_ERROR.findall(str(error))
+    sentence = ": ".join(found[-1]) if found else f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return EXIT_DEFECT, sentence[:MESSAGE_CHARACTERS_MAX]
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Names separated by commas. Raises `InvalidOptionError` when there is none."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidOptionError("--topics names no topic")
+    return names
+
+
+def check_topics(servers: str, topics: Sequence[str]) -> None:
+    """A job on a topic that does not exist would wait for it, or find nothing to do, without a word.
+
+    Raises:
+        InvalidOptionError: a topic does not exist.
+        BootstrapError: no broker answered.
+    """
+    from raftmq.sync import Admin
+
+    with Admin(bootstrap_servers=servers) as admin:
+        for topic in topics:
+            try:
+                admin.describe_topic(topic)
+            except UnknownTopicError:
+                raise InvalidOptionError(f"{servers} has no topic {topic!r}") from None
 
 
 def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
@@ -65,21 +145,36 @@ def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> 
     builder = SparkSession.builder.appName(name)
     if master is not None or not SparkConf().contains("spark.master"):
         builder = builder.master(master or "local[*]")
+        # Spark would look for the format in whatever "python3" is
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if (master or "local").startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in settings.items():
         builder = builder.config(key, value)
     # progress bars would be between the lines of progress
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
-def follow(query: StreamingQuery, stop: Stop, describe: Callable[[StreamingQueryProgress], dict[str, object]]) -> int:
-    """Report each batch until the query ends or is asked to.
+def follow(
+    start: Callable[[], StreamingQuery], stop: Stop, describe: Callable[[StreamingQueryProgress], dict[str, object]]
+) -> int:
+    """Start a query and report each batch until it ends or is asked to.
 
-    Returns an exit code. Raises what ended the query, if it failed.
+    Returns an exit code. Raises what ended the query, if it failed; one whose Python process was too slow to start is started again.
     """
-    reported = -1
+    reported, starts = -1, 1
+    query = start()
     try:
         while True:
-            has_ended = query.awaitTermination(POLL_SECONDS)
+            try:
+                has_ended = query.awaitTermination(POLL_SECONDS)
+            except Exception as error:
+                if SLOW_START not in str(error) or starts == STARTS_MAX or stop.is_asked:
+                    raise
+                starts += 1
+                say("started_again", reason=SLOW_START)
+                query = start()
+                continue
             for progress in query.recentProgress:
                 batch = int(progress["batchId"])
                 if batch > reported and progress["numInputRows"]:

@@ -143,6 +143,22 @@ def test_an_unknown_or_dead_broker_is_refused_by_name() -> None:
             cluster.pause(1)
 
 
+def test_a_broker_that_dies_in_the_moment_of_the_end_does_not_save_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        pids = [cluster.pid(n) for n in cluster.node_ids]
+        first = cluster._brokers[1].process
+        assert first is not None
+
+        def poll_and_die() -> None:
+            """It runs when it is looked at, and has ended when it is signalled."""
+            monkeypatch.undo()
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait()
+
+        monkeypatch.setattr(first, "poll", poll_and_die)
+    assert not any(is_alive(pid) for pid in pids)
+
+
 async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
     turns = 0
 

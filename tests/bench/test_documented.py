@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bench import assignors, groups, partitions
 from bench.report import number
+from bench.spark import runs as spark
 from bench.workloads import FULL, SENDERS, WORKLOADS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/internals/performance.md").read_text()
@@ -36,6 +37,14 @@ def test_every_figure_of_groups_is_explained() -> None:
     section = PAGE.split("### Consumer groups")[1].split("\n### ")[0]
     for figure in (*assignors.figures(), *groups.figures()):
         assert f"`{figure.name}`" in section
+
+
+def test_every_figure_of_spark_is_explained() -> None:
+    section = PAGE.split("## Spark")[1].split("\n## ")[0]
+    for figure in spark.figures():
+        assert f"`{figure.name}`" in section
+        assert figure.target is None or f"≥ {number(figure.target)} {figure.unit}" in section
+    assert number(spark.RECORDS) in section
 
 
 def test_every_figure_of_partitions_is_explained() -> None:

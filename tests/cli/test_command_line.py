@@ -278,7 +278,7 @@ def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch:
     shown = json.loads(done.stdout)
     assert shown["rack"] == {"value": "r1", "source": "file raftmq.toml"}
     assert shown["log_level"] == {"value": "error", "source": "environment RAFTMQ_LOG_LEVEL"}
-    assert shown["metadata_voters"]["value"] == 5
+    assert shown["metadata_voters"] == {"value": 5, "source": "--set metadata_voters"}
     assert shown["join"] == {"value": [], "source": "default"}
 
 
@@ -289,6 +289,7 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
         app, ["broker", "start", "--bootstrap", "--set", "listen=192.0.2.1:0"], prog_name="raftmq"
     )
     assert done.exit_code == 2
+    assert "--set listen" in done.stderr
     assert "192.0.2.1:0" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -305,6 +306,14 @@ def test_removing_a_broker_is_asked_about_before_anybody_is(nobody: str) -> None
         agreed = CliRunner().invoke(app, [*remove, "--yes"], prog_name="raftmq")
         assert agreed.exit_code == 3
         assert question not in agreed.stderr
+
+
+@pytest.mark.parametrize("arguments", [("topic", "delete", "t"), ("group", "delete", "g"), ("cluster", "remove", "1")])
+def test_a_question_that_nobody_answers_is_a_usage_error(arguments: tuple[str, ...], nobody: str) -> None:
+    """In a script, standard input has nothing to say: that is neither a no nor a defect."""
+    done = raftmq(*arguments, "--bootstrap-servers", nobody)
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"raftmq: nobody answered: say --yes to do it without asking\n"), done.stderr
 
 
 def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,3 +132,11 @@ async def test_a_closed_admin_refuses(cluster: FakeCluster):
         await admin.list_topics()
     with pytest.raises(errors.InvalidArgumentError):
         Admin(request_timeout_ms=0)
+
+
+async def test_a_negative_offset_does_not_delete_everything(cluster: FakeCluster):
+    """As it comes out of ``end - keep`` where there are fewer records than are to be kept; -1 alone means all."""
+    cluster.create_topic("t")
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with pytest.raises(errors.InvalidArgumentError, match="-5"):
+            await admin.delete_records({TopicPartition("t", 0): -5})

@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 from raftmq import errors
+from raftmq.client import group_admin
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
 from raftmq.client.group_admin import OffsetChange
+from raftmq.client.leader_calls import OffsetAndTimestamp
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
@@ -612,6 +614,57 @@ async def test_groups_are_described_and_reset(node: Harness, members: Members) -
         assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
 
 
+async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(node: Harness) -> None:
+    """Ten records, and ten more a minute later; a time in the future is the end, a shift stops at the log's ends."""
+    topic = await node.topic(TOPIC)
+    began_ms = node.clock_ms
+    await produce(node, topic, 0, 10)
+    node.clock_ms += 60_000
+    await produce(node, topic, 0, 10)
+    kinds: list[tuple[dict[str, object], int]] = [
+        ({"to": "earliest"}, 0),
+        ({"to": "latest"}, 20),
+        ({"time_ms": began_ms}, 0),
+        ({"time_ms": began_ms + 1}, 10),
+        ({"time_ms": node.clock_ms + 1}, 20),
+        ({"shift": 5}, 11),
+        ({"shift": 100}, 20),
+        ({"shift": -100}, 0),
+        ({"offsets": {part(0): 3}}, 3),
+    ]
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+
+        async def committed() -> int | None:
+            (offset,) = (await admin.describe_group("g")).offsets
+            return offset.offset
+
+        for kind, after in kinds:
+            await admin.reset_group_offsets("g", offsets={part(0): 6})
+            change = [OffsetChange(part(0), 6, after)]
+            assert await admin.reset_group_offsets("g", dry_run=True, **kind) == change
+            assert await committed() == 6
+            assert await admin.reset_group_offsets("g", **kind) == change
+            assert await committed() == after
+
+
+async def test_lag_is_told_in_records_and_in_seconds(node: Harness, members: Members) -> None:
+    """The age of the oldest record that is not consumed; to the consumer itself, what it has not been handed."""
+    topic = await node.topic(TOPIC, partitions=2)
+    await produce(node, topic, 0, 10)
+    node.clock_ms += 90_000
+    await produce(node, topic, 0, 5, start=10)
+    node.clock_ms += 1_500
+    async with members.make(group_id="g", enable_auto_commit=False, max_poll_records=4) as consumer:
+        consumer.assign([part(0)])
+        assert len(await read(consumer, 4)) == 4
+        assert await consumer.lag() == {part(0): 11}
+        async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+            for offset, lag in ((4, (11, 91.5)), (10, (5, 1.5)), (15, (0, 0.0))):
+                await consumer.commit({part(0): offset})
+                (told,) = (await admin.describe_group("g")).offsets
+                assert (told.lag_records, told.lag_seconds) == lag
+
+
 @pytest.mark.parametrize(
     "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
 )
@@ -660,3 +713,55 @@ async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(n
     reading = asyncio.create_task(consumer.getmany(timeout_ms=WAIT_SECONDS * 1000))
     gate.set()
     assert [record.offset for record in (await reading)[part(0)]] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_a_reset_of_many_steps_takes_no_longer_than_one_call_may(
+    node: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is given what those before it left."""
+    await node.topic(TOPIC)
+    given: list[float] = []
+
+    async def list_offsets_late(resolver: object, times: dict[TopicPartition, int], timeout_seconds: float) -> object:
+        given.append(timeout_seconds)
+        await asyncio.sleep(0.01)
+        return dict.fromkeys(times, OffsetAndTimestamp(0, 0))
+
+    monkeypatch.setattr(group_admin, "list_offsets", list_offsets_late)
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node), request_timeout_ms=9_000) as admin:
+        await admin.reset_group_offsets("g", time_ms=5, topics=[TOPIC], dry_run=True)
+    assert len(given) == 3
+    assert 9 > given[0] > given[1] > given[2]
+
+
+async def test_closing_ends_a_start_that_waits_for_the_group(node: Harness, members: Members) -> None:
+    transport = BrokerTransport(node)
+    transport.gates["Heartbeat"] = asyncio.Event()
+    consumer = members.make(TOPIC, transport=transport)
+    await node.topic(TOPIC)
+    starting = asyncio.create_task(consumer.start())
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not transport.waiting["Heartbeat"]:
+            await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(errors.ClosedClientError):
+            await starting
+
+
+async def test_a_frozen_process_hands_out_nothing_more_while_iterating(
+    node: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is buffered may be another's by now: its session has ended, as far as it can know."""
+    topic = await node.topic(TOPIC)
+    await produce(node, topic, 0, 10)
+    consumer = await members.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await anext(consumer)).offset == 0
+        session = consumer._assignment.session
+        assert session is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(session.membership, "is_overdue", lambda now: True)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(consumer)
+        assert (await anext(consumer)).offset == 1

@@ -163,7 +163,47 @@ class Program:
     opening: dict[PartitionId, int] = field(default_factory=dict)
     """Fenced in the partition's log, and not yet told to the member."""
     asking: list[pb.HeartbeatRequest] = field(default_factory=list)
-    """The heartbeat under way: one at most."""
+    """Heartbeats on their way to the coordinator. One that was given up may still arrive, and be answered."""
+    answers: list[tuple[pb.HeartbeatRequest, pb.HeartbeatResponse | int]] = field(default_factory=list)
+    """Answers on their way back, which may overtake each other; a number is an error's code."""
+    lives: dict[str, int] = field(default_factory=dict)
+    """Which life had which id."""
+    granted: dict[PartitionId, Grant] = field(default_factory=dict)
+    """What the newest answer of this life said."""
+
+    def shows(self) -> object:
+        """All that there is to be seen of the member."""
+        made = self.member
+        return made.standing, made.lives, made.heartbeat(), made.steps(), made.failure, made.may_leave
+
+    def hear(self, request: pb.HeartbeatRequest, found: pb.HeartbeatResponse | int) -> None:
+        """An answer arrives. One to an earlier life, to a member that is none any more, or of an older epoch changes nothing."""
+        made, before = self.member, self.shows()
+        is_of_this_life = request.member_id == made.member_id and made.standing in (Standing.JOINING, Standing.IN)
+        if isinstance(found, pb.HeartbeatResponse):
+            is_old = is_of_this_life and found.member_epoch < made.epoch
+            assert made.on_answer(request, found) is not is_old
+            if not is_of_this_life or is_old:
+                assert self.shows() == before
+                return
+            if found.has_assignment:
+                self.granted = {
+                    PartitionId(topic.topic_id, number): Grant(topic.topic, epoch)
+                    for topic in found.assignment
+                    for number, epoch in zip(topic.partitions, topic.owner_epochs, strict=True)
+                }
+            assert (made.standing, made.epoch) == (Standing.IN, found.member_epoch)
+            return
+        if found == codes.UNKNOWN_MEMBER:
+            made.on_unknown(request)
+        else:
+            assert found == codes.FENCED, found
+            made.on_refused(request, FencedError("another"))
+        if not is_of_this_life:
+            assert self.shows() == before
+            return
+        assert made.standing is (Standing.JOINING if found == codes.UNKNOWN_MEMBER else Standing.FAILED)
+        self.granted = {}
 
 
 class MembersAndCoordinator(RuleBasedStateMachine):
@@ -242,9 +282,10 @@ class MembersAndCoordinator(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------------ the members
 
-    @precondition(lambda self: len(self.programs) < 4)
+    @precondition(lambda self: sum(program.member.standing is not Standing.FAILED for program in self.programs) < 4)
     @rule(instance=st.sampled_from(["", "", "i1"]))
     def a_program_starts(self, instance: str) -> None:
+        self.programs = [program for program in self.programs if program.member.standing is not Standing.FAILED]
         made = GroupMember(MemberSettings("g", instance, "c", "", 45_000, 300_000), lambda: f"m{next(self.ids)}")
         made.subscribe(Subscription(("t",), "", "sticky"))
         self.programs.append(Program(made))
@@ -253,39 +294,59 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @rule(data=st.data(), is_late=st.sampled_from([False, False, False, True]))
     def say(self, data: st.DataObject, is_late: bool) -> None:
         program = data.draw(st.sampled_from(self.programs))
-        if not program.asking and program.member.standing in (Standing.JOINING, Standing.IN):
-            program.asking.append(program.member.heartbeat())
-            if not is_late:
-                self.exchange(program)
+        if len(program.asking) < 2 and program.member.standing in (Standing.JOINING, Standing.IN):
+            request = program.member.heartbeat()
+            if is_late:
+                program.asking.append(request)
+            else:
+                self.exchange(program, request)
 
     @precondition(lambda self: any(program.asking for program in self.programs))
-    @rule(data=st.data(), is_lost=st.sampled_from(["", "", "request", "answer"]))
-    def hear_late(self, data: st.DataObject, is_lost: str) -> None:
-        self.exchange(data.draw(st.sampled_from([program for program in self.programs if program.asking])), is_lost)
+    @rule(data=st.data(), is_lost=st.sampled_from([False, False, True]))
+    def a_late_heartbeat_arrives(self, data: st.DataObject, is_lost: bool) -> None:
+        program = data.draw(st.sampled_from([program for program in self.programs if program.asking]))
+        request = program.asking.pop(data.draw(st.integers(0, len(program.asking) - 1)))
+        if not is_lost:
+            program.answers = [*program.answers, (request, self.receive(request))][-3:]
 
-    def exchange(self, program: Program, is_lost: str = "") -> None:
-        request = program.asking.pop()
-        if is_lost == "request":
+    @precondition(lambda self: any(program.answers for program in self.programs))
+    @rule(data=st.data(), is_lost=st.sampled_from([False, False, True]))
+    def a_late_answer_arrives(self, data: st.DataObject, is_lost: bool) -> None:
+        program = data.draw(st.sampled_from([program for program in self.programs if program.answers]))
+        answer = program.answers.pop(data.draw(st.integers(0, len(program.answers) - 1)))
+        if not is_lost:
+            program.hear(*answer)
+
+    @precondition(lambda self: self.programs)
+    @rule(data=st.data())
+    def an_answer_is_overtaken(self, data: st.DataObject) -> None:
+        """By all that happens in peace meanwhile; or its member has begun another life when it comes."""
+        program = data.draw(st.sampled_from(self.programs))
+        if program.member.standing not in (Standing.JOINING, Standing.IN):
             return
+        request = program.member.heartbeat()
         found = self.receive(request)
-        if is_lost == "answer":
-            return
-        if isinstance(found, pb.HeartbeatResponse):
-            program.member.on_answer(request, found)
-        elif found == codes.UNKNOWN_MEMBER:
-            program.member.on_unknown(request)
-        else:
-            assert found == codes.FENCED, found
-            program.member.on_refused(request, FencedError("another"))
+        answer = data.draw(st.sampled_from([found, found, found, codes.UNKNOWN_MEMBER, codes.FENCED]))
+        meanwhile = data.draw(st.sampled_from(["nothing", "its session ends", "an offset is reset"]))
+        if meanwhile == "its session ends":
+            self.apply(mc.LeaveConsumerGroup("g", (program.member.member_id,)))
+        elif meanwhile == "an offset is reset":
+            for number in range(4):
+                self.an_offset_is_reset(number)
+        self.all_is_well_for_a_while()
+        program.hear(request, answer)
+        self.happens(program, data.draw(st.sampled_from(["come", "silence"])))
+
+    def exchange(self, program: Program, request: pb.HeartbeatRequest) -> None:
+        program.hear(request, self.receive(request))
 
     @precondition(lambda self: self.programs)
     @rule()
     def everyone_says(self) -> None:
         """And the coordinator divides at once; the programs take their time to act."""
         for program in self.programs * 3:
-            if program.member.standing in (Standing.JOINING, Standing.IN) and not program.asking:
-                program.asking.append(program.member.heartbeat())
-                self.exchange(program)
+            if program.member.standing in (Standing.JOINING, Standing.IN):
+                self.exchange(program, program.member.heartbeat())
             self.divide()
 
     @rule()
@@ -294,9 +355,8 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         for _ in range(2):
             self.divide()
             for program in self.programs:
-                if program.member.standing in (Standing.JOINING, Standing.IN) and not program.asking:
-                    program.asking.append(program.member.heartbeat())
-                    self.exchange(program)
+                if program.member.standing in (Standing.JOINING, Standing.IN):
+                    self.exchange(program, program.member.heartbeat())
                 self.step(program)
                 self.step(program)
 
@@ -308,13 +368,17 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     def step(self, program: Program) -> None:
         """As the SDK does them: lose, else revoke, else open; opening takes two."""
         if program.opening:
+            may_hold = program.member.steps().open
             kept = program.member.hold(program.opening)
-            assert kept <= program.opening.keys()
+            assert kept == {
+                p for p, epoch in program.opening.items() if p in may_hold and may_hold[p].owner_epoch == epoch
+            }
             program.opening = {}
             return
         steps = program.member.steps()
         if steps.lose or steps.revoke:
             program.member.release(steps.lose or steps.revoke)
+            assert not self.held(program).keys() & (steps.lose or steps.revoke).keys()
             return
         for partition, grant in steps.open.items():
             log, state = self.fence(partition)
@@ -325,17 +389,55 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.programs)
     @rule(data=st.data(), what=st.sampled_from(["silence", "go", "come", "unsubscribe", "subscribe"]))
     def something_happens(self, data: st.DataObject, what: str) -> None:
+        self.happens(data.draw(st.sampled_from(self.programs)), what)
+
+    @precondition(lambda self: self.programs)
+    @rule(
+        data=st.data(), what=st.lists(st.sampled_from(["silence", "go", "come", "unsubscribe"]), min_size=1, max_size=3)
+    )
+    def something_happens_at_work(self, data: st.DataObject, what: list[str]) -> None:
+        """One thing after the other, to a member that holds partitions and is opening another one."""
+        self.all_is_well_for_a_while()
         program = data.draw(st.sampled_from(self.programs))
+        if self.held(program) and program.member.standing is Standing.IN:
+            self.an_offset_is_reset(min(self.held(program)).partition)
+            self.exchange(program, program.member.heartbeat())
+            self.step(program)
+            self.step(program)
+        for one in what:
+            self.happens(program, one)
+            self.step(program)
+
+    def happens(self, program: Program, what: str) -> None:
         made = program.member
+        before = made.standing
         if what == "silence":
+            held, said = self.held(program), made.heartbeat()
             made.on_silence()
+            assert made.heartbeat() == said, (
+                "with an epoch of 0 it would take the place of who has its instance id by now"
+            )
+            if before is Standing.IN:
+                assert set(made.steps().lose) == set(held), "any of it may be another's"
+                assert not made.steps().open
         elif what == "come":
             made.come()
+            assert made.standing is before or (before, made.standing) == (Standing.OUT, Standing.JOINING)
+            assert made.standing is not Standing.JOINING or made.subscription
         elif what == "go" or (what == "unsubscribe" and made.may_leave):
+            is_leaving = made.may_leave
             self.apply(mc.LeaveConsumerGroup("g", (made.member_id,)))
             made.go()
+            program.granted = {}
+            assert made.standing in (Standing.OUT, Standing.FAILED)
+            assert not (is_leaving and made.subscription), "it would come back by itself"
         else:
             made.subscribe(Subscription(("t",) if what == "subscribe" else (), "", "sticky"))
+            assert made.standing in (before, Standing.JOINING)
+            if what == "unsubscribe":
+                steps = made.steps()
+                assert steps.lose.keys() | steps.revoke.keys() == set(self.held(program)), "all of it is given up"
+                assert not steps.open
 
     @precondition(lambda self: self.programs)
     @rule(data=st.data())
@@ -365,6 +467,40 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------- what must hold
 
     @invariant()
+    def each_life_has_an_id_of_its_own_and_begins_at_no_epoch(self) -> None:
+        for program in self.programs:
+            made = program.member
+            assert program.lives.setdefault(made.member_id, made.lives) == made.lives
+            assert made.epoch == 0 or made.standing is Standing.IN
+            assert made.heartbeat().member_epoch == made.epoch
+
+    @invariant()
+    def it_opens_only_what_the_newest_answer_of_this_life_granted_it(self) -> None:
+        for program in self.programs:
+            for partition, grant in program.member.steps().open.items():
+                assert program.member.standing is Standing.IN
+                assert program.granted.get(partition) == grant
+                assert partition not in self.held(program)
+
+    @invariant()
+    def it_says_what_it_holds_and_leaves_with_nothing(self) -> None:
+        for program in self.programs:
+            said = {(topic.topic_id, n) for topic in program.member.heartbeat().owned for n in topic.partitions}
+            assert said == set(self.held(program))
+            assert not (program.member.may_leave and said)
+
+    @invariant()
+    def what_is_not_granted_any_more_is_given_up_and_what_is_lost_is_not_committed(self) -> None:
+        for program in self.programs:
+            made, steps = program.member, program.member.steps()
+            for partition, owner_epoch in self.held(program).items():
+                grant = program.granted.get(partition)
+                is_lost = partition in steps.lose
+                assert is_lost or partition in steps.revoke or grant == Grant("t", owner_epoch)
+                assert made.may_commit(partition, owner_epoch) is not is_lost
+                assert not made.may_commit(partition, owner_epoch + 1)
+
+    @invariant()
     def a_member_of_the_group_reads_nothing_that_is_given_to_another(self) -> None:
         group = self.metadata.consumer_group("g")
         for program in self.programs:
@@ -391,6 +527,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         """When nothing goes wrong any more, everything is read by somebody."""
         for program in self.programs:
             program.asking.clear()
+            program.answers.clear()
             program.opening = {}
         able = [p for p in self.programs if p.member.standing is not Standing.FAILED]
         for program in able:
@@ -406,7 +543,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
 
 
 TestMembersAndCoordinator = MembersAndCoordinator.TestCase
-TestMembersAndCoordinator.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestMembersAndCoordinator.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
 
 
 def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:

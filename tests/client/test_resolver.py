@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from raftmq import errors
+from raftmq.client import settings
 from raftmq.client.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
@@ -203,3 +204,54 @@ async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluste
             await call
     with pytest.raises(errors.BrokenConnectionError):
         await anext(watch)
+
+
+async def test_nothing_is_remembered_of_topics_that_are_gone(cluster: FakeCluster):
+    """Group ids are never reused: a client that outlives thousands of topics would remember each of their leaders."""
+    cluster.create_topic("stays", partitions=2)
+    resolver = await started(cluster)
+    for number in range(5):
+        name = f"passing-{number}"
+        cluster.create_topic(name, partitions=4)
+        await resolver.topic(name, 5)
+        cluster.delete_topic(name)
+    await wait_until(resolver, lambda: set(resolver.topics) == {"stays"})
+    assert len(resolver._leaders) == 2
+    await resolver.close()
+
+
+async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(cluster: FakeCluster):
+    """A broker that is behind may not know a topic yet: what is known of its leaders' epochs must not go back."""
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 5)
+    (group_id,) = info.group_ids
+    old = pb.TopologyUpdate(cluster_id=cluster.cluster_id, metadata_revision=0, is_full=True)
+    resolver._apply(old, "late:9400")
+    assert resolver._leaders[group_id] == Leader(1, 1)
+    resolver._apply(cluster.table(), "here:9400")
+    deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[info.topic_id])
+    resolver._apply(deletion, "here:9400")
+    assert resolver._leaders == {}
+    await resolver.close()
+
+
+async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: FakeCluster, monkeypatch):
+    """It would try to connect once a second for as long as the program runs; brokers that move leave many behind."""
+    monkeypatch.setattr(settings, "UNUSED_CONNECTION_SECONDS", 0.05)
+    staying, leaving = cluster.nodes.values()
+    resolver = Resolver(staying.address, GrpcTransport())
+    await resolver.start(10)
+    await wait_until(resolver, lambda: len(resolver.addresses()) == 2)
+    connection = resolver.connection(leaving.address)
+    await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    del cluster.nodes[leaving.node_id]
+    cluster.changed()
+    async with asyncio.timeout(10):
+        while leaving.address in resolver._connections:
+            await asyncio.sleep(0.01)
+    with pytest.raises(errors.BrokenConnectionError, match="closed"):
+        await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    assert resolver.connection(staying.address) is resolver.connection(staying.address)
+    await resolver.close()
+    cluster.nodes[leaving.node_id] = leaving

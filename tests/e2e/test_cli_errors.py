@@ -69,6 +69,13 @@ def values_of(cluster: LocalCluster, topic: str) -> list[object]:
     return [record["value"] for record in lines_of(cluster, topic, "--from-beginning")]
 
 
+def test_a_topic_that_does_not_exist_is_said_before_anything_is_read(cluster: LocalCluster) -> None:
+    """A person would have typed the first line by then; a program that wrote nothing would have thought that all is well."""
+    assert_one_sentence(raftmq(cluster, "produce", "none", "--timeout", "5"), 4, "'none'", "raftmq topic create")
+    with started(cluster, "produce", "none") as waiting:
+        assert waiting.wait(30) == 4  # its standard input is open
+
+
 def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "long")
     done = raftmq(cluster, "produce", topic, stdin=b"one\ntwo\n" + b"x" * 1_100_000 + b"\nfour\n")

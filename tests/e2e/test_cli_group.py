@@ -1,6 +1,7 @@
 """``raftmq group`` and ``raftmq consume --group`` against real brokers."""
 
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,9 @@ def test_every_kind_of_reset(cluster: LocalCluster, topic: str) -> None:
     assert committed(cluster, topic) == [30, 30]
     answer(cluster, *reset, "--to-earliest")
     assert committed(cluster, topic) == [0, 0]
+    behind = described(cluster, topic)["offsets"]
+    assert [one["lag_records"] for one in behind] == [30, 30]
+    assert all(one["lag_seconds"] > 0 for one in behind)
     answer(cluster, *reset, "--shift-by", "12", "--topic", topic, "--partition", "1")
     assert committed(cluster, topic) == [0, 12]
     answer(cluster, *reset, "--shift-by", "-5")
@@ -168,6 +172,23 @@ def test_two_that_consume_in_one_group_share(cluster: LocalCluster, topic: str) 
             printed = [json.loads(line) for line in waiting.stdout]
             assert [(one["partition"], one["value"]) for one in printed] == [(other.partition, "new")] * 5
             assert waiting.wait(30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_commits_what_was_printed_and_leaves_the_group(
+    cluster: LocalCluster, topic: str, number: signal.Signals
+) -> None:
+    with started(cluster, "consume", topic, "--group", topic, "--from-beginning") as consumer:
+        assert consumer.stdout is not None
+        for _ in range(COUNT):
+            consumer.stdout.readline()
+        consumer.send_signal(number)
+        assert consumer.wait(20) == 130
+        assert consumer.stderr is not None
+        assert consumer.stderr.read() == b""
+    found = described(cluster, topic)
+    assert [one["committed"] for one in found["offsets"]] == [30, 30]
+    assert found["members"] == []
 
 
 def described_or_nothing(cluster: LocalCluster, group: str) -> list[Any]:

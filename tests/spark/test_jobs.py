@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,9 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     source, target = topic(partitions=3), topic(partitions=3)
     folder = tmp_path / "archive"
     settings = ArchiveSettings(
-        source={"bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"},
+        servers=servers,
+        topics=(source,),
+        source={},
         archive=str(folder),
         checkpoint=str(folder / "checkpoint"),
         trigger_seconds=None,
@@ -91,14 +95,16 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     for name in (str(last.first), f".{last.first}.crc"):
         (folder / "checkpoint" / "commits" / name).unlink()
     with pytest.raises(InvalidOptionError):  # nobody else goes on there
-        archive(spark, ArchiveSettings(settings.source, str(folder), str(tmp_path / "other"), None), Stop())
+        archive(spark, replace(settings, checkpoint=str(tmp_path / "other")), Stop())
     assert archive(spark, settings, Stop()) == EXIT_OK
     assert archived(spark, folder) == expected
 
-    assert compact(spark, str(folder)) == 1
+    assert compact(spark, str(folder), Stop()) == EXIT_OK
+    assert len(manifest.entries()) == 1
     assert archived(spark, folder) == expected
     assert len(list((folder / "data").iterdir())) > 1  # for those who still read
-    assert compact(spark, str(folder)) == 1
+    assert compact(spark, str(folder), Stop()) == EXIT_OK
+    assert len(manifest.entries()) == 1
     assert len(list((folder / "data").iterdir())) == 1
     assert archived(spark, folder) == expected
 
@@ -140,8 +146,7 @@ def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
 ):
     name = topic(partitions=2)
     produce(producer, name, 0, 40, partitions=2)
-    source = {"bootstrap.servers": servers}
-    settings = AuditSettings(source, (name,), "header:id", "header:id", str(tmp_path / "audit"))
+    settings = AuditSettings(servers, (name,), {}, "header:id", "header:id", str(tmp_path / "audit"))
     assert audit(spark, settings, Stop()) == EXIT_OK
     found = report(capsys.readouterr().out)
     assert (found["records"], found["partitions"], found["violations"]) == (40, 2, {})
@@ -159,7 +164,7 @@ def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
     from raftmq import TopicPartition
 
     admin.delete_records({TopicPartition(name, 1): 22})  # two of the three that the last audit has not passed
-    loose = AuditSettings(source | {"failOnDataLoss": "false"}, (name,), None, None, str(tmp_path / "audit"))
+    loose = replace(settings, source={"failOnDataLoss": "false"}, duplicates_by=None, order_by=None)
     assert audit(spark, loose, Stop()) == EXIT_VIOLATION
     assert report(capsys.readouterr().out)["violations"] == {"missing_offsets": 2}
 
@@ -179,6 +184,53 @@ def test_a_mirror_copies_everything_once(
             mirror(spark, settings, Stop())
     finally:
         admin.delete_topic(f"copy-{name}")
+
+
+def test_a_mirror_into_itself_is_refused(spark: Spark, servers: str, topic: Callable[..., str], checkpoint: str):
+    with pytest.raises(InvalidOptionError, match="grow into itself"):
+        mirror(spark, MirrorSettings(servers, servers, (topic(),), "", {}, checkpoint, None), Stop())
+
+
+def test_topics_that_do_not_exist_are_refused(spark: Spark, servers: str, tmp_path: Path):
+    nothing = ArchiveSettings(servers, ("nothing",), {}, str(tmp_path / "archive"), str(tmp_path / "checkpoint"), None)
+    with pytest.raises(InvalidOptionError, match="no topic 'nothing'"):
+        archive(spark, nothing, Stop())
+    with pytest.raises(InvalidOptionError, match="no topic 'nothing'"):
+        audit(spark, AuditSettings(servers, ("nothing",), {}, None, None, None), Stop())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_whose_name_is_a_number_is_archived_under_its_name(
+    spark: Spark, servers: str, producer: sync.Producer, admin: sync.Admin, tmp_path: Path
+):
+    admin.create_topic("0042", partitions=1)
+    try:
+        produce(producer, "0042", 0, 3, partitions=1)
+        settings = ArchiveSettings(servers, ("0042",), {}, str(tmp_path / "a"), str(tmp_path / "c"), None)
+        assert archive(spark, settings, Stop()) == EXIT_OK
+        rows = read_archive(spark, settings.archive).collect()
+        assert [(row["topic"], row["offset"], str(row["date"])) for row in rows] == [
+            ("0042", number, "2023-11-14" if number < 2 else "2023-11-15") for number in range(3)
+        ]
+    finally:
+        admin.delete_topic("0042")
+
+
+def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):
+    stop = Stop()
+
+    def ask_when_it_runs() -> None:
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        stop.ask()
+
+    asker = threading.Thread(target=ask_when_it_runs)
+    asker.start()
+    with pytest.raises(Exception, match="cancelled") as ended, stop.cancels(spark):
+        spark.range(0, 1 << 62, 1, 2).selectExpr("sum(id % 7)").collect()  # would take years
+    asker.join()
+    assert stop.is_cancelled(ended.value)
+    assert not Stop().is_cancelled(ended.value)
 
 
 def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(

@@ -7,10 +7,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raftmq.errors import BootstrapError, DeliveryTimeoutError
+from raftmq.spark.errors import InvalidOptionError, RecordsLostError
 from raftmq.spark.jobs.archive import groups
 from raftmq.spark.jobs.audit import _offset_violations
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.jobs.manifest import Entry, current, is_part
+from raftmq.spark.jobs.running import MESSAGE_CHARACTERS_MAX, explain, names_of
 
 
 def entry(first: int, last: int | None = None, data_bytes: int = 1) -> Entry:
@@ -93,3 +96,52 @@ def test_settings_are_pairs():
     assert dict(found.conf) == {"x": "1", "y": "a=b"}
     with pytest.raises(SystemExit):
         parser().parse_args(["compact", "--archive", "a", "--conf", "x"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compact", "--archive", "a", "--small-mib", "0"],
+        ["replay", "--bootstrap-servers", "s", "--archive", "a", "--checkpoint", "c", "--tasks", "-1"],
+        ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--continuous", "nan"],
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(words):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words)
+    assert ended.value.code == 2
+
+
+def test_topics_are_named_once_each_and_blanks_do_not_count():
+    assert names_of(" a,b, ,a") == ("a", "b")
+    with pytest.raises(InvalidOptionError):
+        names_of(" ,")
+
+
+SPARK_SAYS = """An error occurred while calling o52.save.
+: org.apache.spark.SparkException: Job aborted
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "sink.py", line 87, in write
+raftmq.errors.UnknownTopicError: there is no topic 'nowhere'
+\tat org.apache.spark.Task.run(Task.scala:147)
+Caused by: java.lang.IllegalStateException: closed
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InvalidOptionError("no such topic"), 2, "InvalidOptionError: no such topic"),
+        (BootstrapError("no broker answered"), 3, "BootstrapError: no broker answered"),
+        (RecordsLostError("gone"), 4, "RecordsLostError: gone"),
+        (DeliveryTimeoutError("may be written"), 5, "DeliveryTimeoutError: may be written"),
+        (RuntimeError(SPARK_SAYS), 1, "raftmq.errors.UnknownTopicError: there is no topic 'nowhere'"),
+        (ValueError("first\nsecond"), 1, "ValueError: first"),
+        (ValueError("x" * 5000), 1, "ValueError: xxx"),
+    ],
+)
+def test_what_ended_a_job_is_a_sentence_and_an_exit_code(error, code, words):
+    found, sentence = explain(error)
+    assert found == code
+    assert sentence.startswith(words)
+    assert len(sentence) <= MESSAGE_CHARACTERS_MAX

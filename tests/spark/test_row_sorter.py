@@ -16,7 +16,7 @@ rows_lists = st.lists(st.tuples(st.binary(max_size=5), st.integers(-(2**63), 2**
 def sorted_by(rows: list[tuple[bytes, int, bool]], memory_bytes: int) -> tuple[list[object], bytes, int]:
     with closing(RowSorter[tuple[bytes, int, bool]](memory_bytes)) as sorter:
         for row in rows:
-            sorter.add(row, 10)
+            sorter.add([row], 10)
         return list(sorter), sorter.digest(), sorter.spilled_runs
 
 
@@ -45,7 +45,7 @@ def test_the_digest_is_the_same_in_another_process():
     program = (
         "from raftmq.spark.row_sorter import RowSorter\n"
         "s = RowSorter(10**6)\n"
-        "for n in range(100): s.add((b'x' * n, n, n % 2 == 0), n)\n"
+        "for n in range(100): s.add([(b'x' * n, n, n % 2 == 0)], n)\n"
         "print(s.digest().hex())"
     )
     found = {

@@ -67,7 +67,7 @@ def columns_of(ddl: str, found: SinkOptions | None = None) -> SinkColumns:
 def rows_of(batch: pa.RecordBatch, ddl: str, found: SinkOptions, partitions: int = 4) -> list[tuple[object, ...]]:
     columns = columns_of(ddl, found)
     builder = RowBuilder(columns, found, lambda _topic, _partition: partitions)
-    return [row for chunk in chunks_of_batches([batch], columns) for row, _ in builder.rows(chunk)]
+    return [row for chunk in chunks_of_batches([batch], columns) for row in builder.rows(chunk)[0]]
 
 
 def test_columns_are_found_by_name_in_any_case_and_order():
@@ -195,7 +195,7 @@ def test_rows_and_arrow_batches_give_the_same():
         )
         for number, cell in enumerate(cells)
     ]
-    assert [row for chunk in chunks_of_rows(spark_rows, columns) for row, _ in builder.rows(chunk)] == expected
+    assert [row for chunk in chunks_of_rows(spark_rows, columns) for row in builder.rows(chunk)[0]] == expected
     assert {row[8] for row in expected} == {0, 1_700_000_000_123}
 
 

@@ -1,7 +1,8 @@
 """An unprocessed record: a group's progress was stored beyond it before any worker of the group had processed it.
 
 Whoever owns the partition next begins at the progress, so that record would never be worked on. Offsets are dense: every offset below the
-progress is a record, unless it was trimmed. A commit claims it when it is asked for, whatever becomes of it (but for one that definitely
+progress is a record, unless it was trimmed, or done before the history: below the progress that is read first, of a topic whose creation
+the history does not have. A commit claims it when it is asked for, whatever becomes of it (but for one that definitely
 failed); progress that is read, when it is answered. A record moved to a dead-letter topic counts as processed.
 
 Source: at-least-once processing as consumer groups promise it: a commit is a prefix without gaps of what was done.
@@ -26,16 +27,17 @@ def find(history: History) -> Iterator[Finding]:
         if not any(work.has_begun for work in partitions.values()):
             continue  # not a group of recorded workers
         for partition, work in partitions.items():
-            yield from _find(group, partition, work, history.trimmed_before(partition))
+            began_at = 0 if history.is_created(partition.topic) else work.stood_at
+            yield from _find(group, partition, work, max(began_at, history.trimmed_before(partition)))
 
 
-def _find(group: str, partition: Partition, work: GroupWork, trimmed_before: float) -> Iterator[Finding]:
-    if trimmed_before == NEVER:
+def _find(group: str, partition: Partition, work: GroupWork, began_at: float) -> Iterator[Finding]:
+    if began_at == NEVER:
         return
     latest: list[
         tuple[float, int]
     ] = []  # at each offset from `first`: when the last of those up to it was done, and which
-    first = int(trimmed_before)
+    first = int(began_at)
     offsets = count(first)
     for claim in sorted(work.progress, key=lambda one: one.offset):
         while first + len(latest) < claim.offset:

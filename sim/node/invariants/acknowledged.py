@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from raftmq.types import TopicPartition
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.invariants.committed_log import CommittedLog
 
 
@@ -31,11 +31,11 @@ class Acknowledged:
         if offset < 0:
             return  # the broker knows that it is a duplicate and not where the first one is
         held = self._committed.values.get((group_id, offset))
-        demand(
-            held == value,
-            "AcknowledgedNeverLost",
-            f"{value!r} was acknowledged at {where} offset {offset}, committed there is {held!r}",
-        )
+        if held != value:
+            raise InvariantViolation(
+                "AcknowledgedNeverLost",
+                f"{value!r} was acknowledged at {where} offset {offset}, committed there is {held!r}",
+            )
         self.values[group_id, offset] = value
 
     def on_trim(self, group_id: int, before: int) -> None:
@@ -49,15 +49,15 @@ class Acknowledged:
     def check_read(self, group_id: int, start: int, read: dict[int, bytes]) -> None:
         """After healing, everything from the log's start was read."""
         allowed = self.trimmed.get(group_id, 0)
-        demand(
-            start <= allowed,
-            "AcknowledgedNeverLost",
-            f"g{group_id} begins at {start}, records were only to be deleted below {allowed}",
-        )
+        if start > allowed:
+            raise InvariantViolation(
+                "AcknowledgedNeverLost",
+                f"g{group_id} begins at {start}, records were only to be deleted below {allowed}",
+            )
         for (group, offset), value in self.values.items():
-            if group == group_id and offset >= max(start, self.expired.get(group_id, 0)):
-                demand(
-                    read.get(offset) == value,
+            is_due = group == group_id and offset >= max(start, self.expired.get(group_id, 0))
+            if is_due and read.get(offset) != value:
+                raise InvariantViolation(
                     "AcknowledgedNeverLost",
                     f"g{group_id} offset {offset}: {value!r} was acknowledged, {read.get(offset)!r} is read",
                 )

@@ -8,7 +8,7 @@ from raftmq.broker.group import Group
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import Entry
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 
 
 class AppliedOnce:
@@ -21,8 +21,8 @@ class AppliedOnce:
         """These are about to be applied; those the state includes already are skipped by the machine."""
         machine = self._group.machine
         first, last = entries[0].index, entries[-1].index
-        demand(
-            first <= machine.applied_index + 1 and last - first + 1 == len(entries),
-            "AppliedOnce",
-            f"r{self._group.replica_id} of g{self._group.group_id} applies {first}..{last} after {machine.applied_index}",
-        )
+        if not (first <= machine.applied_index + 1 and last - first + 1 == len(entries)):
+            raise InvariantViolation(
+                "AppliedOnce",
+                f"r{self._group.replica_id} of g{self._group.group_id} applies {first}..{last} after {machine.applied_index}",
+            )

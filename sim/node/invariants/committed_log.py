@@ -11,7 +11,7 @@ from raftmq.batch_header import parse_header
 from raftmq.client.batch_codec import decode_records
 from raftmq.raft.entry import Entry, EntryKind
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 
 
 class Batch(NamedTuple):
@@ -45,21 +45,21 @@ class CommittedLog:
         facts = (entry.term, int(entry.kind), entry.base_offset, entry.record_count, crc32c(entry.payload))
         known = self._entries.get(key)
         if known is not None:
-            demand(
-                known == facts,
-                "StateMachineSafety",
-                f"r{replica_id} of g{group_id} applies {facts} at {entry.index}, another applied {known}",
-            )
+            if known != facts:
+                raise InvariantViolation(
+                    "StateMachineSafety",
+                    f"r{replica_id} of g{group_id} applies {facts} at {entry.index}, another applied {known}",
+                )
             return False
         self._entries[key] = facts
         last = self._last_index.get(group_id)
         if last is not None and entry.index == last + 1:
             expected = self._next_offset[group_id]
-            demand(
-                entry.base_offset == expected,
-                "OffsetsDense",
-                f"g{group_id} entry {entry.index} begins at offset {entry.base_offset}, the one before ends at {expected}",
-            )
+            if entry.base_offset != expected:
+                raise InvariantViolation(
+                    "OffsetsDense",
+                    f"g{group_id} entry {entry.index} begins at offset {entry.base_offset}, the one before ends at {expected}",
+                )
         if last is None or entry.index > last:
             self._last_index[group_id] = entry.index
             self._next_offset[group_id] = entry.base_offset + entry.record_count
@@ -68,11 +68,11 @@ class CommittedLog:
         header = parse_header(entry.payload)
         records = decode_records(entry.payload, header, "", 0, entry.base_offset)
         values = tuple(record.value or b"" for record in records)
-        demand(
-            len(values) == entry.record_count,
-            "OffsetsDense",
-            f"g{group_id} entry {entry.index} counts {entry.record_count} offsets and holds {len(values)} records",
-        )
+        if len(values) != entry.record_count:
+            raise InvariantViolation(
+                "OffsetsDense",
+                f"g{group_id} entry {entry.index} counts {entry.record_count} offsets and holds {len(values)} records",
+            )
         batch = Batch(entry.base_offset, values, (header.producer_id, header.producer_epoch), header.first_sequence)
         self._batches[group_id, entry.base_offset] = batch
         for number, value in enumerate(values):

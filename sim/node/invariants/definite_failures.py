@@ -4,7 +4,7 @@ never reported as failed).
 
 from __future__ import annotations
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.invariants.committed_log import Batch
 
 
@@ -21,17 +21,19 @@ class DefiniteFailures:
         self.count += 1
         self._refused[group_id, value] = error
         offset = self._committed.get((group_id, value))
-        demand(
-            offset is None, "RefusedNeverApplied", f"{value!r} is in g{group_id} at {offset}, its sender heard {error}"
-        )
+        if offset is not None:
+            raise InvariantViolation(
+                "RefusedNeverApplied",
+                f"{value!r} is in g{group_id} at {offset}, its sender heard {error}",
+            )
 
     def on_committed(self, group_id: int, batch: Batch) -> None:
         """A batch is committed that was not known."""
         for number, value in enumerate(batch.values):
             self._committed[group_id, value] = batch.base_offset + number
             error = self._refused.get((group_id, value))
-            demand(
-                error is None,
-                "RefusedNeverApplied",
-                f"{value!r} comes to g{group_id} at {batch.base_offset + number}, its sender had heard {error}",
-            )
+            if error is not None:
+                raise InvariantViolation(
+                    "RefusedNeverApplied",
+                    f"{value!r} comes to g{group_id} at {batch.base_offset + number}, its sender had heard {error}",
+                )

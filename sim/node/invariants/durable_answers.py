@@ -10,7 +10,7 @@ from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.replica_codec import META_KEY, ReplicaMeta, decode_meta
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.disk import Disk
 
 _DECODED: dict[bytes, ReplicaMeta] = {}
@@ -38,14 +38,13 @@ def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
 def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:
     """An acknowledgement leaves."""
     state = meta.hard_state
-    demand(
-        state.term >= response.term,
-        "AckDurable",
-        f"r{response.source} answers in term {response.term}, durable is {state}",
-    )
-    if not response.is_rejected and state.term == response.term:
-        demand(
-            meta.last_index >= response.index,
+    if state.term < response.term:
+        raise InvariantViolation(
+            "AckDurable",
+            f"r{response.source} answers in term {response.term}, durable is {state}",
+        )
+    if not response.is_rejected and state.term == response.term and meta.last_index < response.index:
+        raise InvariantViolation(
             "AckDurable",
             f"r{response.source} acknowledges {response.index}, its durable log ends at {meta.last_index}",
         )
@@ -55,8 +54,8 @@ def check_vote_response(meta: ReplicaMeta, response: VoteResponse) -> None:
     """A granted vote leaves."""
     state = meta.hard_state
     is_kept = state.term > response.term or (state.term == response.term and state.vote == response.target)
-    demand(
-        is_kept,
-        "VoteDurable",
-        f"r{response.source} votes for r{response.target} in term {response.term}, durable is {state}",
-    )
+    if not is_kept:
+        raise InvariantViolation(
+            "VoteDurable",
+            f"r{response.source} votes for r{response.target} in term {response.term}, durable is {state}",
+        )

@@ -6,7 +6,7 @@ Values are unique, so a value that is committed twice was written twice.
 
 from __future__ import annotations
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.invariants.committed_log import Batch
 
 
@@ -29,20 +29,20 @@ class ExactlyOnce:
             offset = batch.base_offset + number
             first = self._values.setdefault((group_id, value), offset)
             if first != offset:
-                demand(
-                    not producer_id,
-                    "ExactlyOnce",
-                    f"{value!r} of producer {producer_id} is in g{group_id} at {first} and at {offset}",
-                )
+                if producer_id:
+                    raise InvariantViolation(
+                        "ExactlyOnce",
+                        f"{value!r} of producer {producer_id} is in g{group_id} at {first} and at {offset}",
+                    )
                 self.duplicates += 1
         if not producer_id or batch.base_offset < self._newest.get(group_id, 0):
             return  # replicas that replay from a snapshot may show batches late: their order is known from others
         self._newest[group_id] = batch.base_offset
         key = (group_id, producer_id, epoch)
         expected = self._sequences.get(key)
-        demand(
-            expected is None or batch.first_sequence == expected,
-            "ExactlyOnce",
-            f"producer {producer_id} epoch {epoch} in g{group_id}: sequence {batch.first_sequence} after {expected}",
-        )
+        if not (expected is None or batch.first_sequence == expected):
+            raise InvariantViolation(
+                "ExactlyOnce",
+                f"producer {producer_id} epoch {epoch} in g{group_id}: sequence {batch.first_sequence} after {expected}",
+            )
         self._sequences[key] = batch.first_sequence + len(batch.values)

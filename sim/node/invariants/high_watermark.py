@@ -8,7 +8,7 @@ from raftmq.broker.group import Group
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import StateMachine
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 
 
 class HighWatermark:
@@ -25,9 +25,9 @@ class HighWatermark:
         if not isinstance(machine, LogPartition):
             return
         end, start = machine.next_offset, machine.log_start_offset
-        demand(
-            end >= self._end and start >= self._start and start <= end,
-            "HighWatermarkMonotone",
-            f"r{self._group.replica_id} of g{self._group.group_id}: from [{self._start}, {self._end}) to [{start}, {end})",
-        )
+        if not (end >= self._end and start >= self._start and start <= end):
+            raise InvariantViolation(
+                "HighWatermarkMonotone",
+                f"r{self._group.replica_id} of g{self._group.group_id}: from [{self._start}, {self._end}) to [{start}, {end})",
+            )
         self._end, self._start = end, start

@@ -9,7 +9,7 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import Message
 from raftmq.storage.registry import ReplicaState
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.cluster import Process, SimNode
 
 
@@ -19,11 +19,11 @@ def check_quarantined_silent(process: Process, group: Group[StateMachine], messa
     assert node is not None
     row = node.registry.replica(group.key)
     is_silent = group.is_closed or (row is not None and row.state is not ReplicaState.CREATED)
-    demand(
-        not is_silent,
-        "QuarantinedSilent",
-        f"{process.machine.name} r{group.replica_id} of g{group.group_id} is {row} (closed: {group.is_closed}) and sends {type(message).__name__}",
-    )
+    if is_silent:
+        raise InvariantViolation(
+            "QuarantinedSilent",
+            f"{process.machine.name} r{group.replica_id} of g{group.group_id} is {row} (closed: {group.is_closed}) and sends {type(message).__name__}",
+        )
 
 
 def check_serves_none_quarantined(node: SimNode) -> None:
@@ -31,8 +31,8 @@ def check_serves_none_quarantined(node: SimNode) -> None:
     for key in node.registry.quarantined():
         partition = node.partitions.get(key.group_id)
         group = node.engine.groups.get(key.group_id)
-        demand(
-            (partition is None or partition.group.key != key) and (group is None or group.key != key),
-            "QuarantinedSilent",
-            f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",
-        )
+        if not ((partition is None or partition.group.key != key) and (group is None or group.key != key)):
+            raise InvariantViolation(
+                "QuarantinedSilent",
+                f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",
+            )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from raftmq.types import Record
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 from sim.node.invariants.committed_log import CommittedLog
 
 
@@ -21,9 +21,9 @@ class CommittedReads:
         """A consumer was handed a record."""
         self.count += 1
         held = self._committed.values.get((group_id, record.offset))
-        demand(
-            held == record.value,
-            "CommittedReads",
-            f"{record.topic}/{record.partition} (g{group_id}) offset {record.offset}: {record.value!r} was read, "
-            f"committed is {held!r}",
-        )
+        if held != record.value:
+            raise InvariantViolation(
+                "CommittedReads",
+                f"{record.topic}/{record.partition} (g{group_id}) offset {record.offset}: {record.value!r} was read, "
+                f"committed is {held!r}",
+            )

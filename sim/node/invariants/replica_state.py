@@ -9,7 +9,7 @@ from hashlib import blake2b
 from raftmq.broker.group import Group
 from raftmq.fsm.state_machine import StateMachine
 
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation
 
 
 class ReplicaStates:
@@ -34,8 +34,8 @@ class ReplicaStates:
         first, replica_id = self._digests.setdefault((group.group_id, index), (found, group.replica_id))
         if replica_id != group.replica_id:
             self.compared += 1
-        demand(
-            first == found,
-            "EqualState",
-            f"r{replica_id} and r{group.replica_id} of g{group.group_id} differ at index {index}",
-        )
+        if first != found:
+            raise InvariantViolation(
+                "EqualState",
+                f"r{replica_id} and r{group.replica_id} of g{group.group_id} differ at index {index}",
+            )

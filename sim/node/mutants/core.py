@@ -9,6 +9,9 @@ from typing import Any
 from sim.core import mutants as core_mutants
 from sim.node.mutants.registry import mutant, replace_method
 
+NOTHING_LOST = {"flip": 0, "wipe": 0, "remove_node": 0, "replace_replica": 0}
+"""Where one copy is all that a group may lose."""
+
 
 def _run_core(core: Any) -> None:
     """Brokers run a mutant of the core alone."""
@@ -92,7 +95,13 @@ def transfer_to_one_behind() -> None:
 
 
 @mutant(
-    "core", "half of an even number of voters is a majority", replication_factor=2, kill=4, isolate=6, fault_every=0.4
+    "core",
+    "half of an even number of voters is a majority",
+    replication_factor=2,
+    kill=4,
+    isolate=6,
+    fault_every=0.4,
+    **NOTHING_LOST,
 )
 def half_is_a_majority() -> None:
     from raftmq.raft import quorum

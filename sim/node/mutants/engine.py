@@ -87,8 +87,13 @@ def quarantine_forgotten() -> None:
     Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
 
 
-@mutant("engine", "a learner votes before it has caught up", move_replicas=8, wipe=4, disk_latency=0.02)
-def promotes_learners_at_once() -> None:
-    from raftmq.broker.reconciler import Reconciler
+@mutant("engine", "a node keeps to the first leader of a group that it heard of", kill=6, isolate=4, fault_every=0.5)
+def stale_leadership_table() -> None:
+    from raftmq.broker.leadership_table import LeadershipTable
 
-    Reconciler._caught_up = lambda self, group: set(group.core.membership.learners)  # type: ignore[method-assign]
+    claim = LeadershipTable.claim
+
+    def first_only(self: Any, group_id: Any, term: Any, node_id: Any) -> bool:
+        return not self.get(group_id).node_id and claim(self, group_id, term, node_id)
+
+    LeadershipTable.claim = first_only  # type: ignore[method-assign]

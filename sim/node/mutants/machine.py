@@ -94,7 +94,15 @@ def opened_from_the_beginning() -> None:
     GroupOffsets.open = forgetful  # type: ignore[method-assign]
 
 
-@mutant("machine", "a removed node's replicas are not replaced", remove_node=8, replication_factor=3, machines=4)
+@mutant(
+    "machine",
+    "a removed node's replicas are not replaced",
+    remove_node=8,
+    replication_factor=3,
+    machines=4,
+    wipe=0,
+    flip=0,
+)
 def removal_forgets_replicas() -> None:
     from raftmq.fsm import metadata_nodes
 

@@ -1,0 +1,160 @@
+"""One broker as a process: its command line, its files, its ready line, its end. `LocalCluster` has several.
+
+Must not know the cluster: who bootstraps, who joins, and whether they found each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from raftmq.cluster_addresses import Addresses
+
+LOG_TAIL_LINES = 40
+"""Lines of a broker's log shown in an error: a start-up failure and its traceback fit."""
+DEBUG_VARIABLE = "RAFTMQ_DEBUG"
+"""Makes a broker's unexpected error show its traceback in the log."""
+
+
+class LocalClusterError(RuntimeError):
+    """A broker did not start, died, or the cluster did not form; the message ends with the log's last lines."""
+
+
+class BrokerProcess:
+    """One broker: its command line, its process, its files. Used by one thread at a time."""
+
+    def __init__(self, node_id: int, directory: Path, command: Sequence[str]) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"node-{node_id}"
+        self.log_path = directory / f"node-{node_id}.log"
+        self.client_address = ""
+        self.peer_address = ""
+        self.http_address = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+        self._command = tuple(command)
+        self._ready = threading.Event()
+        """Set when the ready line of this start was read, and when standard output ended without one."""
+        self._is_serving = False
+        """Whether it was the former."""
+        self._reader: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists (a paused one does)."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where it listens, or shall."""
+        return Addresses(self.client_address, self.peer_address, self.http_address)
+
+    @addresses.setter
+    def addresses(self, addresses: Addresses) -> None:
+        self.client_address, self.peer_address, self.http_address = addresses
+
+    def start(self, formation: Sequence[str]) -> int:
+        """Start the process and return its pid; `wait_ready` tells when it serves."""
+        arguments = [
+            *self._command,
+            *("broker", "start", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)),
+            *("--host", f"local-{self.node_id}"),  # its own host label: replicas of a partition spread over hosts
+            *("--listen", self.client_address),
+            *("--peer-listen", self.peer_address),
+            *("--http-listen", self.http_address),
+            *formation,
+        ]
+        self._ready = threading.Event()
+        self._is_serving = False
+        self.is_paused = False
+        with self.log_path.open("ab") as log:
+            # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
+            self.process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                # Neither a raftmq.toml where the tests run nor RAFTMQ_* variables of the developer may configure these brokers.
+                cwd=self.log_path.parent,
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith("RAFTMQ_") or name == DEBUG_VARIABLE
+                },
+            )
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(
+            target=self._read_output,
+            args=(self.process.stdout, self._ready),
+            name=f"broker-{self.node_id}-output",
+            daemon=True,
+        )
+        self._reader.start()
+        return self.process.pid
+
+    def _read_output(self, output: IO[bytes], ready: threading.Event) -> None:
+        """Drain standard output, so that the broker never blocks on it, and pick the ready line out of it."""
+        with output:
+            for line in output:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict) and event.get("event") == "broker_ready":
+                    self.client_address = event["client_address"]
+                    self.peer_address = event["peer_address"]
+                    self.http_address = event["http_address"]
+                    self._is_serving = ready is self._ready
+                    ready.set()
+        ready.set()
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or takes too long."""
+        in_time = self._ready.wait(timeout_seconds)
+        process = self.process
+        assert process is not None
+        if in_time and self._is_serving and process.poll() is None:
+            return
+        if not in_time:
+            raise LocalClusterError(
+                f"broker {self.node_id} was not ready within {timeout_seconds:.0f} s\n{self.log_tail()}"
+            )
+        code = process.wait()
+        raise LocalClusterError(f"broker {self.node_id} exited with code {code} before it was ready\n{self.log_tail()}")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal. Raises `LocalClusterError` when it is not running."""
+        if not self.is_running or self.process is None:
+            raise LocalClusterError(f"broker {self.node_id} is not running")
+        self.process.send_signal(number)
+
+    def wait_end(self, timeout_seconds: float | None = None) -> int:
+        """Wait for the process to end and for its output to be read; returns its exit code (negative: the signal)."""
+        assert self.process is not None
+        code = self.process.wait(timeout_seconds)
+        if self._reader is not None:
+            self._reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, also of a paused process, and reap it. Does nothing when it ended already."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.wait_end()
+
+    def log_text(self) -> str:
+        """Everything it has logged, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self) -> str:
+        """The last lines of that, for an error."""
+        lines = self.log_text().splitlines()[-LOG_TAIL_LINES:]
+        return f"--- last lines of the log of broker {self.node_id} ---\n" + "\n".join(lines or ["(empty)"])

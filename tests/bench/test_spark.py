@@ -1,0 +1,54 @@
+"""Spark's rows: every way runs, and processor time is counted where it is spent."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench.report import RAFTMQ
+from bench.spark.processors import read_processors
+from bench.spark.runs import figures, measure
+
+BURN = "sum(range(30_000_000))"
+
+
+def test_processor_time_is_counted_where_it_is_spent() -> None:
+    # stands for the JVM: does nothing itself, and has a child that works and ends, and one that goes on
+    code = (
+        "import subprocess, sys; burn = [sys.executable, '-c', sys.argv[1]]; subprocess.run(burn);"
+        " other = subprocess.Popen([sys.executable, '-c', sys.argv[1] + '; print(1, flush=True); input()'],"
+        " stdin=subprocess.PIPE); input(); other.communicate(b'')"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    before = read_processors([os.getpid()], parent.pid)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"1\n"  # both have worked
+    after = read_processors([os.getpid()], parent.pid)
+    parent.communicate(b"\n")
+    spent = after.per_record(before, 1_000_000)
+    assert spent["python"][0] > 5 * spent["jvm"][0] >= 0
+    assert spent["python"][0] > 0.05
+    assert 0 <= spent["brokers"][0] < spent["python"][0]
+    gone = read_processors([], parent.pid)
+    assert gone.jvm == 0
+
+
+@pytest.mark.long
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_way_of_reading_and_writing_is_measured() -> None:
+    told: list[str] = []
+    samples = measure(1, told.append, records=4000)
+    found = {(figure, sample.system) for sample in samples for figure in sample.figures}
+    for figure in figures():
+        assert (figure.name, RAFTMQ) in found
+    assert len(samples) == 12
+    for sample in samples:
+        assert set(sample.figures) >= {"brokers", "jvm", "python"}
+        assert all(value >= 0 for values in sample.figures.values() for value in values)
+    assert len(told) == 24
