@@ -384,8 +384,11 @@ class Resolver:
             self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
         if deleted or (update.is_full and is_newest):
             # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
+            # Of those deleted last the leaders stay known: whoever writes there asks them, and hears that the topic is gone.
             existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
-            self._leaders = {group_id: leader for group_id, leader in self._leaders.items() if group_id in existing}
+            gone = [group_id for group_id in self._leaders if group_id not in existing][-settings.DELETED_LEADERS_MAX :]
+            there = [group_id for group_id in self._leaders if group_id in existing]
+            self._leaders = {group_id: self._leaders[group_id] for group_id in (*gone, *there)}
         if self._cleaner is None and self._unused_addresses():
             loop = asyncio.get_running_loop()
             self._cleaner = loop.call_later(settings.UNUSED_CONNECTION_SECONDS, self._close_unused)

@@ -46,6 +46,8 @@ BULK_CHUNK_RECORDS_MAX: Final = 2048
 
 UNOBSERVED_FAILURES_MAX: Final = 64
 """Failed batches remembered for `flush`: a program that awaits nothing and never flushes must not collect them for ever."""
+DELETED_LEADERS_MAX: Final = 1024
+"""Leaders of deleted partitions that are remembered, those deleted last."""
 NAME_CONFIRM_SECONDS: Final = 600.0
 """How often a named producer confirms its name: brokers forget names after 14 days, and one that sends nothing learns within this
 time that it was replaced. Each is an entry in the metadata log: 2 a second for 1,000 producers."""

@@ -546,6 +546,19 @@ async def test_a_deleted_topic_fails_its_records_and_a_new_one_starts_afresh(clu
         assert (await p.send_and_wait("t", b"c")).offset == 0
 
 
+async def test_records_that_wait_for_their_next_try_fail_when_the_topic_is_deleted(cluster: FakeCluster):
+    """Not when their time is over: whoever led the partition is asked once more, and says so."""
+    cluster.create_topic("t")
+    cluster.append_hook = lambda *_: detail(pb.LEADERSHIP_LOST)
+    async with producer(cluster, delivery_timeout_ms=60_000) as p:
+        delivery = await p.send("t", b"a")
+        await wait_requests(cluster, 2)
+        cluster.delete_topic("t")
+        async with asyncio.timeout(30):
+            with pytest.raises(errors.UnknownTopicError):
+                await delivery
+
+
 # ------------------------------------------------------------------------------------------------------- flush and close
 
 

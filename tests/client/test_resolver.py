@@ -206,22 +206,28 @@ async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluste
         await anext(watch)
 
 
-async def test_nothing_is_remembered_of_topics_that_are_gone(cluster: FakeCluster):
+async def test_of_topics_that_are_gone_only_the_last_are_remembered(cluster: FakeCluster, monkeypatch):
     """Group ids are never reused: a client that outlives thousands of topics would remember each of their leaders."""
+    monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 4)
     cluster.create_topic("stays", partitions=2)
     resolver = await started(cluster)
     for number in range(5):
         name = f"passing-{number}"
         cluster.create_topic(name, partitions=4)
-        await resolver.topic(name, 5)
+        last = set((await resolver.topic(name, 5)).group_ids)
         cluster.delete_topic(name)
     await wait_until(resolver, lambda: set(resolver.topics) == {"stays"})
-    assert len(resolver._leaders) == 2
+    groups = [info.group_ids for info in resolver.topics.values()]
+    assert resolver._leaders.keys() - {group_id for ids in groups for group_id in ids} == last
+    assert len(resolver._leaders) == 2 + 4
     await resolver.close()
 
 
-async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(cluster: FakeCluster):
+async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(
+    cluster: FakeCluster, monkeypatch
+):
     """A broker that is behind may not know a topic yet: what is known of its leaders' epochs must not go back."""
+    monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 0)
     cluster.create_topic("t")
     resolver = await started(cluster)
     info = await resolver.topic("t", 5)
@@ -232,7 +238,8 @@ async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_no
     resolver._apply(cluster.table(), "here:9400")
     deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[info.topic_id])
     resolver._apply(deletion, "here:9400")
-    assert resolver._leaders == {}
+    assert resolver.topics == {}
+    assert resolver._leaders == {group_id: Leader(1, 1)}, "who writes there asks it, and hears that the topic is gone"
     await resolver.close()
 
 
