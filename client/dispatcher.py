@@ -226,7 +226,7 @@ class Dispatcher:
         if batch.is_done or batch.attempt != number or not batch.is_sent:
             queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
             return
-        if isinstance(error, UnknownTopicError | UnknownPartitionError):
+        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._is_there(queue):
             for waiting in queue.batches():
                 self._finish(queue, waiting, -1, error)
             return
@@ -240,12 +240,17 @@ class Dispatcher:
         elif isinstance(error, NotLeaderError):
             has_better = self._resolver.note_not_leader(queue.group_id, error)
             self._pause(queue, error, is_first_free=has_better)
-        elif error.retriable:
+        elif error.retriable or isinstance(error, UnknownTopicError | UnknownPartitionError):
             self._pause(queue, error)
         elif isinstance(error, ProducerFencedError) and self._has_name:
             self.on_fenced(error)
         else:
             self._give_up(queue, batch, _with_doubt(error) if batch.may_be_applied else error)
+
+    def _is_there(self, queue: PartitionQueue) -> bool:
+        """Whether the cluster still shows the partition: then who does not know it is behind, or a stranger at a broker's old address."""
+        info = self._resolver.topics.get(queue.topic)
+        return info is not None and queue.group_id in info.group_ids
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
