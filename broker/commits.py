@@ -156,6 +156,7 @@ class Commits:
         update = write.update
         if update.state_index is not None:
             group.durable_state_index = update.state_index
+            group.wake_progress()  # whoever waits for the state to be durable
         if update.membership is not None:
             group.durable_membership = update.membership
         if update.truncation is not None:
@@ -163,7 +164,6 @@ class Commits:
         if write.work is not None:
             self.finish(group, write.work)
         else:
-            group.wake_progress()  # whoever waits for the state to be durable
             self._host.mark_dirty(group)
 
     def is_hanging(self, group: Group[StateMachine]) -> bool:

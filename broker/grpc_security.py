@@ -14,7 +14,8 @@ import grpc.aio
 from google.protobuf.message import Message
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import ANYONE, Principal, Right
-from raftmq.broker.services.statuses import STATUS_DETAILS_KEY, status_details, status_message, status_of
+from raftmq.broker.services.statuses import status_details, status_message, status_of
+from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 
 AnyRequest = TypeVar("AnyRequest")

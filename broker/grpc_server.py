@@ -65,7 +65,7 @@ class GrpcServer:
     ) -> None:
         self._host = host
         self.metrics = metrics or RequestMetrics()
-        self.forwarder = forwarder or GrpcForwarder()
+        self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id)
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
         self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
@@ -102,7 +102,7 @@ class GrpcServer:
         quiet_grpc()
         server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
         services = Services(self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups)
-        add_services(server, services, self._host.loop, self.metrics)
+        add_services(server, services, self._host, self.metrics)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:

@@ -20,15 +20,16 @@ from google.protobuf.message import Message
 from raftmq.broker.grpc_security import Context, current_principal
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.request_metrics import CANCELLED, OK, RequestMetrics
+from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call
-from raftmq.broker.services.forwarder import FORWARDED_KEY
 from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
+from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -50,17 +51,28 @@ def internal_error(method: str, failure: BaseException) -> RequestError:
 class _Adapter:
     """What all servicers do around a service's method. Errors leave it as RequestError: the guard ends the call with them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, metrics: RequestMetrics) -> None:
-        self._loop = loop
+    def __init__(self, host: ServiceHost, metrics: RequestMetrics) -> None:
+        self._host = host
         self._metrics = metrics
 
     def call(self, context: Context) -> Call:
+        """Raises RequestError WRONG_CLUSTER when the caller means another cluster's broker."""
         remaining = cast("float | None", context.time_remaining())  # None without a deadline, whatever the stubs say
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
         # the stubs say Metadata, gRPC gives a tuple of pairs, or None
         pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
-        is_forwarded = pairs is not None and any(key == FORWARDED_KEY for key, _ in pairs)
-        return Call(self._loop.time() + seconds, current_principal.get(), is_forwarded)
+        is_forwarded = False
+        for key, value in pairs or ():
+            if key == CLUSTER_KEY:
+                self._check_cluster(str(value))
+            elif key == FORWARDED_KEY:
+                is_forwarded = True
+        return Call(self._host.loop.time() + seconds, current_principal.get(), is_forwarded)
+
+    def _check_cluster(self, cluster_id: str) -> None:
+        mine = self._host.cluster_id
+        if mine and cluster_id and cluster_id != mine:
+            raise RequestError(pb.WRONG_CLUSTER, f"this node belongs to cluster {mine}, not {cluster_id}")
 
     async def unary(
         self,
@@ -237,11 +249,9 @@ class Services:
     groups: GroupsService
 
 
-def add_services(
-    server: grpc.aio.Server, services: Services, loop: asyncio.AbstractEventLoop, metrics: RequestMetrics
-) -> None:
+def add_services(server: grpc.aio.Server, services: Services, host: ServiceHost, metrics: RequestMetrics) -> None:
     """Have a server serve all methods of the protocol."""
-    adapter = _Adapter(loop, metrics)
+    adapter = _Adapter(host, metrics)
     queue = _QueueServicer(services.queue, services.offsets, adapter)
     topology = _TopologyServicer(services.topology, adapter)
     admin = _AdminServicer(services.admin, services.nodes, services.removal, adapter)

@@ -171,8 +171,9 @@ class LocalReplicas:
 
 
 def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:
+    """The one to be hosted; never one whose disk was lost: what it had on it, votes too, an empty one of its id would deny."""
     for replica in partition.replicas + partition.retiring:
-        if replica.node_id == node_id:
+        if replica.node_id == node_id and not replica.is_lost:
             return replica
     return None
 

@@ -29,24 +29,22 @@ class Target:
     predecessors: Mapping[ReplicaId, frozenset[ReplicaId]] = field(
         default_factory=dict[ReplicaId, frozenset[ReplicaId]]
     )
-    """Newcomer → the lost replicas of its own node, one of which may still vote. It takes the place of that one."""
+    """Newcomer → those that had its seat, one of which may still vote. It takes the place of that one and of no other."""
 
 
 def partition_target(partition: PartitionView) -> Target:
     """What a partition's row asks of its group."""
-    lost = [replica for replica in partition.retiring if replica.is_lost]
     predecessors = {
         ReplicaId(replica.replica_id): frozenset(
-            ReplicaId(one.replica_id) for one in lost if one.node_id == replica.node_id
+            ReplicaId(gone.replica_id) for gone in partition.retiring if gone.seat == replica.seat
         )
         for replica in partition.replicas
-        if any(one.node_id == replica.node_id for one in lost)
     }
     return Target(
         voters=frozenset(ReplicaId(replica.replica_id) for replica in partition.replicas),
-        lost=frozenset(ReplicaId(replica.replica_id) for replica in lost),
+        lost=frozenset(ReplicaId(replica.replica_id) for replica in partition.retiring if replica.is_lost),
         revision=partition.revision,
-        predecessors=predecessors,
+        predecessors={newcomer: gone for newcomer, gone in predecessors.items() if gone},
     )
 
 
@@ -64,8 +62,9 @@ def plan_change(membership: Membership, target: Target, caught_up: Container[Rep
     by itself).
 
     Newcomers become learners first. When all that shall vote have caught up, one joint change promotes them and lets the
-    others go. Until then voters are exchanged one for one, lost ones first, so that one slow newcomer does not keep a dead
-    replica in the quorum; the number of voters never shrinks on the way, and no two of them are on one node.
+    others go. Until then voters are exchanged one for one, so that one slow newcomer does not hold up the others: each takes the
+    place of its predecessor (or sits beside the others, if that has left) or, where none has one, of a lost one first. The number of voters
+    never shrinks on the way.
     """
     if membership.is_joint or not target.voters or is_reached(membership, target):
         return None
@@ -84,15 +83,34 @@ def _plan_voters(voters: set[ReplicaId], target: Target, caught_up: Container[Re
     ready = [replica_id for replica_id in missing if replica_id in caught_up]
     leaving = sorted(voters - target.voters, key=lambda replica_id: (replica_id not in target.lost, replica_id))
     if len(ready) < len(missing):
-        pairs = min(len(ready), len(leaving))
-        ready = ready[:pairs]
-        succeeded = {old for replica_id in ready for old in target.predecessors.get(replica_id, ())}
-        leaving = sorted(leaving, key=lambda replica_id: replica_id not in succeeded)[:pairs]
+        ready, leaving = _exchanges(voters, ready, leaving, target)
     steps = [(MembershipOp.ADD_VOTER, replica_id) for replica_id in ready]
     for replica_id in leaving:
         stays = replica_id in target.learners
         steps.append((MembershipOp.ADD_LEARNER if stays else MembershipOp.REMOVE, replica_id))
     return _change(steps, target) if steps else None
+
+
+def _exchanges(
+    voters: set[ReplicaId], ready: list[ReplicaId], leaving: list[ReplicaId], target: Target
+) -> tuple[list[ReplicaId], list[ReplicaId]]:
+    """Who can be promoted now, and who goes for it. Nobody goes for one whose predecessors have left: its seat is free."""
+    succeeded = frozenset[ReplicaId]().union(*target.predecessors.values())
+    unclaimed = iter([replica_id for replica_id in leaving if replica_id not in succeeded])
+    promoted: list[ReplicaId] = []
+    going: list[ReplicaId] = []
+    seated: list[ReplicaId] = []
+    for newcomer in ready:
+        predecessors = target.predecessors.get(newcomer)
+        place = next(unclaimed if predecessors is None else iter(predecessors.intersection(leaving)), None)
+        if place is not None:
+            promoted.append(newcomer)
+            going.append(place)
+        elif predecessors is not None:
+            seated.append(newcomer)
+    if (len(voters) + len(seated)) % 2 == 0:
+        seated = seated[:-1]  # an even number is no better than the odd one below it
+    return promoted + seated, going
 
 
 def _change(steps: list[tuple[MembershipOp, ReplicaId]], target: Target) -> MembershipChange:
@@ -119,7 +137,7 @@ def choose_metadata_voters(
         nodes: the registered nodes.
         desired: the desired voters so far.
         voters: who votes now.
-        leader: the metadata leader's replica, which is never the one to go.
+        leader: the metadata leader's replica, which is not the one to go while it is desired.
         voters_max: the most there may be: 1, 3 or 5.
         is_connected: whether the metadata leader reaches a node now.
     """
@@ -139,8 +157,9 @@ def choose_metadata_voters(
         if not candidates:
             break
         chosen.append(min(candidates, key=lambda node: _closeness(node, chosen)))
-    if len(chosen) % 2 == 0 and len(chosen) > len(staying):
-        chosen.pop()  # two voters are no better than one
+    newcomers = [node for node in chosen if node.metadata_replica_id not in voters]
+    if newcomers and len(chosen) % 2 == 0:
+        chosen.remove(newcomers[-1])  # two voters are no better than one: the loss of either would end the group
     return tuple(sorted(node.metadata_replica_id for node in chosen))
 
 
@@ -161,12 +180,15 @@ def has_healthy_majority(
     """Whether a majority of the group remains healthy without the replicas that are gone.
 
     Which of its replicas vote by now only the group knows: a wanted one may still be empty, a retiring one may still be needed.
-    So a node counts against the majority when any of its replicas does. It counts once: two replicas of one node never vote
-    together (`plan_change`), and a lost replica whose successor is lost as well is one loss.
+    So a seat counts against the majority when any of its replicas does; and it counts once, since one of them votes at most
+    (`plan_change`): a lost replica whose successor is lost as well is one loss. A lost one's seat counts also while nobody is to take it;
+    but there are no more seats than replicas, which rows from before there were seats would have it.
+    This holds as long as a partition keeps its number of replicas.
     """
-    unsound = {
-        replica.node_id
-        for replica in (*partition.replicas, *partition.retiring)
-        if replica.is_lost or is_gone(replica) or not is_healthy(replica)
+    replicas = (*partition.replicas, *partition.retiring)
+    unsound = {replica.seat for replica in replicas if replica.is_lost or is_gone(replica) or not is_healthy(replica)}
+    seats = {replica.seat for replica in partition.replicas} | {
+        replica.seat for replica in partition.retiring if replica.is_lost
     }
-    return 2 * len(unsound) < len(partition.replicas)
+    seats_max = max(len(partition.replicas), len(partition.creation_replicas))
+    return 2 * len(unsound) < min(len(seats), seats_max)

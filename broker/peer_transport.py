@@ -134,6 +134,7 @@ class PeerTransport:
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
+        self._is_closed = False
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers; returns the bound port."""
@@ -141,7 +142,8 @@ class PeerTransport:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, those included that were accepted and are not made yet."""
+        self._is_closed = True
         self.set_peers({})
         if self._server is not None:
             self._server.close()
@@ -180,6 +182,9 @@ class PeerTransport:
         """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:
         a peer says who it is within a round trip, whoever does not is none.
         """
+        if self._is_closed:
+            inbound.close()
+            return
         if len(self._handshakes) >= self.limits.peer_handshakes_max:
             self._drop(next(iter(self._handshakes)))
         self._handshakes[inbound] = None

@@ -223,14 +223,17 @@ class Dispatcher:
         """The first of these attempts met `error`, the rest were not tried after it."""
         self.counters.requests.note_error(error)
         batch, number = attempts[0]
-        if batch.is_done or batch.attempt != number or not batch.is_sent:
-            queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
-            return
-        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._is_there(queue):
-            for waiting in queue.batches():
-                self._finish(queue, waiting, -1, error)
-            return
+        is_current = not batch.is_done and batch.attempt == number and batch.is_sent
         queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
+        if not is_current:
+            return
+        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._resolver.shows(
+            queue.topic, queue.group_id
+        ):
+            doubtful = _with_doubt(error)
+            for waiting in queue.batches():
+                self._finish(queue, waiting, -1, doubtful if waiting.is_sent or waiting.may_be_applied else error)
+            return
         if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
             # Definite for all copies of the batch that this leader could still accept; older ones the next epoch fences.
             batch.may_be_applied = False
@@ -246,11 +249,6 @@ class Dispatcher:
             self.on_fenced(error)
         else:
             self._give_up(queue, batch, _with_doubt(error) if batch.may_be_applied else error)
-
-    def _is_there(self, queue: PartitionQueue) -> bool:
-        """Whether the cluster still shows the partition: then who does not know it is behind, or a stranger at a broker's old address."""
-        info = self._resolver.topics.get(queue.topic)
-        return info is not None and queue.group_id in info.group_ids
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""

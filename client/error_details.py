@@ -16,7 +16,6 @@ from raftmq.errors import (
 )
 from raftmq.proto import queue_pb2 as pb
 
-STATUS_DETAILS_KEY = "grpc-status-details-bin"
 """The trailing metadata in which gRPC carries a `google.rpc.Status`; our `ErrorDetail` is in its details."""
 
 

@@ -321,17 +321,14 @@ class Fetcher:
         elif isinstance(error, NotLeaderError):
             if not self._resolver.note_not_leader(partition.group_id, error):
                 self._pause(partition, error)
-        elif error.retriable or (isinstance(error, _GONE) and (partition.owner_epoch or self._is_there(partition))):
+        elif error.retriable or (
+            isinstance(error, _GONE)
+            and (partition.owner_epoch or self._resolver.shows(partition.topic_partition.topic, partition.group_id))
+        ):
             self._pause(partition, error)
         else:
             partition.error = error
             self._on_data()
-
-    def _is_there(self, partition: PartitionFetch) -> bool:
-        """Whether the cluster still shows the partition: then who does not know it is behind, or a stranger at a broker's old address."""
-        topic, number = partition.topic_partition
-        info = self._resolver.topics.get(topic)
-        return info is not None and info.topic_id == partition.topic_id and number < info.partition_count
 
     def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
         """Records before the log start are gone: reset as the consumer was told to, once what is buffered is read."""

@@ -109,7 +109,7 @@ class GroupSession:
         """Begin: heartbeats, following, automatic commits."""
         self.membership.note_addresses(self._resolver.addresses())
         self._resolver.subscribe(self._on_topology)
-        self._runner = self._transport.run_heartbeats(self.membership, self._on_news)
+        self._runner = self._transport.run_heartbeats(self.membership, self._on_news, self._resolver.cluster_id)
         self._task = spawn(self._follow_forever(), "raftmq-group", self._on_crash)
         self.commits.start()
 

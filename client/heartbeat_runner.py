@@ -22,7 +22,14 @@ from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait, spawn
 from raftmq.client.logs import log
 from raftmq.client.membership import FOREVER, GroupCall, Membership
-from raftmq.client.transport import Connection, Transport, UnaryMethod, error_from_rpc, open_blocking_channel
+from raftmq.client.transport import (
+    Connection,
+    Transport,
+    UnaryMethod,
+    call_metadata,
+    error_from_call,
+    open_blocking_channel,
+)
 from raftmq.errors import BrokenConnectionError, RaftMQError
 
 END_SECONDS: Final = 2.0
@@ -36,11 +43,13 @@ class ThreadHeartbeats:
         self,
         membership: Membership,
         on_news: Callable[[], None],
+        cluster_id: str,
         *,
         blocked_seconds: float = settings.LOOP_BLOCKED_SECONDS,
     ) -> None:
         self._membership = membership
         self._on_news = on_news
+        self._metadata = call_metadata(cluster_id)
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, blocked_seconds)
         self._channels: dict[str, grpc.Channel] = {}
@@ -117,13 +126,13 @@ class ThreadHeartbeats:
         with self._woken:
             if self._is_closed:
                 raise BrokenConnectionError(f"{call.address}: the client is closed")
-            running = self._running = run.future(call.request, timeout=call.timeout_seconds)
+            running = self._running = run.future(call.request, timeout=call.timeout_seconds, metadata=self._metadata)
         try:
             answer: Message = running.result()
         except grpc.FutureCancelledError as error:
             raise BrokenConnectionError(f"{call.address}: the client is closed") from error
         except grpc.RpcError as error:  # it is the call, too
-            raise error_from_rpc(cast("grpc.Call", error), call.address) from error
+            raise error_from_call(cast("grpc.Call", error), call.address) from error
         finally:
             self._running = None
         return answer
@@ -175,8 +184,11 @@ class LoopWatch:
 class LoopHeartbeats:
     """The same in the event loop, over any transport: for simulations, where nothing blocks the loop."""
 
-    def __init__(self, transport: Transport, membership: Membership, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: Transport, membership: Membership, on_news: Callable[[], None], cluster_id: str
+    ) -> None:
         self._transport = transport
+        self._cluster_id = cluster_id
         self._membership = membership
         self._on_news = on_news
         self._connections: dict[str, Connection] = {}
@@ -217,6 +229,7 @@ class LoopHeartbeats:
         connection = self._connections.get(call.address)
         if connection is None:
             connection = self._connections[call.address] = self._transport.connect(call.address)
+            connection.cluster_id = self._cluster_id
         answer: Message = await connection.call(call.method, call.request, call.timeout_seconds)
         return answer
 

@@ -154,6 +154,11 @@ class Resolver:
             return None
         return leader
 
+    def shows(self, topic: str, group_id: int) -> bool:
+        """Whether the cluster has the partition, as far as is known: then who denies it is behind, or a stranger at an old address."""
+        info = self.topics.get(topic)
+        return info is not None and group_id in info.group_ids
+
     def address(self, leader: Leader) -> str:
         """Where the node is that `leader` named."""
         return self._node_addresses[leader.node_id]
@@ -164,6 +169,7 @@ class Resolver:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = self._transport.connect(address)
+            connection.cluster_id = self.cluster_id
             log.debug("connection_made address=%s", address)
         return connection
 
@@ -368,7 +374,10 @@ class Resolver:
     def _apply(self, update: pb.TopologyUpdate, address: str) -> None:
         if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
             raise WrongClusterError(f"{address} belongs to cluster {update.cluster_id}, not to {self.cluster_id}")
-        self.cluster_id = self.cluster_id or update.cluster_id
+        if not self.cluster_id:
+            self.cluster_id = update.cluster_id
+            for connection in self._connections.values():
+                connection.cluster_id = self.cluster_id
         is_newest = update.metadata_revision >= self.metadata_revision
         self.note_revision(update.metadata_revision)
         if update.has_nodes or update.is_full:

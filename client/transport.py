@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
+from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client import settings
 from raftmq.client.core_calls import CoreCalls
-from raftmq.client.error_details import STATUS_DETAILS_KEY, detail_from_status, error_from_detail
+from raftmq.client.error_details import detail_from_status, error_from_detail
 from raftmq.client.fork_guard import check_grpc_usable
 from raftmq.errors import (
     BrokenConnectionError,
@@ -27,6 +28,7 @@ from raftmq.errors import (
     RequestTimedOutError,
     UnreachableError,
     UnsupportedVersionError,
+    WrongClusterError,
 )
 from raftmq.proto import queue_pb2 as pb
 
@@ -99,6 +101,9 @@ class AppendStream(Protocol):
 class Connection(Protocol):
     """A shared connection to one node."""
 
+    cluster_id: str
+    """Calls and streams of appends go to a broker of this cluster, or to nobody (`UnreachableError`); empty: whoever answers."""
+
     @property
     def address(self) -> str:
         """Where it leads (``host:port``)."""
@@ -142,7 +147,7 @@ class Transport(Protocol):
         """A connection to ``host:port``; made lazily, does not wait and does not fail."""
         ...
 
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> HeartbeatRunner:
         """Make the calls of a member where nothing that the program does holds them up; `on_news` is called in the event loop.
 
         A simulator may use `heartbeat_runner.LoopHeartbeats`.
@@ -214,6 +219,17 @@ def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> Raf
     return InternalError(message)
 
 
+def error_from_call(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
+    """As `error_from_rpc`, for a call that says which cluster it is for: where another one answers, ours cannot be reached."""
+    found = error_from_rpc(error, address)
+    return UnreachableError(f"{address}: {found.args[0]}") if isinstance(found, WrongClusterError) else found
+
+
+def call_metadata(cluster_id: str) -> tuple[tuple[str, str], ...]:
+    """What a call says of itself."""
+    return ((CLUSTER_KEY, cluster_id),) if cluster_id else ()
+
+
 def is_caller_cancelled() -> bool:
     """Whether a `CancelledError` is the caller's: gRPC raises the same one when a call is cancelled under its user.
 
@@ -233,11 +249,11 @@ class GrpcTransport:
         """A connection to ``host:port``; made lazily."""
         return GrpcConnection(address)
 
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> HeartbeatRunner:
         """In a thread of its own, over channels of its own."""
         from raftmq.client.heartbeat_runner import ThreadHeartbeats  # it imports this module
 
-        return ThreadHeartbeats(membership, on_news)
+        return ThreadHeartbeats(membership, on_news, cluster_id)
 
 
 class GrpcConnection:
@@ -249,6 +265,7 @@ class GrpcConnection:
     """
 
     def __init__(self, address: str) -> None:
+        self.cluster_id = ""
         self._address = address
         self._channel = open_channel(address)
         self._methods: dict[str, object] = {}
@@ -273,13 +290,13 @@ class GrpcConnection:
                 response_deserializer=method.response_type.FromString,
             )
             self._methods[method.path] = callable_
-        call = callable_(request, timeout=timeout_seconds)
+        call = callable_(request, timeout=timeout_seconds, metadata=call_metadata(self.cluster_id))
         try:
             await self._calls.wait_unary(call)
             self._check_open()
             return await call
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._address) from error
+            raise error_from_call(error, self._address) from error
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The topology stream."""
@@ -310,7 +327,7 @@ class GrpcConnection:
             request_serializer=None,  # it is serialized already
             response_deserializer=pb.AppendResponse.FromString,
         )
-        call = open_call()
+        call = open_call(metadata=call_metadata(self.cluster_id))
         self._calls.add_stream(call)
         return _GrpcAppendStream(call, self._address, self._calls)
 
@@ -340,7 +357,7 @@ class _GrpcAppendStream:
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._address) from error
+            raise error_from_call(error, self._address) from error
         except asyncio.InvalidStateError as error:  # the call ended before
             raise BrokenConnectionError(f"{self._address}: the append stream has ended") from error
         except asyncio.CancelledError as error:
@@ -352,7 +369,7 @@ class _GrpcAppendStream:
         try:
             response = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._address) from error
+            raise error_from_call(error, self._address) from error
         except asyncio.CancelledError as error:
             if is_caller_cancelled():
                 raise

@@ -39,7 +39,8 @@ def allocate_replicas(node_ids: Iterable[int], next_replica_id: int) -> tuple[Re
 
 
 def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejected:
-    """Set a partition's desired replicas. A node it has now keeps its replica; any other gets a new replica id.
+    """Set a partition's desired replicas. A node it has now keeps its replica; any other gets a new replica id, and the seat of one that
+    goes or went.
 
     A node whose old replica of the partition is still retiring is refused for now: a node hosts one replica of a group, and
     the old one votes until it has left. One that is lost votes no more, and its node gets a new one.
@@ -59,8 +60,14 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
             return Rejected(
                 codes.CONFLICT, f"the partition's old replica on node {node_id} has not left yet; try again"
             )
-    added = allocate_replicas(
-        (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+    dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
+    taken = {replica.seat for replica in partition.replicas if replica not in dropped}
+    vacant = iter(dict.fromkeys(gone.seat for gone in (*dropped, *partition.retiring) if gone.seat not in taken))
+    added = tuple(
+        msgspec.structs.replace(newcomer, inherited_seat=next(vacant, 0))
+        for newcomer in allocate_replicas(
+            (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+        )
     )
     by_node = kept | {replica.node_id: replica for replica in added}
     replicas = tuple(by_node[node_id] for node_id in command.node_ids)
@@ -68,7 +75,6 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
         return Done(tables.cluster.revision)
     if added:
         tables.update_cluster(next_replica_id=tables.cluster.next_replica_id + len(added))
-    dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
     tables.put_partition(
         msgspec.structs.replace(
             partition, replicas=replicas, retiring=(*partition.retiring, *dropped), revision=tables.index
@@ -123,7 +129,7 @@ def _retire_as_lost(
             continue
         retiring.append(_lost(replica))
         if is_replaced:
-            replicas.append(ReplicaView(next_replica_id, replica.node_id))
+            replicas.append(ReplicaView(next_replica_id, replica.node_id, inherited_seat=replica.seat))
             next_replica_id += 1
     if next_replica_id != tables.cluster.next_replica_id:
         tables.update_cluster(next_replica_id=next_replica_id)
@@ -133,7 +139,7 @@ def _retire_as_lost(
 
 
 def _lost(replica: ReplicaView) -> ReplicaView:
-    return ReplicaView(replica.replica_id, replica.node_id, is_lost=True)
+    return msgspec.structs.replace(replica, is_lost=True)
 
 
 def _remove_metadata_replica(tables: MetadataTables, replica_id: int) -> Done | Rejected:

@@ -36,6 +36,13 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
     is_lost: bool = False
     """Its disk is gone for good: only ever true of a retiring replica. Nothing may be sent to it; it only has to leave the
     group's configuration."""
+    inherited_seat: int = 0
+    """The seat of the replica whose place it takes; 0: its own."""
+
+    @property
+    def seat(self) -> int:
+        """Of all replicas of one seat, one votes at most: the id of the first that held it."""
+        return self.inherited_seat or self.replica_id
 
 
 class PartitionView(msgspec.Struct, frozen=True):

@@ -356,16 +356,21 @@ class RaftCore(Election):
     def _has_append(self) -> bool:
         handed = self._handed
         return bool(
-            self._responses or handed.term != self.term or handed.vote != self.vote or self.log.has_pending_write
+            self._responses
+            or handed.term != self.term
+            or handed.vote != self.vote
+            or self.log.has_pending_write
+            or handed.commit_index < self._commit_due
         )
 
     def _take_append(self) -> AppendWork:
-        """One write: everything that is pending. A commit index alone is not worth one; it rides along."""
+        """One write: everything that is pending. A commit index alone is not worth one, unless membership changed; it rides along."""
         self._sequence += 1
         log = self.log
         entries, snapshot = log.take_pending(self._sequence)
         has_vote_change = self._handed.term != self.term or self._handed.vote != self.vote
-        must_sync = bool(entries) or snapshot is not None or has_vote_change
+        is_commit_due = self._handed.commit_index < self._commit_due
+        must_sync = bool(entries) or snapshot is not None or has_vote_change or is_commit_due
         hard_state = None
         if must_sync and (has_vote_change or self._handed.commit_index != log.commit):
             hard_state = self._handed = HardState(self.term, self.vote, LogIndex(log.commit))

@@ -78,12 +78,15 @@ class Reconfiguration(Following):
     def _apply_memberships(self, index: int) -> None:
         """The changes among the entries applied up to `index` take effect, in order.
 
-        Entries at or below the floor are part of the membership that came with the snapshot or from storage.
+        Entries at or below the floor are part of the membership that came with the snapshot or from storage. That a change is committed
+        is written at once. Scenario: {1} has become {1, 2, 3}, and nothing else happens; 1 is lost, then 2 and 3 are restarted. If no
+        disk said that the joint configuration was left, both would need a vote of 1, for ever.
         """
         while self._applying_membership and self._applying_membership[0][0] <= index:
             entry_index, payload = self._applying_membership.popleft()
             if entry_index > self.state_floor:
                 self._apply_membership(payload)
+                self._commit_due = entry_index
 
     def _apply_membership(self, payload: bytes) -> None:
         """One change; what cannot be done from here does nothing, on every replica alike."""

@@ -60,6 +60,7 @@ class CoreState:
         "_applying_bytes",
         "_applying_membership",
         "_applying_parts",
+        "_commit_due",
         "_confirm_elapsed",
         "_confirm_round",
         "_confirmed_reads",
@@ -160,6 +161,8 @@ class CoreState:
             self.term, self.vote = Term(self.log.last_term), NO_REPLICA
         self._handed = hard_state
         """The hard state last handed to the writer."""
+        self._commit_due: int = 0
+        """The commit index must get to disk up to here without waiting for entries: the last change of membership applied."""
 
     def _init_volatile(self) -> None:
         self.role = Role.FOLLOWER

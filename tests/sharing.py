@@ -20,6 +20,7 @@ TOGETHER = (
     "test_cli_group.py",
     "test_examples.py",
     "test_group_consumers.py",
+    "test_node_faults.py",
     "test_user_errors.py",
     "test_worker.py",
     "test_worker_command.py",

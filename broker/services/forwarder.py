@@ -6,6 +6,7 @@ an unknown outcome, and says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import grpc
@@ -13,10 +14,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 from raftmq.broker.request_error import RequestError
+from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY, STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 
-FORWARDED_KEY = "raftmq-forwarded"
-STATUS_DETAILS_KEY = "grpc-status-details-bin"
 _CHANNELS_MAX = 16
 """Connections kept: leaders change seldom, and there are at most as many as nodes."""
 _NOT_SENT = "failed to connect"
@@ -42,7 +42,9 @@ class Forwarder(Protocol):
 class GrpcForwarder:
     """Over gRPC, with one channel per address."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_id: Callable[[], str]) -> None:
+        """`cluster_id` says which cluster this node belongs to; a broker of another one, at an old address of a member, is none of it."""
+        self._cluster_id = cluster_id
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def forward(
@@ -52,8 +54,9 @@ class GrpcForwarder:
         call = self._channel(address).unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
+        metadata = ((FORWARDED_KEY, "1"), (CLUSTER_KEY, self._cluster_id()))
         try:
-            return await call(request, timeout=timeout_seconds, metadata=((FORWARDED_KEY, "1"),))
+            return await call(request, timeout=timeout_seconds, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise _request_error(error, address) from error
 
@@ -82,6 +85,8 @@ class GrpcForwarder:
 
 def _request_error(error: grpc.aio.AioRpcError, address: str) -> RequestError:
     detail = detail_of(error)
+    if detail is not None and detail.code == pb.WRONG_CLUSTER:
+        return RequestError(pb.NO_LEADER, f"{address} belongs to another cluster now", retry_after_ms=200)
     if detail is not None:
         found = RequestError(detail.code, detail.message)
         found.detail.CopyFrom(detail)

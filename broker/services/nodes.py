@@ -42,12 +42,12 @@ class NodesService:
 
     async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
         """Admit a node, take the addresses it has now, or let it take the place of a disk that is lost."""
+        self._check_registration(request)
         return await self._leader.run(
             "/raftmq.v1.Admin/RegisterNode", request, pb.RegisterNodeResponse, call, self._register_node
         )
 
     async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
-        self._check_registration(request)
         if self._metadata.node(self._host.node_id) is None:
             # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
             # would never reach us, and might be given our node id.
@@ -85,10 +85,9 @@ class NodesService:
         )
 
     def _check_registration(self, request: pb.RegisterNodeRequest) -> None:
-        if request.cluster_id and request.cluster_id != self._host.cluster_id:
-            raise RequestError(
-                pb.WRONG_CLUSTER, f"this is cluster {self._host.cluster_id}, the node belongs to {request.cluster_id}"
-            )
+        mine = self._host.cluster_id
+        if mine and request.cluster_id and request.cluster_id != mine:
+            raise RequestError(pb.WRONG_CLUSTER, f"this is cluster {mine}, the node belongs to {request.cluster_id}")
         if not request.client_address or not request.peer_address:
             raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
         texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)

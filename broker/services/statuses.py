@@ -66,7 +66,6 @@ STATUS_OF_CODE: Final[Mapping[pb.ErrorCode, grpc.StatusCode]] = {
     pb.INTERNAL: _Code.INTERNAL,
 }
 
-STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 _MESSAGE_CHARACTERS_MAX: Final = 1000
 """Of a message in a status: it travels in headers, which have 8 KiB in all and hold it twice."""
 

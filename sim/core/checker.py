@@ -8,19 +8,19 @@ from typing import Protocol
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, Entry
 from raftmq.raft.messages import AppendResponse, Message, VoteRequest, VoteResponse
-from raftmq.raft.ready import AppendWork, Role
+from raftmq.raft.ready import AppendWork, Ready, Role
 
 from sim.core.disk import LogCopy, SimDisk
 from sim.core.invariants.acknowledged import Acknowledged
 from sim.core.invariants.applied_state import AppliedState
 from sim.core.invariants.committed_log import CommittedLog
 from sim.core.invariants.durability import check_ack_durable, check_applied_durable, check_no_hole, check_stable_durable
-from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.election_safety import ElectionSafety, check_leader_votes
 from sim.core.invariants.leader_completeness import check_leader_completeness
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone, check_pre_vote_keeps_term
 from sim.core.invariants.reads import LinearizableReads
-from sim.core.invariants.violation import demand
+from sim.core.invariants.violation import InvariantViolation, demand
 from sim.core.invariants.votes import Votes
 from sim.core.state_machine import MachineState
 
@@ -95,6 +95,8 @@ class Checker:
             # A snapshot may only take it forward; what it covers counts as applied.
             check_monotone(replica.replica_id, "applied index", seen.applied, core.applied_index)
             seen.applied = core.applied_index
+        if core.role is Role.LEADER:
+            check_leader_votes(replica.replica_id, core.term, core.membership)
         if core.role is Role.LEADER and seen.leader_term != core.term:
             seen.leader_term = core.term
             self.elections.on_leader(replica.replica_id, core.term)
@@ -137,6 +139,7 @@ class Checker:
         seen = replica.observation
         replica_id = replica.replica_id
         if work.snapshot is not None:
+            demand(not is_leader, "LeaderAppendOnly", f"r{replica_id} leads term {seen.term} and installs a snapshot")
             seen.handed.reset(work.snapshot.meta.position)
             seen.verified = max(seen.verified, work.snapshot.meta.position.index)
         if work.entries:
@@ -155,6 +158,12 @@ class Checker:
             for message in work.responses:
                 if isinstance(message, VoteResponse):
                     self.votes.on_granted(message, seen.handed.last_term, seen.handed.last_index)
+
+    def on_ready(self, replica: Watched, ready: Ready) -> None:
+        """A core hands something out."""
+        if ready.apply and ready.append is not None and ready.append.snapshot is not None:
+            detail = f"r{replica.replica_id} is to install a snapshot and to apply {len(ready.apply)} entries"
+            raise InvariantViolation("SnapshotAlone", detail)
 
     def on_message(self, message: Message) -> None:
         """A message leaves at once."""

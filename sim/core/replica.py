@@ -208,6 +208,7 @@ class SimReplica:
                 return
             ready = core.ready(with_append)
             self.world.checker.after_event(self, core)
+            self.world.checker.on_ready(self, ready)
             self._run(core, ready)
             core = self.core
         invariant(condition=False, name="ready_ends", replica_id=self.replica_id)

@@ -19,7 +19,7 @@ from sim.node.batch import run_batch
 from sim.node.child import in_child
 from sim.node.logs import logs_to, silence_logs
 from sim.node.mutants import MUTANTS
-from sim.node.run import PRODUCT, Build, Outcome, Verdict, run_seed
+from sim.node.run import OPERATIONS_MIN, PRODUCT, Build, Outcome, Verdict, run_seed
 from sim.node.run_records import RunRecord, current_commit, write_record
 
 SEEDS_DEFAULT = 100
@@ -89,6 +89,7 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recor
     for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant)), start=1):
         virtual_seconds += outcome.virtual_seconds
         totals["operations"] += outcome.operations
+        totals["short"] += outcome.operations < OPERATIONS_MIN
         faults.update(outcome.faults)
         marks.update({name: count for name, count in outcome.counts.items() if " " not in name})
         if outcome.verdict is not Verdict.OK:
@@ -109,6 +110,7 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recor
         print(f"{what}: " + ", ".join(f"{name} {counts[name]:,}" for name in counts), file=sys.stderr)
     wall_seconds, cpu_seconds = time.perf_counter() - begun, _cpu_seconds() - cpu_begun
     print(f"processor: {cpu_seconds:.1f} s, {cpu_seconds / count:.3f} s for a seed", file=sys.stderr)
+    print(f"seeds with fewer than {OPERATIONS_MIN} operations: {totals['short']}", file=sys.stderr)
     if is_recorded:
         operations = totals["operations"]
         write_record(

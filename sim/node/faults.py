@@ -389,11 +389,10 @@ class Nemesis:
         metadata = process.node.metadata.machine
         partitions = self._partitions(process)
         nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
-        count = (
-            3
-            if self._options.flip or self._options.wipe or self._options.replace_replica
-            else self._source.randint(1, 3)
+        may_lose = (
+            self._options.flip or self._options.wipe or self._options.replace_replica or self._options.remove_node
         )
+        count = 3 if may_lose else self._source.randint(1, 3)
         if partitions and len(nodes) >= count:
             partition = self._source.choice(partitions)
             wanted = tuple(self._source.sample(nodes, count))

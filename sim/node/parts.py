@@ -51,8 +51,8 @@ class WallTime:
 class _Forwarder(GrpcForwarder):
     """The production forwarder over simulated channels."""
 
-    def __init__(self, loop: VirtualLoop, network: Network) -> None:
-        super().__init__()
+    def __init__(self, cluster_id: Callable[[], str], loop: VirtualLoop, network: Network) -> None:
+        super().__init__(cluster_id)
         self._loop = loop
         self._network = network
 
@@ -69,7 +69,9 @@ class _GrpcServer(GrpcServer):
     def __init__(
         self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
     ) -> None:
-        super().__init__(host, metrics, forwarder=_Forwarder(loop, network), plans=InlinePlanRunner())
+        super().__init__(
+            host, metrics, forwarder=_Forwarder(lambda: host.cluster_id, loop, network), plans=InlinePlanRunner()
+        )
         self._loop = loop
         self._network = network
         self._address = address

@@ -19,7 +19,15 @@ import grpc
 import grpc.aio
 from raftmq.client.heartbeat_runner import LoopHeartbeats
 from raftmq.client.membership import Membership
-from raftmq.client.transport import AppendStream, Connection, HeartbeatRunner, UnaryMethod, error_from_rpc
+from raftmq.client.transport import (
+    AppendStream,
+    Connection,
+    HeartbeatRunner,
+    UnaryMethod,
+    call_metadata,
+    error_from_call,
+    error_from_rpc,
+)
 from raftmq.errors import BrokenConnectionError
 from raftmq.proto import queue_pb2 as pb
 
@@ -597,15 +605,16 @@ class ClientTransport:
         """See `Transport`."""
         return ClientConnection(RpcChannel(self._loop, self._network, address))
 
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> HeartbeatRunner:
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> HeartbeatRunner:
         """See `Transport`: in the loop, which nothing blocks here."""
-        return LoopHeartbeats(self, membership, on_news)
+        return LoopHeartbeats(self, membership, on_news, cluster_id)
 
 
 class ClientConnection:
     """`Connection` over a channel."""
 
     def __init__(self, channel: RpcChannel) -> None:
+        self.cluster_id = ""
         self._channel = channel
 
     @property
@@ -618,10 +627,11 @@ class ClientConnection:
     ) -> ResponseT:
         """See `Connection`."""
         self._check_open()
+        metadata = call_metadata(self.cluster_id)
         try:
-            data = await self._channel.unary(method.path, request.SerializeToString(), (), timeout_seconds)
+            data = await self._channel.unary(method.path, request.SerializeToString(), metadata, timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self.address) from error
+            raise error_from_call(error, self.address) from error
         answer: ResponseT = method.response_type.FromString(data)
         return answer
 
@@ -640,7 +650,8 @@ class ClientConnection:
     def append_stream(self) -> AppendStream:
         """See `Connection`."""
         self._check_open()
-        return _SimAppendStream(self._channel.begin("/raftmq.v1.Queue/AppendStream"), self.address)
+        call = self._channel.begin("/raftmq.v1.Queue/AppendStream", call_metadata(self.cluster_id))
+        return _SimAppendStream(call, self.address)
 
     async def close(self) -> None:
         """See `Connection`."""
@@ -662,7 +673,7 @@ class _SimAppendStream:
             try:
                 self._call.raise_error()
             except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error, self._address) from error
+                raise error_from_call(error, self._address) from error
             raise BrokenConnectionError(f"{self._address}: the append stream has ended")
         self._call.send(request)
 
@@ -670,7 +681,7 @@ class _SimAppendStream:
         try:
             data = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._address) from error
+            raise error_from_call(error, self._address) from error
         if data is None:
             raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
         return pb.AppendResponse.FromString(data)

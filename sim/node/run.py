@@ -278,6 +278,10 @@ class Simulation:
         verdict = judge(self.workload.history, is_describe_stale_allowed=True)
         for found in verdict.findings:
             raise InvariantViolation(f"History.{found.anomaly}", found.text)
+        for text in verdict.undecided:
+            raise InvariantViolation("History.undecided", text)
+        if not verdict.is_read_to_the_end:
+            raise InvariantViolation("History.unread", "nobody read everything back, so lost records could not be told")
 
     def _is_whole(self) -> bool:
         return not self._why_not_whole()
@@ -298,12 +302,15 @@ class Simulation:
         voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
         if len(membership.voters) != voters or membership.outgoing:
             return f"metadata has members {membership}"
+        groups = [node.engine.groups[METADATA_GROUP_ID] for node in nodes.values()]
+        if any(group.append_in_flight or group.core.has_ready() for group in groups):
+            return "metadata is being written"  # maybe who its members are
         for topic in metadata.topics():
             for group_id in topic.group_ids:
                 problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
                 if problem:
                     return f"g{group_id} {problem}"
-        applied = {n.engine.groups[METADATA_GROUP_ID].machine.applied_index for n in nodes.values()}
+        applied = {group.core.applied_index for group in groups}
         return "" if len(applied) == 1 else f"metadata is applied up to {sorted(applied)}"
 
     @staticmethod
@@ -327,7 +334,7 @@ class Simulation:
         membership = leaders[0].core.membership
         if set(membership.voters) != wanted or membership.outgoing or membership.learners:
             return f"has members {membership}, wanted {sorted(wanted)}"
-        applied = {group.machine.applied_index for group in groups}
+        applied = {group.core.applied_index for group in groups}
         return "" if len(applied) == 1 else f"is applied up to {sorted(applied)}"
 
     def _describe(self) -> str:

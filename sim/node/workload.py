@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -36,7 +36,9 @@ GROUP = "g"
 NAME = "job"
 """The name of the producers that fence each other."""
 _IN_FLIGHT_MAX = 8
+_SHORT_LIVED_TOPICS = tuple(f"s{number}" for number in range(4))
 _SHORT_LIVED_TOPICS_MAX = 2
+"""At a time."""
 
 
 def name_epoch(producer: Producer) -> int:
@@ -64,6 +66,8 @@ class Workload:
         """Errors that no client should see."""
         self._clients = 0
         self._value = 0
+        self._short_lived: list[str] = []
+        """Topics that come and go, as far as their administrator knows."""
         self._name_epoch = 0
         """Of the newest producer of the name that has started: nothing that an older one sends from then on may be written."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -172,6 +176,7 @@ class Workload:
             self._spawn(f"c{number}", self._consume(f"c{number}"))
         if self._options.admin_every:
             self._spawn("a1", self._administrate("a1"))
+            self._spawn("d0", self._produce_in_passing())
         if self._options.trim_every:
             self._spawn("a2", self._trim("a2"))
         for number in range(self._options.members):
@@ -200,19 +205,49 @@ class Workload:
                 async with recording:
                     if name is not None:
                         self._name_epoch = max(self._name_epoch, name_epoch(producer))
-                    await self._send_for_a_while(process, recording)
+                    targets = list(self.groups)
+                    await self._send_for_a_while(
+                        partial(self._send, process, recording),
+                        lambda targets=targets: targets,  # type: ignore[misc]  # bound now
+                    )
             except RaftMQError as error:
                 self._count_error("producer", error)
                 await self._pause(0.2)
 
-    async def _send_for_a_while(self, process: str, producer: RecordingProducer) -> None:
+    async def _produce_in_passing(self) -> None:
+        """To topics that are made and deleted meanwhile; their history is not recorded, as names come again."""
+        while not self.is_stopping:
+            try:
+                async with self._producer(is_idempotent=True) as producer:
+                    await self._send_for_a_while(partial(self._send_in_passing, producer), self._passing)
+            except RaftMQError as error:
+                self._count_error("producer", error)
+                await self._pause(0.2)
+
+    def _passing(self) -> list[TopicPartition]:
+        """Where to send in passing: to what the administrator believes to be there, or was."""
+        return [TopicPartition(topic, 0) for topic in self._short_lived or _SHORT_LIVED_TOPICS]
+
+    async def _send_in_passing(self, producer: Producer, where: TopicPartition) -> None:
+        value = self._new_value()
+        try:
+            await (await producer.send(where.topic, value, partition=where.partition))
+        except RaftMQError as error:
+            self._count_error("send in passing", error)
+            if error.outcome is Outcome.NOT_APPLIED:
+                self._checker.judge(self._checker.definite_failures.on_refused, value, type(error).__name__)
+        else:
+            self._count("send in passing ok")
+
+    async def _send_for_a_while(
+        self, send: Callable[[TopicPartition], Coroutine[Any, Any, None]], targets: Callable[[], list[TopicPartition]]
+    ) -> None:
         until = self._loop.time() + self._source.uniform(2.0, 8.0)
         waiting: set[asyncio.Task[None]] = set()
-        targets = list(self.groups)
         while not self.is_stopping and self._loop.time() < until:
-            where = self._source.choice(targets)
+            where = self._source.choice(targets())
             for _ in range(self._source.choice((1, 2, 4))):
-                task = asyncio.create_task(self._send(process, producer, where))
+                task = asyncio.create_task(send(where))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
             if len(waiting) >= _IN_FLIGHT_MAX:
@@ -231,14 +266,14 @@ class Workload:
         failures = self._checker.definite_failures
         if process.startswith("n") and name_epoch(producer.producer) < self._name_epoch:
             self._count("send succeeded")
-            self._checker.judge(failures.on_refused, self.groups[where], value, "that its name has a successor")
+            self._checker.judge(failures.on_refused, value, "that its name has a successor")
         try:
             delivery = await producer.send(where.topic, value, partition=where.partition)
             metadata: RecordMetadata = await delivery
         except RaftMQError as error:
             self._count_error("send", error)
             if error.outcome is Outcome.NOT_APPLIED:
-                self._checker.judge(failures.on_refused, self.groups[where], value, type(error).__name__)
+                self._checker.judge(failures.on_refused, value, type(error).__name__)
         else:
             self._count("send ok")
             group_id = self.groups[where]
@@ -330,7 +365,7 @@ class Workload:
 
     async def _administrate(self, name: str) -> None:
         """Topics that come and go, and the others' configuration."""
-        alive: list[str] = []
+        alive = self._short_lived
         life = 0
         while not self.is_stopping:
             life += 1
@@ -342,7 +377,7 @@ class Workload:
                         if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
                             # names come again: a topic of the same name is another one
                             alive.append(
-                                self._source.choice([f"s{number}" for number in range(4) if f"s{number}" not in alive])
+                                self._source.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
                             )
                             await admin.create_topic(
                                 alive[-1], self._source.choice((1, 2)), self._options.replication_factor

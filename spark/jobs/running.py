@@ -145,10 +145,9 @@ def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> 
     builder = SparkSession.builder.appName(name)
     if master is not None or not SparkConf().contains("spark.master"):
         builder = builder.master(master or "local[*]")
-        # Spark would look for the format in whatever "python3" is
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        if (master or "local").startswith("local"):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Spark would look for the format in whatever "python3" is. Not PYSPARK_DRIVER_PYTHON: that goes before what somebody
+        # named for the executors, where Spark runs the format with it, too.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in settings.items():
         builder = builder.config(key, value)
     # progress bars would be between the lines of progress

@@ -18,7 +18,8 @@ from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Principal, Right
 from raftmq.broker.services.forwarder import GrpcForwarder
-from raftmq.broker.services.statuses import STATUS_DETAILS_KEY, STATUS_OF_CODE, status_details
+from raftmq.broker.services.statuses import STATUS_OF_CODE, status_details
+from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -121,6 +122,31 @@ async def test_a_refusal_is_a_status_with_a_detail():
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await watch.read()
         assert _detail(raised.value).code == pb.WRONG_CLUSTER
+
+
+async def test_a_call_for_another_cluster_is_refused_and_changes_nothing():
+    """Addresses are used again, and topic ids are small numbers that two clusters have in common."""
+    async with serving() as (node, _server, channel, _address):
+        topic = await node.topic("t")
+        stub, another = pb_grpc.QueueStub(channel), ((CLUSTER_KEY, "another"),)
+
+        async def streamed(number, metadata):
+            stream = stub.AppendStream(metadata=metadata)
+            await stream.write(append_request(topic, batch(sequence=number)))
+            return await stream.read()
+
+        async def unary(number, metadata):
+            return await stub.Append(append_request(topic, batch(sequence=number)), timeout=5, metadata=metadata)
+
+        for send in (unary, streamed):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await send(0, another)
+            assert _detail(raised.value).code == pb.WRONG_CLUSTER
+            assert _detail(raised.value).outcome == pb.NOT_APPLIED
+        mine = ((CLUSTER_KEY, node.cluster_id),)
+        for number, (send, metadata) in enumerate(((unary, ()), (unary, mine), (streamed, ()), (streamed, mine))):
+            answer = await send(number, metadata)
+            assert list(answer.partitions[0].base_offsets) == [number]
 
 
 async def test_a_defect_is_the_callers_internal_error_and_a_log_event_and_the_broker_lives(capsys):
@@ -273,7 +299,7 @@ async def _poll(channel, topic):
 
 async def test_forwarding_over_the_wire_brings_back_answer_and_error():
     async with serving() as (node, _server, _channel, address):
-        forwarder = GrpcForwarder()
+        forwarder, stranger = GrpcForwarder(lambda: node.cluster_id), GrpcForwarder(lambda: "another")
         try:
             answer = await forwarder.forward(
                 address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="t"), pb.CreateTopicResponse, 5
@@ -299,5 +325,11 @@ async def test_forwarding_over_the_wire_brings_back_answer_and_error():
                 )
             assert raised.value.code == pb.NO_LEADER
             assert raised.value.detail.outcome == pb.NOT_APPLIED
+            with pytest.raises(RequestError, match="another cluster") as raised:
+                await stranger.forward(
+                    address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="v"), pb.CreateTopicResponse, 5
+                )
+            assert (raised.value.code, raised.value.detail.outcome) == (pb.NO_LEADER, pb.NOT_APPLIED)
         finally:
+            await stranger.close()
             await forwarder.close()

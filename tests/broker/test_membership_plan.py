@@ -11,9 +11,13 @@ from raftmq.broker.membership_plan import (
     partition_target,
     plan_change,
 )
+from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
 from raftmq.raft.membership import Membership, MembershipOp, apply_change, leave_joint
 from raftmq.types import ReplicaId
+
+from tests.fsm.harness import MetadataLog
+from tests.fsm.histories import register
 
 
 def target(voters, learners=(), lost=()):
@@ -125,6 +129,15 @@ def test_a_node_that_went_away_before_it_voted_is_passed_over():
     assert voters(nodes, desired=(1, 2, 3), now=(1,), down={3}) == (1, 2, 4)
 
 
+def test_a_single_voter_is_not_made_two_while_a_third_is_away():
+    nodes = [node(i) for i in range(1, 4)]
+    assert voters(nodes, desired=(1, 2, 3), now=(1,), down={2}) == (1,)
+    assert voters(nodes, desired=(1,), now=(1,), down={2}) == (1,)
+    assert voters(nodes, desired=(1, 3), now=(1,)) == (1, 2, 3)
+    assert voters(nodes[:2], desired=(1, 2), now=(1, 2, 3)) == (1,)
+    assert voters([*nodes[:2], node(4)], desired=(1, 2), now=(1, 2, 3), down={4}) == (1, 2)
+
+
 def test_a_voter_whose_node_is_gone_is_replaced():
     nodes = [node(1), node(2), node(4), node(5)]
     assert voters(nodes, desired=(1, 2), now=(1, 2, 3)) == (1, 2, 4)
@@ -142,8 +155,9 @@ def test_voters_are_spread_over_hosts_then_racks():
 # -------------------------------------------------------------------------------------------------------------- repair
 
 
-def partition(replicas, retiring=()):
-    return PartitionView(1, 0, 1, (), tuple(ReplicaView(i, i) for i in replicas), tuple(retiring), revision=5)
+def partition(replicas, retiring=(), born=(1, 2, 3)):
+    created = tuple(ReplicaView(i, i) for i in born)
+    return PartitionView(1, 0, 1, created, tuple(ReplicaView(i, i) for i in replicas), tuple(retiring), revision=5)
 
 
 def healthy_without(view, gone, sick=()):
@@ -158,21 +172,35 @@ def test_a_minority_may_be_replaced_a_majority_not():
 
 
 def test_a_lost_replica_counts_against_the_majority_until_it_has_left():
-    replaced = partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True)])
+    replaced = PartitionView(
+        1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), ReplicaView(4, 4, inherited_seat=3)),
+        (ReplicaView(3, 3, is_lost=True),), revision=5,
+    )  # fmt: skip
     assert not healthy_without(replaced, {2}), "4 may still be empty"
     assert healthy_without(partition((1, 2, 4)), {2})
 
 
 def test_a_lost_replica_and_its_lost_successor_are_one_loss():
-    """The disk of node 3 was lost, and the new one as well, before the rebuilt replica voted."""
-    lost = [ReplicaView(3, 3, is_lost=True), ReplicaView(4, 3, is_lost=True)]
-    view = PartitionView(
-        1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), ReplicaView(5, 3)), tuple(lost), revision=5
-    )
+    """The disk of node 3 was lost, and the new one as well, before the rebuilt replica voted; then node 3 was removed."""
+    lost = [ReplicaView(3, 3, is_lost=True), ReplicaView(4, 3, is_lost=True, inherited_seat=3)]
+    last = ReplicaView(5, 4, inherited_seat=3)
+    view = PartitionView(1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), last), tuple(lost), revision=5)
 
     assert healthy_without(view, {5})
     assert not healthy_without(view, {5}, sick={2})
     assert not healthy_without(view, {2})
+
+
+def test_a_lost_replica_without_a_successor_is_one_loss():
+    short = partition((1, 2), retiring=[ReplicaView(3, 3, is_lost=True)])
+    assert healthy_without(short, set())
+    assert not healthy_without(short, {2})
+
+
+def test_two_lost_replicas_of_three_are_no_minority_in_a_row_without_seats_either():
+    """As it was written before there were seats, while 6 and 7 took the places of 2 and 3: the voters were 1, 2 and 3 still."""
+    lost = [ReplicaView(i, i, is_lost=True) for i in (2, 3)]
+    assert not healthy_without(partition((1, 6, 7), lost), set())
 
 
 def test_those_that_still_vote_and_those_that_shall_both_need_a_majority():
@@ -183,11 +211,20 @@ def test_those_that_still_vote_and_those_that_shall_both_need_a_majority():
     assert not healthy_without(moving, {1}, sick={2})
 
 
-def test_a_newcomer_takes_the_place_of_the_lost_one_on_its_node():
-    lost = frozenset({1, 3})
+def test_a_newcomer_takes_the_place_of_its_predecessor():
     predecessors = {ReplicaId(4): frozenset({ReplicaId(3)}), ReplicaId(6): frozenset({ReplicaId(1)})}
-    wanted = Target(frozenset({2, 4, 6}), lost=lost, predecessors=predecessors)
+    wanted = Target(frozenset({2, 4, 6}), lost=frozenset({1, 3}), predecessors=predecessors)
     assert steps(Membership((1, 2, 3), (4, 6)), wanted, {4}) == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3))
+    assert steps(Membership((1, 2, 3), (4, 6)), wanted, {6}) == ((MembershipOp.ADD_VOTER, 6), (MembershipOp.REMOVE, 1))
+
+
+def test_a_newcomer_whose_predecessor_has_left_need_not_wait_for_a_slow_one():
+    """Node 5 was removed and its replica 5 left; then node 4 lost its disk and did not come back: 4 voted on, and 6 waited for 7."""
+    predecessors = {ReplicaId(6): frozenset({ReplicaId(5)}), ReplicaId(7): frozenset({ReplicaId(4)})}
+    wanted = Target(frozenset({1, 2, 3, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
+    assert steps(Membership((1, 2, 3, 4), (6, 7)), wanted, {6}) == ((MembershipOp.ADD_VOTER, 6),)
+    alone = Target(frozenset({1, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
+    assert steps(Membership((1,), (6, 7)), alone, {6}) is None, "two are no better than one"
 
 
 def test_a_partitions_row_names_voters_and_lost_ones():
@@ -195,55 +232,95 @@ def test_a_partitions_row_names_voters_and_lost_ones():
     assert wanted == Target(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
     replaced = partition_target(
         PartitionView(
-            1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(4, 3)), (ReplicaView(3, 3, is_lost=True),), revision=5
+            1,
+            0,
+            1,
+            (),
+            (ReplicaView(1, 1), ReplicaView(4, 4, inherited_seat=3)),
+            (ReplicaView(3, 3, is_lost=True),),
+            revision=5,
         )
     )
     assert replaced.predecessors == {4: frozenset({3})}
 
 
+class Replicated:
+    """One partition of a metadata state machine, and its group, which follows the plan as its newcomers catch up."""
+
+    def __init__(self, source, count):
+        self.source, self.count = source, count
+        self.log = MetadataLog(nodes=count + 2)
+        self.log.run(mc.CreateTopic("t", "log", count, {}, (mc.PartitionPlan(tuple(range(1, count + 1))),)))
+        self.membership = Membership(tuple(replica.replica_id for replica in self.view.replicas))
+
+    @property
+    def view(self):
+        return self.log.state.partition(1)
+
+    @property
+    def rows(self):
+        return (*self.view.replicas, *self.view.retiring)
+
+    def suffer(self):
+        """A disk is lost, a node removed, a replica moved, or replicas are made where some are missing: often refused."""
+        what = self.source.random()
+        node_id = self.source.choice(self.rows).node_id
+        node = self.log.state.node(node_id)
+        wanted = [replica.node_id for replica in self.view.replicas]
+        others = [node.node_id for node in self.log.state.nodes() if node.node_id not in wanted]
+        if what < 0.12 and node is not None and node.state != "removed":
+            self.log.run(register(f"u{self.source.random()}", node_id, replaces_lost=True))
+        elif what < 0.18:
+            self.log.run(mc.RemoveNode(node_id, is_forced=True))
+            self.log.run(register(f"u{self.source.random()}"))
+        elif what < 0.26 and wanted:
+            wanted[self.source.randrange(len(wanted))] = self.source.choice(others)
+            self._set(wanted)
+        elif what < 0.6 and len(wanted) < self.count:
+            self._set([*wanted, *self.source.sample(others, self.count - len(wanted))])
+
+    def _set(self, node_ids):
+        self.log.run(mc.SetReplicas(1, tuple(node_ids), self.view.revision))
+
+    def follow(self):
+        """One change of the group, if one is due; returns the voters that decide, or decided before it."""
+        caught_up = {i for i in self.membership.learners if self.source.random() < 0.5}
+        change = plan_change(self.membership, partition_target(self.view), caught_up)
+        deciding = [self.membership.voters]
+        if change is not None and self.source.random() < 0.8:
+            self.membership = apply_change(self.membership, change)
+            deciding += [self.membership.voters, self.membership.outgoing or self.membership.voters]
+            if self.membership.is_joint:
+                self.membership = leave_joint(self.membership)
+        return deciding
+
+    def forget(self):
+        """What the leader reports as left: a lost one only when nothing is missing any more."""
+        is_whole = len(self.view.replicas) == self.count and is_reached(self.membership, partition_target(self.view))
+        for replica in self.view.retiring:
+            has_left = replica.replica_id not in self.membership.member_ids and (is_whole or not replica.is_lost)
+            if has_left and self.source.random() < 0.7:
+                self.log.run(mc.RemoveReplica(1, replica.replica_id))
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_whoever_votes_a_partition_said_to_have_a_healthy_majority_has_one(seed):
-    """Disks are lost again and again, replicas move; the group follows the plan as its newcomers catch up."""
+    """Disks are lost again and again, nodes removed, replicas moved."""
     source = random.Random(seed)
-    count = source.choice((3, 3, 5))
-    nodes = range(1, count + 3)
-    membership = Membership(tuple(range(1, count + 1)))
-    replicas, retiring = [ReplicaView(i, i) for i in range(1, count + 1)], []
-    next_id = count + 1
-    for _ in range(60):
-        node_id = source.choice([replica.node_id for replica in (*replicas, *retiring)])
-        what = source.random()
-        if what < 0.15:  # its disk is lost
-            retiring = [ReplicaView(r.replica_id, r.node_id, r.is_lost or r.node_id == node_id) for r in retiring]
-            for place, replica in enumerate(replicas):
-                if replica.node_id == node_id:
-                    retiring.append(ReplicaView(replica.replica_id, node_id, is_lost=True))
-                    replicas[place] = ReplicaView(next_id, node_id)
-                    next_id += 1
-        elif what < 0.25:  # it moves; a node whose old replica has not left takes no new one, unless that is lost
-            taken = {r.node_id for r in replicas} | {r.node_id for r in retiring if not r.is_lost}
-            free = [one for one in nodes if one not in taken]
-            place = source.randrange(count)
-            if free:
-                retiring.append(replicas[place])
-                replicas[place] = ReplicaView(next_id, source.choice(free))
-                next_id += 1
-        view = PartitionView(1, 0, 1, (), tuple(replicas), tuple(retiring), revision=5)
-        caught_up = {i for i in membership.learners if source.random() < 0.5}
-        change = plan_change(membership, partition_target(view), caught_up) if source.random() < 0.8 else None
-        halves = [membership.voters]
-        if change is not None:
-            membership = apply_change(membership, change)
-            halves += [membership.voters, membership.outgoing or membership.voters]
-            if membership.is_joint:
-                membership = leave_joint(membership)
-        node_of = {r.replica_id: r.node_id for r in (*replicas, *retiring)}
-        down = {one for one in nodes if source.random() < 0.2}
-        lost = {r.replica_id for r in retiring if r.is_lost}
-        if healthy_without(view, {i for i, node_id in node_of.items() if node_id in down}):
-            for voters_now in halves:
-                sound = [i for i in voters_now if i not in lost and node_of[i] not in down]
-                assert 2 * len(sound) > len(voters_now)
-        for voters_now in halves:
-            assert len({node_of[i] for i in voters_now}) == len(voters_now)
-        retiring = [r for r in retiring if r.replica_id in membership.member_ids]
+    partition = Replicated(source, source.choice((3, 3, 5)))
+    said = 0
+    for _ in range(80):
+        partition.suffer()
+        deciding = partition.follow()
+        of = {replica.replica_id: replica for replica in partition.rows}
+        down = {node.node_id for node in partition.log.state.nodes() if source.random() < 0.2}
+        gone = {i for i, replica in of.items() if replica.node_id in down}
+        is_healthy = healthy_without(partition.view, gone)
+        said += is_healthy
+        for voters_now in deciding:
+            assert len({of[i].seat for i in voters_now}) == len(voters_now)
+            sound = [i for i in voters_now if i not in gone and not of[i].is_lost]
+            assert 2 * len(sound) > len(voters_now) or not is_healthy
+            assert len({of[i].node_id for i in sound}) == len(sound), "two that live are never on one node"
+        partition.forget()
+    assert said

@@ -44,6 +44,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def circumstances(options: argparse.Namespace) -> str:
+    """What a run again must be given beside seed and families, to be the same."""
+    parts = ["--default-timing"] * options.default_timing + ["--proxies"] * options.proxies
+    parts += [f"--run-seconds {options.run_seconds:g}"] * (options.run_seconds != RUN_SECONDS)
+    return "".join(f" {part}" for part in parts)
+
+
 async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, directory: Path) -> bool:
     """Whether it was clean."""
     async with ChaosCluster(
@@ -53,6 +60,7 @@ async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, dir
         settings=() if options.default_timing else FAST,
     ) as cluster:
         report = await chaos_run(cluster, seed, wanted, options.run_seconds, directory)
+        report.circumstances = circumstances(options)
         if report.findings:
             for node_id in cluster.node_ids:
                 (directory / f"node-{node_id}.log").write_text(cluster.logs(node_id))

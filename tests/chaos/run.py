@@ -43,6 +43,8 @@ class Report:
     failed: dict[str, int] = field(default_factory=dict)
     read: int = 0
     findings: list[str] = field(default_factory=list)
+    circumstances: str = ""
+    """More arguments of the command that runs it again."""
 
     def text(self) -> str:
         """For people."""
@@ -55,7 +57,7 @@ class Report:
         details = "\n".join(self.findings)
         return (
             f"{head}\n{details}\nthe schedule and the history: {self.directory}\n"
-            f"again: make chaos SEED={self.seed} ARGS='--families {','.join(self.families)}'"
+            f"again: make chaos SEED={self.seed} ARGS='--families {','.join(self.families)}{self.circumstances}'"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("cases.md")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-WITHOUT_TEST = ("with consumer groups", "there are no transactions")
+WITHOUT_TEST = "there are no transactions"
 
 
 def rows(text: str) -> list[str]:

@@ -386,6 +386,94 @@ async def watch_ends(servers: str, targets: list[TopicPartition]) -> None:
         assert all(ends.values())
 
 
+async def test_committed_offsets_never_go_back_or_read_as_zero_while_leaders_change(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """Bufstream 0.1.0 answered committed offset 0 to groups that had progress, and stuck consumers; so groups began again, or lost their
+    place.
+
+    Leaders are killed and frozen under a member that commits and a stranger that asks what is committed.
+
+    Source: Jepsen, Bufstream 0.1.0 (2024).
+    """
+    async with Trial(cluster, tmp_path) as trial:
+        progress_of = GroupProgress([TopicPartition(trial.topic, n) for n in range(trial.partitions)])
+        progress_of.start(cluster.bootstrap_servers)
+        for fault, undo in ((cluster.kill, cluster.restart), (cluster.pause, cluster.resume)):
+            victim = busiest_leader(cluster, trial.topic)
+            fault(victim)
+            await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
+            await progress(trial)
+            await asyncio.to_thread(undo, victim)
+            await progress_of.wait_more(RECORDS)
+        await progress_of.stop()
+    trial.demand_clean()
+
+
+class GroupProgress:
+    """What a group was told is committed, in each partition: nobody may hear of less from then on."""
+
+    def __init__(self, partitions: list[TopicPartition]) -> None:
+        self._floors = dict.fromkeys(partitions, 0)
+        self._answers = 0
+        self._jobs: list[asyncio.Task[None]] = []
+
+    def start(self, servers: str) -> None:
+        self._jobs = [asyncio.create_task(job(servers)) for job in (self._commit_all, self._watch)]
+
+    async def stop(self) -> None:
+        """Raises what ended a job before."""
+        for job in self._jobs:
+            job.cancel()
+        for end in await asyncio.gather(*self._jobs, return_exceptions=True):
+            if not isinstance(end, asyncio.CancelledError):
+                raise end or AssertionError("it ended by itself")
+        assert self._answers > 10
+
+    async def wait_more(self, records: int) -> None:
+        """Until so many more are committed in all partitions together: nobody sticks."""
+        wanted = sum(self._floors.values()) + records
+        async with asyncio.timeout(WAIT_SECONDS):
+            while sum(self._floors.values()) < wanted and not any(job.done() for job in self._jobs):
+                await asyncio.sleep(0.1)
+
+    async def _commit_all(self, servers: str) -> None:
+        """A member reads and commits."""
+        (topic,) = {partition.topic for partition in self._floors}
+        async with Consumer(
+            topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            while True:
+                try:
+                    records = await consumer.getmany(timeout_ms=100)
+                    offsets = {partition: found[-1].offset + 1 for partition, found in records.items()}
+                    await consumer.commit(offsets)
+                except RaftMQError:
+                    await asyncio.sleep(0.1)
+                    continue
+                for partition, offset in offsets.items():
+                    assert offset >= self._floors[partition], f"{partition} was read again and {offset} committed"
+                    self._floors[partition] = offset
+
+    async def _watch(self, servers: str) -> None:
+        """Somebody else asks again and again. Raises AssertionError when less is committed than before."""
+        (topic,) = {partition.topic for partition in self._floors}
+        async with Consumer(bootstrap_servers=servers, group_id=topic, request_timeout_ms=2_000) as consumer:
+            while True:
+                floors = dict(self._floors)
+                try:
+                    told = await consumer.committed(*floors)
+                except RaftMQError:
+                    await asyncio.sleep(0.1)
+                    continue
+                for partition, floor in floors.items():
+                    offset = told[partition] or 0
+                    assert offset >= floor, f"committed in {partition} was {floor} and is {told[partition]}"
+                    self._floors[partition] = max(self._floors[partition], offset)
+                self._answers += 1
+                await asyncio.sleep(0.05)
+
+
 async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.__main__ import circumstances, parsed
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import FAULTS, families
 from tests.chaos.machine import missing_for_shim, missing_for_volumes
 from tests.chaos.nemesis import schedule
-from tests.chaos.run import chaos_run
+from tests.chaos.run import Report, chaos_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-SEED = 5
+SEED = 11
+"""Its first links to die are those between brokers, its first damage is in the newest rows."""
 SECONDS = 4.0
 
 
@@ -30,11 +33,28 @@ async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, famil
     assert report.read
 
 
+def test_a_finding_is_run_again_under_the_same_circumstances() -> None:
+    options = parsed(["--seed", "9", "--default-timing", "--proxies", "--run-seconds", "4"])
+    report = Report(9, ["kill", "links"], Path("kept"), findings=["something"], circumstances=circumstances(options))
+    again = re.search(r"again: make chaos SEED=9 ARGS='(.*)'", report.text())
+    assert again is not None
+    assert again[1] == "--families kill,links --default-timing --proxies --run-seconds 4"
+    repeated = parsed(["--seed", "9", *again[1].split()])
+    assert vars(repeated) | {"families": ""} == vars(options)
+    assert circumstances(parsed([])) == ""
+
+
 def test_a_seed_gives_the_same_schedule_and_another_seed_another() -> None:
     steps = schedule(7, families(), 200)
     assert steps == schedule(7, families(), 200)
     assert steps != schedule(8, families(), 200)
     assert steps[:20] == schedule(7, families(), 20), "a shorter run is the beginning of a longer one"
+
+
+def test_the_short_form_cuts_brokers_off_from_each_other_within_its_time() -> None:
+    first, second, *_ = schedule(SEED, ["links"], 4)
+    assert [first.name, second.name] == ["leader_does_not_hear", "isolated"]
+    assert first.hold_seconds + first.gap_seconds < 0.9 * SECONDS
 
 
 def test_a_schedule_has_every_kind_of_fault_once_before_it_repeats_one() -> None:

@@ -41,13 +41,14 @@ class BrokerTransport:
     def connect(self, address: str) -> BrokerConnection:
         return BrokerConnection(self, address)
 
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> LoopHeartbeats:
-        return LoopHeartbeats(self, membership, on_news)
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> LoopHeartbeats:
+        return LoopHeartbeats(self, membership, on_news, cluster_id)
 
 
 class BrokerConnection:
     def __init__(self, transport: BrokerTransport, address: str) -> None:
         self.address = address
+        self.cluster_id = ""
         self._transport = transport
         self._is_closed = False
 

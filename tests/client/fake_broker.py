@@ -19,6 +19,7 @@ import grpc.aio
 from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import status_pb2
 from raftmq.batch_header import parse_header, validate
+from raftmq.call_metadata import CLUSTER_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as rpc
 
@@ -53,6 +54,28 @@ async def abort(context, error: pb.ErrorDetail) -> None:
     )
     metadata = (("grpc-status-details-bin", status.SerializeToString()),)
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message, trailing_metadata=metadata)
+
+
+class ClusterCheck(grpc.aio.ServerInterceptor):
+    """Refuses calls that are for another cluster, as a broker does."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    async def intercept_service(self, continuation, handler_call_details):
+        handler = await continuation(handler_call_details)
+        wanted = dict(handler_call_details.invocation_metadata).get(CLUSTER_KEY, "")
+        self._cluster.clusters_called[handler_call_details.method.rpartition("/")[2]] = wanted
+        if wanted in ("", self._cluster.cluster_id) or handler is None:
+            return handler
+
+        async def refuse(request, context):
+            await abort(context, detail(pb.WRONG_CLUSTER, "of another cluster"))
+
+        make = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        )
+        return make(refuse, handler.request_deserializer, handler.response_serializer)
 
 
 @dataclass
@@ -125,6 +148,8 @@ class FakeCluster:
         self.revision = 1
         self.topics: dict[str, FakeTopic] = {}
         self.nodes = {n: FakeNode(self, n) for n in range(1, nodes + 1)}
+        self.clusters_called: dict[str, str] = {}
+        """By method: which cluster the last call said that it was for."""
         self.append_hook: AppendHook | None = None
         self.append_gate = asyncio.Event()
         self.append_gate.set()
@@ -256,7 +281,7 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        self.server = grpc.aio.server(interceptors=[ClusterCheck(self.cluster)], options=[("grpc.so_reuseport", 0)])
         rpc.add_QueueServicer_to_server(self, self.server)
         rpc.add_TopologyServicer_to_server(self, self.server)
         rpc.add_AdminServicer_to_server(self, self.server)

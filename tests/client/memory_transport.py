@@ -47,8 +47,8 @@ class MemoryTransport:
     def connect(self, address: str) -> MemoryConnection:
         return MemoryConnection(self, address, self.nodes[address])
 
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None]) -> LoopHeartbeats:
-        return LoopHeartbeats(self, membership, on_news)
+    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> LoopHeartbeats:
+        return LoopHeartbeats(self, membership, on_news, cluster_id)
 
     def cut(self, address: str) -> None:
         self.cut_off.add(address)
@@ -62,6 +62,7 @@ class MemoryTransport:
 class MemoryConnection:
     def __init__(self, transport: MemoryTransport, address: str, node: FakeNode) -> None:
         self.address = address
+        self.cluster_id = ""
         self._transport = transport
         self._node = node
         self._closed = asyncio.Event()

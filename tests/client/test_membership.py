@@ -15,6 +15,8 @@ from raftmq.client.heartbeat_runner import LoopWatch, ThreadHeartbeats
 from raftmq.client.membership import FOREVER, GroupCall, Membership
 from raftmq.proto import queue_pb2 as pb
 
+from tests.client.fake_broker import FakeCluster
+
 P0 = PartitionId(7, 0)
 
 
@@ -165,13 +167,24 @@ async def test_a_defect_in_the_thread_is_told_to_the_program(caplog: pytest.LogC
         raise ZeroDivisionError
 
     made.next_call = broken  # type: ignore[method-assign]
-    runner = ThreadHeartbeats(made, has_news.set)
+    runner = ThreadHeartbeats(made, has_news.set, "")
     async with asyncio.timeout(20):
         await has_news.wait()
     await runner.close()
     with pytest.raises(errors.InternalError, match="ZeroDivisionError"):
         made.check()
     assert "heartbeats_stopped" in caplog.text
+
+
+async def test_calls_of_the_thread_say_which_cluster_they_are_for() -> None:
+    async with FakeCluster() as cluster:
+        made = joining(asyncio.get_running_loop().time())
+        made.note_addresses([cluster.bootstrap_servers])
+        runner = ThreadHeartbeats(made, lambda: None, "mine")
+        async with asyncio.timeout(20):
+            while cluster.clusters_called.get("Heartbeat") != "mine":
+                await asyncio.sleep(0.01)
+        await runner.close()
 
 
 async def test_closing_ends_a_call_that_hangs() -> None:
@@ -181,7 +194,7 @@ async def test_closing_ends_a_call_that_hangs() -> None:
     port = server.sockets[0].getsockname()[1]
     made = joining(asyncio.get_running_loop().time())
     made.note_addresses([f"127.0.0.1:{port}"])
-    runner = ThreadHeartbeats(made, lambda: None)
+    runner = ThreadHeartbeats(made, lambda: None, "")
     started = time.monotonic()
     await runner.close()
     assert time.monotonic() - started < 10

@@ -559,6 +559,23 @@ async def test_records_that_wait_for_their_next_try_fail_when_the_topic_is_delet
                 await delivery
 
 
+async def test_a_record_that_a_deleted_topic_may_have_had_is_not_called_unwritten(cluster: FakeCluster):
+    """Its first attempt was written, and may have been read, before the topic went; the answer was lost."""
+    cluster.create_topic("t")
+    cluster.append_hook = lambda *_: "drop" if len(cluster.append_requests) == 1 else detail(pb.THROTTLED)
+    async with producer(cluster, request_timeout_ms=50) as p:
+        written = await p.send("t", b"written")
+        await wait_requests(cluster, 2)
+        never_sent = await p.send("t", b"never sent")
+        cluster.delete_topic("t")
+        with pytest.raises(errors.UnknownTopicError) as unknown:
+            await written
+        with pytest.raises(errors.UnknownTopicError) as definite:
+            await never_sent
+    assert unknown.value.outcome is errors.Outcome.UNKNOWN
+    assert definite.value.outcome is errors.Outcome.NOT_APPLIED
+
+
 # ------------------------------------------------------------------------------------------------------- flush and close
 
 

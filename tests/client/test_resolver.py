@@ -108,6 +108,29 @@ async def test_another_cluster_is_never_believed(cluster: FakeCluster):
     await resolver.close()
 
 
+async def test_whoever_is_of_another_cluster_cannot_be_reached(cluster: FakeCluster):
+    """It has topics of the same ids: what it took would be lost, and what it gave would be another topic's."""
+    topic = cluster.create_topic("t")
+    resolver = await started(cluster)
+    connection = resolver.connection(cluster.nodes[topic.partitions[0].leader].address)
+    poll = pb.PollRequest(partitions=[pb.PartitionPoll(topic_id=topic.topic_id, max_bytes=1000)], max_bytes=1000)
+    append = pb.AppendRequest(correlation_id=1).SerializeToString()
+    await connection.call(POLL, poll, 5)
+    stream = connection.append_stream()
+    await stream.write(append)
+    assert (await stream.read()).correlation_id == 1
+    assert {cluster.clusters_called[name] for name in ("Poll", "AppendStream")} == {cluster.cluster_id}
+
+    cluster.cluster_id = "another"
+    with pytest.raises(errors.UnreachableError, match="of another cluster") as raised:
+        await connection.call(POLL, poll, 5)
+    assert (raised.value.retriable, raised.value.outcome) == (True, errors.Outcome.NOT_APPLIED)
+    stream = connection.append_stream()
+    with pytest.raises(errors.UnreachableError, match="of another cluster"):
+        await stream.read()
+    await resolver.close()
+
+
 async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeCluster):
     resolver = await started(cluster)
     calls = 0

@@ -3,6 +3,7 @@
 import random
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +155,12 @@ def test_one_command_replaces_everything_on_a_lost_disk(cluster: Cluster) -> Non
     assert cluster.state.node_by_uuid("u2") is None
     assert isinstance(cluster.run(register("u2-new", 2, replaces_lost=True)), mc.NodeRegistered), "a repeat"
     assert cluster.state.metadata_voters == (1, 3, new_replica)
+
+
+def test_a_replica_as_it_was_written_before_there_were_seats_has_its_own() -> None:
+    replica = msgspec.msgpack.decode(msgspec.msgpack.encode([4, 2, True]), type=ReplicaView)
+    assert replica == ReplicaView(4, 2, is_lost=True)
+    assert replica.seat == 4
 
 
 def test_a_retiring_replica_on_a_lost_disk_is_lost_too(cluster: Cluster) -> None:

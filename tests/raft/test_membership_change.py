@@ -423,3 +423,20 @@ def test_a_live_majority_of_the_new_configuration_elects_although_one_knows_less
         node.core.forget_leader()
     cluster.live(150)
     assert cluster[2].membership.is_joint
+
+
+def test_that_a_change_is_committed_is_written_at_once() -> None:
+    """Scenario: one voter becomes three, and nothing follows; the first one's disk is lost, and the others restart.
+
+    If no disk said that the joint configuration was left they would need a vote of the first one, for ever.
+    """
+    cluster = Cluster(1, 2, 3, config=membership(1, learners=[2, 3]))
+    cluster.elect(1)
+    cluster.tick(1)
+    cluster.change(1, (ADD, 2), (ADD, 3))
+    cluster.pump()
+    cluster.beat(1)
+    cluster.pump()
+    for node in cluster.nodes.values():
+        assert node.core.membership == membership(1, 2, 3)
+        assert node.disk.hard_state.commit_index == node.core.applied_index == START + 3

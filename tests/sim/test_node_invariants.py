@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +23,8 @@ from raftmq.types import Record, TopicPartition
 
 from sim.core.invariants.election_safety import ElectionSafety
 from sim.core.invariants.violation import InvariantViolation
+from sim.history.checker import judge
+from sim.node import invariants, run
 from sim.node.invariants.acknowledged import Acknowledged
 from sim.node.invariants.applied_once import AppliedOnce
 from sim.node.invariants.budgets import ONE_PIECE_BYTES_MAX, check_budgets, check_budgets_given_back
@@ -141,9 +145,9 @@ def test_exactly_once_sequences() -> None:
 def test_refused_never_applied() -> None:
     failures = DefiniteFailures()
     failures.on_committed(7, Batch(0, (b"a",), (9, 0), 0))
-    failures.on_refused(7, b"b", "DeliveryExpiredError")
+    failures.on_refused(b"b", "DeliveryExpiredError")
     with broken("RefusedNeverApplied"):
-        failures.on_refused(7, b"a", "DeliveryExpiredError")
+        failures.on_refused(b"a", "DeliveryExpiredError")
     with broken("RefusedNeverApplied"):
         failures.on_committed(7, Batch(1, (b"b",), (9, 0), 1))
 
@@ -340,3 +344,26 @@ class Named:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def test_a_history_that_was_not_decided_or_not_read_to_its_end_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation: Any = SimpleNamespace(workload=SimpleNamespace(history=[]))
+    verdict = judge([])
+    monkeypatch.setattr(run, "judge", lambda *_, **__: verdict)
+    verdict.is_read_to_the_end = True
+    run.Simulation._judge_history(simulation)
+
+    verdict.undecided = ["t: too many"]
+    with broken("History.undecided"):
+        run.Simulation._judge_history(simulation)
+    verdict.undecided, verdict.is_read_to_the_end = [], False
+    with broken("History.unread"):
+        run.Simulation._judge_history(simulation)
+
+
+def test_every_invariant_is_seen_to_fail() -> None:
+    assert invariants.__doc__ is not None
+    rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}
+
+    assert named == set(re.findall(r'with broken\("(\w+)"\)', Path(__file__).read_text()))

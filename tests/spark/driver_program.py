@@ -1,6 +1,6 @@
 """A Spark program of its own, for the places where a driver runs otherwise than in the tests' process.
 
-``python driver_program.py {MASTER | connect} SERVERS TOPIC FOLDER`` reads the topic as a batch and as a query; prints one JSON line.
+``python -m tests.spark.driver_program {MASTER | connect} SERVERS TOPIC FOLDER`` reads the topic as a batch and as a query; prints one JSON line.
 """
 
 import json
@@ -8,14 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-FRUGAL = {
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-}
+from tests.spark.conftest import QUICK_JAVA, SETTINGS
+
+EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK_JAVA}
 
 
 def session(master: str) -> Any:
@@ -23,7 +18,7 @@ def session(master: str) -> Any:
 
     builder = SparkSession.builder
     builder = builder.remote("local[2]") if master == "connect" else builder.master(master)
-    for name, value in FRUGAL.items():
+    for name, value in (SETTINGS | EXECUTORS).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 END_SECONDS = 30
@@ -29,9 +29,9 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(root: int, parent_of: Mapping[int, int] | None = None) -> list[int]:
+def descendants(root: int) -> list[int]:
     by_parent: dict[int, list[int]] = {}
-    for pid, parent in (parents() if parent_of is None else parent_of).items():
+    for pid, parent in parents().items():
         by_parent.setdefault(parent, []).append(pid)
     found, todo = [], [root]
     while todo:
@@ -39,16 +39,6 @@ def descendants(root: int, parent_of: Mapping[int, int] | None = None) -> list[i
         found += children
         todo += children
     return found
-
-
-def worker_pids(root: int) -> list[int]:
-    """Python workers: forks of a `pyspark.daemon` below `root`. They have its command line, and it for a parent.
-
-    One look at all processes: what they do goes on meanwhile.
-    """
-    parent_of = parents()
-    forked = {pid for pid in descendants(root, parent_of) if b"pyspark.daemon" in arguments_of(pid)}
-    return [pid for pid in forked if parent_of[pid] in forked]
 
 
 def executor_pids(root: int) -> list[int]:

@@ -1,35 +1,44 @@
-"""Runs `sink_driver.py` as a process that can be killed, and waits for what it has written."""
+"""Runs `sink_driver.py` as a process that can be killed, with workers that wait for it in the middle of the only batch."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.spark import holding_daemon
 from tests.spark.processes import descendants, kill
 
-ROWS = 10_000
-"""Requests of 64: time enough to kill between two of them."""
+ROWS = 2_000
+"""In requests of 64: each of two or three tasks has several of them for a partition."""
 LOG_TAIL = 3000
+HELD = "held"
 
 
 @contextmanager
 def driver(
-    servers: str, topic: str, folder: Path, tasks: int, master: str = "local[2,4]"
+    servers: str, topic: str, folder: Path, tasks: int, holds: int = 0, master: str = "local[2,4]"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver process with its JVM and workers in a session of their own; whatever is left of it is killed at the end."""
+    """A driver process with its JVM and workers in a session of their own; whatever is left of it is killed at the end.
+
+    `holds` runs of tasks stop in the middle (`wait_held`).
+    """
+    (folder / HELD).mkdir(exist_ok=True)
+    environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.sink_driver", servers, topic, str(folder), str(tasks), master],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=environment,
         )
     try:
         yield process
@@ -44,13 +53,14 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def wait_written(written: Callable[[], int], count: int, process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Until the topic holds that many records."""
-    while process.poll() is None:
-        if written() >= count:
-            return
-        time.sleep(0.02)  # asking takes time from those who write
-    pytest.fail("the driver ended too early\n" + log_tail(folder))
+def wait_held(process: subprocess.Popen[bytes], folder: Path, *numbers: int) -> list[int]:
+    """Until the runs of tasks with those numbers (from 0) have stopped in the middle; returns their workers' pids."""
+    files = [folder / HELD / str(number) for number in numbers]
+    while not all(file.exists() for file in files):
+        if process.poll() is not None:
+            pytest.fail("the driver ended too early\n" + log_tail(folder))
+        time.sleep(0.02)
+    return [int(file.read_text()) for file in files]
 
 
 def log_tail(folder: Path) -> str:

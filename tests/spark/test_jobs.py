@@ -17,54 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raftmq import Record, sync
+from raftmq import sync
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.archive import ArchiveSettings, archive, compact
 from raftmq.spark.jobs.audit import AuditSettings, audit
 from raftmq.spark.jobs.manifest import Manifest, read_archive
 from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
-from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, open_session
 
-from tests.spark.conftest import prepare_environment
+from tests.spark.job_run import archived, command, content, produce
 from tests.spark.reading import read_all
 
 Spark = Any  # a SparkSession; pyspark is imported once Java is there
-
-
-def produce(producer: sync.Producer, topic: str, start: int, end: int, partitions: int = 3) -> None:
-    deliveries = [
-        producer.send(
-            topic,
-            value=None if n % 7 == 0 else b"v%d" % n,
-            key=None if n % 5 == 0 else b"k%d" % (n % 4),
-            partition=n % partitions,
-            timestamp_ms=1_700_000_000_000 + n * 3_600_000,
-            headers=[("id", b"%d" % n), ("empty", b"")] if n % 2 else (),
-        )
-        for n in range(start, end)
-    ]
-    for delivery in deliveries:
-        delivery.result(30)
-
-
-def content(records: list[Record]) -> list[tuple[object, ...]]:
-    """All but offsets, partition by partition in order."""
-    return [(r.partition, r.key, r.value, r.headers, r.timestamp) for r in records]
-
-
-def archived(spark: Spark, path: Path) -> list[tuple[object, ...]]:
-    rows = read_archive(spark, str(path)).orderBy("partition", "offset").collect()
-    return [
-        (
-            row["partition"],
-            None if row["key"] is None else bytes(row["key"]),
-            None if row["value"] is None else bytes(row["value"]),
-            tuple((pair["key"], bytes(pair["value"])) for pair in row["headers"] or ()),
-            round(row["timestamp"].timestamp() * 1000),
-        )
-        for row in rows
-    ]
 
 
 def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
@@ -233,19 +198,27 @@ def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):
     assert not Stop().is_cancelled(ended.value)
 
 
+def test_a_job_runs_the_source_with_the_python_that_was_named_for_executors(spark: Spark, monkeypatch):
+    """The driver's own goes before it, and is not where executors are."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "environment/bin/python")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    open_session("job", "spark://elsewhere:7077", {})  # the session that is there
+    assert os.environ["PYSPARK_PYTHON"] == "environment/bin/python"
+    assert "PYSPARK_DRIVER_PYTHON" not in os.environ
+
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    open_session("job", "spark://elsewhere:7077", {})
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
 def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
     servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
 ):
-    prepare_environment()
-    name = topic(partitions=1)
+    name, folder = topic(partitions=1), tmp_path / "archive"
     produce(producer, name, 0, 20, partitions=1)
-    arguments = [
-        *("archive", "--bootstrap-servers", servers, "--topics", name, "--to", str(tmp_path / "archive")),
-        *("--continuous", "1", "--master", "local[1]", "--conf", "spark.driver.memory=1g"),
-        *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
-    ]
+    where = ("--bootstrap-servers", servers, "--topics", name, "--to", str(folder), "--continuous", "1")
     job = subprocess.Popen(
-        [sys.executable, "-m", "raftmq.spark", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command(tmp_path, "archive", *where), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     guard = threading.Timer(200, job.kill)
     guard.start()
@@ -265,4 +238,4 @@ def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
         job.stdout.close()
     assert [event["event"] for event in events] == ["batch", "archived", "ended"]
     assert events[1]["records"] == 20
-    shutil.rmtree(tmp_path / "archive")
+    shutil.rmtree(folder)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.processes import kill, worker_pids
+from tests.spark.processes import kill
 from tests.spark.reading import counting, value_counts
-from tests.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_written
+from tests.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_held
 
 pytestmark = pytest.mark.timeout(1800)
 """Each driver is a JVM of its own."""
@@ -21,15 +21,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):
+    """Every task is killed in the middle, twice."""
     name = topic(partitions=3)
-    with counting(servers, name) as written, driver(servers, name, folder, 2) as process:
-        for threshold in (200, 2000):
-            wait_written(written, threshold, process, folder)
-            victims = worker_pids(process.pid)
-            assert victims
-            for pid in victims:
+    with driver(servers, name, folder, 2, holds=4) as process:
+        for numbers in ((0, 1), (2, 3)):
+            for pid in wait_held(process, folder, *numbers):
                 kill(pid)
-            assert written() < ROWS, "the batch was over: nothing was killed in the middle of it"
         output = wait_end(process, folder)
         assert process.returncode == 0, output[-LOG_TAIL:]
     assert value_counts(servers, name) == EXPECTED
@@ -41,10 +38,10 @@ def test_a_killed_driver_goes_on_from_its_checkpoint_and_only_as_it_was(
 ):
     name = topic(partitions=3)
     with counting(servers, name) as written:
-        with driver(servers, name, folder, 2) as process:
-            wait_written(written, 300, process, folder)
+        with driver(servers, name, folder, 2, holds=2) as process:
+            wait_held(process, folder, 0, 1)
             kill_session(process)
-        assert 300 <= written() < ROWS
+        assert 0 < written() < ROWS
 
         with driver(servers, name, folder, 3) as process:  # the rows in other tasks
             output = wait_end(process, folder)

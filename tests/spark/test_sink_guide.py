@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raftmq.spark import sink_options
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.options import OptionReader
+
+from tests.spark.conftest import begin
+from tests.spark.reading import value_counts
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/spark-sink.md").read_text()
 
@@ -37,3 +42,40 @@ def test_the_jobs_in_the_guide_are_those_there_are_and_their_command_lines_are_u
     lines = [shlex.split(line) for line in commands.splitlines()]
     assert [line[:3] for line in lines] == [["python", "-m", "raftmq.spark"]] * len(jobs)
     assert sorted(parser().parse_args(line[3:]).job for line in lines) == sorted(jobs)
+
+
+def program(number: int, servers: str, topic: str, checkpoint: str) -> str:
+    text = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[number]
+    for old, new in {"localhost:9400": servers, '"topic", "delays"': f'"topic", "{topic}"'}.items():
+        assert old in text
+        text = text.replace(old, new)
+    return str(text.replace("checkpoints/delays", checkpoint))
+
+
+def test_the_first_program_runs(spark: Any, servers: str, topic: Callable[..., str], tmp_path: Path, checkpoint: str):
+    target = topic()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/carriers.txt").write_text("UA\nDL\n")
+    delays = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "carrier")
+    values: dict[str, Any] = {"delays": delays}
+    text = program(0, servers, target, checkpoint)
+
+    def run() -> Any:
+        exec(text, values)
+        return values["query"]
+
+    query = begin(run)
+    query.processAllAvailable()
+    query.stop()
+    assert value_counts(servers, target) == {b'{"carrier":"UA"}': 1, b'{"carrier":"DL"}': 1}
+
+
+def test_the_function_for_batches_writes_each_of_them_once(
+    spark: Any, servers: str, topic: Callable[..., str], checkpoint: str
+):
+    target = topic()
+    values: dict[str, Any] = {}
+    exec(program(1, servers, target, checkpoint), values)
+    for batch_id in (0, 0, 1):
+        values["write"](spark.createDataFrame([(f"of batch {batch_id}",)], "value string"), batch_id)
+    assert value_counts(servers, target) == {b"of batch 0": 1, b"of batch 1": 1}

@@ -3,6 +3,7 @@
 | invariant | file | Ongaro's thesis |
 |---|---|---|
 | `ElectionSafety`: at most one leader per term | `election_safety.py` | figure 3.2, 3.4 |
+| `LeaderVotes`: a leader votes in the configuration that it has applied | `election_safety.py` | 4.2.2 |
 | `VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: one vote per term, kept, by a majority, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
 | `LogMatching`: same index and term, same entry and same past | `log_matching.py` | figure 3.2, 3.5 |
 | `DenseOffsets`: each entry starts at the offset where the one before it ended | `log_matching.py` | ours |
@@ -14,7 +15,8 @@
 | `NoHole`, `ReadsDurable`: no entry is deleted before its state is durable, none read that is not | `durability.py`, `disk.py` | 5.1 |
 | `Monotone`: term, commit and applied index never go back | `monotone.py` | 3.3, 3.5 |
 | `PreVoteKeepsTerm`: asking a pre-vote does not raise the term | `monotone.py` | 9.6 |
-| `LeaderAppendOnly`: a leader never overwrites its own log | `checker.py` | figure 3.2 |
+| `LeaderAppendOnly`: a leader never overwrites its own log, nor replaces it by a snapshot | `checker.py` | figure 3.2 |
+| `SnapshotAlone`: entries to apply are not handed out beside a snapshot that replaces them | `checker.py` | 5.1 |
 | `AppliedState`: same index, same state and membership | `applied_state.py` | figure 3.2 |
 | `LinearizableRead`: a read sees everything committed before it was asked | `reads.py` | 6.4 |
 | `Acknowledged`: what a client was told is committed stays | `acknowledged.py` | 6.3 |

@@ -12,28 +12,24 @@ class DefiniteFailures:
     """What producers were told was not written."""
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[int, bytes], str] = {}
-        self._committed: dict[tuple[int, bytes], int] = {}
+        self._refused: dict[bytes, str] = {}
+        self._committed: dict[bytes, str] = {}
         self.count = 0
 
-    def on_refused(self, group_id: int, value: bytes, error: str) -> None:
-        """A send failed definitely."""
+    def on_refused(self, value: bytes, error: str) -> None:
+        """A send failed definitely. Values are unique in a run."""
         self.count += 1
-        self._refused[group_id, value] = error
-        offset = self._committed.get((group_id, value))
-        if offset is not None:
-            raise InvariantViolation(
-                "RefusedNeverApplied",
-                f"{value!r} is in g{group_id} at {offset}, its sender heard {error}",
-            )
+        self._refused[value] = error
+        place = self._committed.get(value)
+        if place is not None:
+            raise InvariantViolation("RefusedNeverApplied", f"{value!r} is in {place}, its sender heard {error}")
 
     def on_committed(self, group_id: int, batch: Batch) -> None:
         """A batch is committed that was not known."""
         for number, value in enumerate(batch.values):
-            self._committed[group_id, value] = batch.base_offset + number
-            error = self._refused.get((group_id, value))
+            place = self._committed[value] = f"g{group_id} at {batch.base_offset + number}"
+            error = self._refused.get(value)
             if error is not None:
                 raise InvariantViolation(
-                    "RefusedNeverApplied",
-                    f"{value!r} comes to g{group_id} at {batch.base_offset + number}, its sender had heard {error}",
+                    "RefusedNeverApplied", f"{value!r} comes to {place}, its sender had heard {error}"
                 )

@@ -64,6 +64,20 @@ def delivery_timeout_called_failure() -> None:
     Dispatcher._expiry_error = lambda self, queue, batch: DeliveryExpiredError("too late")  # type: ignore[method-assign]
 
 
+@mutant(
+    "client",
+    "what a deleted topic may have had is reported as definitely failed",
+    admin_every=0.08,
+    break_streams=0,
+    reset_share=0.02,
+    send_every=0.03,
+)
+def deleted_called_failure() -> None:
+    from raftmq.client import dispatcher
+
+    dispatcher._with_doubt = lambda error: error
+
+
 @mutant("client", "an answer is taken for another batch's")
 def answers_mixed_up() -> None:
     from raftmq.client.dispatcher import Dispatcher

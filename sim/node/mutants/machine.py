@@ -59,11 +59,17 @@ def trims_too_far() -> None:
     "whoever had a partition before may still commit there",
     members=3,
     freeze_client=16,
-    fault_every=0.3,
+    fault_every=0.2,
     kill=0,
     kill_all=0,
-    full_disk=0,
+    power_cut=0,
+    stop=0,
+    freeze=0,
     isolate=0,
+    one_way=0,
+    split=0,
+    full_disk=0,
+    stall_disk=0,
 )
 def owner_epoch_ignored() -> None:
     from raftmq.fsm.group_offsets import GroupOffset, GroupOffsets

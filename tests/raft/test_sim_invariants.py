@@ -1,0 +1,198 @@
+"""Each cluster-wide invariant of the core's simulation can fail: a mutant breaks it, or a state broken by hand here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from raftmq.raft.entry import GENESIS, Entry, EntryKind
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendResponse, VoteResponse
+from raftmq.raft.ready import AppendToken, AppendWork, Ready
+
+from sim.core import invariants
+from sim.core.checker import Checker
+from sim.core.disk import SimDisk
+from sim.core.invariants.committed_log import CommittedLog
+from sim.core.invariants.durability import check_ack_durable, check_applied_durable
+from sim.core.invariants.election_safety import ElectionSafety, check_leader_votes
+from sim.core.invariants.log_matching import LogMatching
+from sim.core.invariants.monotone import check_monotone
+from sim.core.invariants.violation import InvariantViolation
+from sim.core.invariants.votes import Votes
+
+TESTING_PAGE = Path(__file__).parents[2] / "docs/internals/testing.md"
+VOTERS = Membership(cast("Any", (1, 2, 3)))
+
+
+def entry(index: int, term: int, offset: int = 0) -> Entry:
+    """One record at `offset`; index and term count from those of the beginning."""
+    at = GENESIS.index + index
+    return Entry(
+        cast("Any", at), cast("Any", GENESIS.term + term), EntryKind.DATA, cast("Any", offset), 1, 0, b"%d" % term
+    )
+
+
+def disk_with(*entries: Entry) -> SimDisk:
+    disk = SimDisk(VOTERS)
+    disk.log.write(entries)
+    return disk
+
+
+def work(*entries: Entry, snapshot: object = None) -> AppendWork:
+    return AppendWork(None, entries, cast("Any", snapshot), (), cast("AppendToken", None), must_sync=True)
+
+
+def ready(append: AppendWork | None, *apply: Entry) -> Ready:
+    return Ready(None, (), append, apply, (), ())
+
+
+def a_leader() -> tuple[Checker, Any]:
+    """What the checker knows of a replica that leads term 2 and has written its first entry."""
+    disk = disk_with()
+    checker = Checker({1: disk})
+    replica: Any = SimpleNamespace(replica_id=1, disk=disk, observation=checker.observe(1, disk))
+    replica.observation.term = replica.observation.leader_term = int(GENESIS.term) + 2
+    checker.on_write(replica, work(entry(1, 2)), is_leader=True)
+    return checker, replica
+
+
+def election_safety() -> None:
+    elections = ElectionSafety()
+    elections.on_leader(1, 4)
+    elections.on_leader(1, 4)
+    elections.on_leader(2, 5)
+    demand_broken(lambda: elections.on_leader(2, 4))
+
+
+def leader_votes() -> None:
+    check_leader_votes(1, 2, VOTERS)
+    check_leader_votes(4, 2, dataclasses.replace(VOTERS, outgoing=cast("Any", (4, 2, 3))))
+    demand_broken(lambda: check_leader_votes(4, 2, dataclasses.replace(VOTERS, learners=cast("Any", (4,)))))
+
+
+def vote_once() -> None:
+    votes = Votes()
+    kept = HardState(cast("Any", 7), cast("Any", 2), cast("Any", 0))
+
+    def grant(candidate: int) -> None:
+        response: Any = SimpleNamespace(source=1, target=candidate, term=7, is_pre_vote=False, is_granted=True)
+        votes.on_response(cast("VoteResponse", response), kept)
+
+    grant(2)
+    grant(2)
+    demand_broken(lambda: grant(3))
+
+
+def log_matching() -> None:
+    matching, log = LogMatching(), disk_with(entry(1, 1)).log
+    matching.on_written(1, log, (entry(2, 1, 1),))
+    matching.on_written(2, log, (entry(2, 1, 1),))
+    demand_broken(lambda: matching.on_written(3, log, (dataclasses.replace(entry(2, 1, 1), payload=b"other"),)))
+    demand_broken(lambda: LogMatching().on_written(1, log, (entry(3, 1, 2),)))
+    demand_broken(lambda: LogMatching().on_written(1, disk_with(entry(1, 2)).log, (entry(2, 1, 1),)))
+
+
+def dense_offsets() -> None:
+    demand_broken(lambda: LogMatching().on_written(1, disk_with(entry(1, 1)).log, (entry(2, 1, 2),)))
+
+
+def commit_own_term() -> None:
+    disks = {voter: disk_with(entry(1, 1)) for voter in (1, 2, 3)}
+    first = int(GENESIS.index) + 1
+
+    def commit(term: int) -> None:
+        CommittedLog(first).on_leader_commit(1, GENESIS.term + term, first - 1, first, VOTERS, disks)
+
+    commit(1)
+    demand_broken(lambda: commit(2))
+
+
+def committed_is_durable() -> None:
+    check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 1),))
+    demand_broken(lambda: check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 2),)))
+    demand_broken(lambda: check_applied_durable(1, disk_with(), (entry(1, 1),)))
+
+
+def ack_durable() -> None:
+    disk = disk_with(entry(1, 1))
+    disk.hard_state = HardState(cast("Any", 3), cast("Any", 0), cast("Any", 0))
+
+    def acknowledge(term: int, index: int) -> None:
+        response: Any = SimpleNamespace(source=1, term=term, is_rejected=False, index=int(GENESIS.index) + index)
+        check_ack_durable(disk, cast("AppendResponse", response))
+
+    acknowledge(3, 1)
+    demand_broken(lambda: acknowledge(3, 2))
+    demand_broken(lambda: acknowledge(4, 1))
+
+
+def monotone() -> None:
+    check_monotone(1, "term", 4, 4)
+    demand_broken(lambda: check_monotone(1, "term", 4, 3))
+
+
+def leader_append_only() -> None:
+    checker, replica = a_leader()
+    checker.on_write(replica, work(entry(2, 2, 1)), is_leader=True)
+    demand_broken(lambda: checker.on_write(replica, work(entry(2, 2, 1)), is_leader=True))
+    snapshot = SimpleNamespace(meta=SimpleNamespace(position=GENESIS))
+    demand_broken(lambda: checker.on_write(replica, work(snapshot=snapshot), is_leader=True))
+
+
+def snapshot_alone() -> None:
+    checker, replica = a_leader()
+    checker.on_ready(replica, ready(work(entry(2, 2)), entry(1, 2)))
+    checker.on_ready(replica, ready(work(snapshot=object())))
+    demand_broken(lambda: checker.on_ready(replica, ready(work(snapshot=object()), entry(1, 2))))
+
+
+BROKEN_BY_HAND: dict[str, Callable[[], None]] = {
+    "ElectionSafety": election_safety,
+    "LeaderVotes": leader_votes,
+    "VoteOnce": vote_once,
+    "LogMatching": log_matching,
+    "DenseOffsets": dense_offsets,
+    "CommitOwnTerm": commit_own_term,
+    "CommittedIsDurable": committed_is_durable,
+    "AckDurable": ack_durable,
+    "Monotone": monotone,
+    "LeaderAppendOnly": leader_append_only,
+    "SnapshotAlone": snapshot_alone,
+}
+"""By what it is called; each also shows a state that is sound."""
+
+_found: list[str] = []
+
+
+def demand_broken(check: Callable[[], object]) -> None:
+    """The check refuses; by which name, is kept."""
+    with pytest.raises(InvariantViolation) as raised:
+        check()
+    _found.append(raised.value.name)
+
+
+@pytest.mark.parametrize("name", BROKEN_BY_HAND)
+def test_an_invariant_can_fail(name: str) -> None:
+    _found.clear()
+
+    BROKEN_BY_HAND[name]()
+
+    assert set(_found) == {name}
+
+
+def test_every_invariant_is_seen_to_fail() -> None:
+    assert invariants.__doc__ is not None
+    rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}
+    by_mutants = set(re.findall(r"\| core alone \| `(\w+)` \|", TESTING_PAGE.read_text()))
+
+    assert len(named) > 20
+    assert named - by_mutants <= set(BROKEN_BY_HAND)
+    assert set(BROKEN_BY_HAND) <= named

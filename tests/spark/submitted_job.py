@@ -1,0 +1,35 @@
+"""For `spark-submit`: copies a topic. ``submitted_job.py SERVERS SOURCE TARGET`` prints a JSON line: for each executor its folder, and where its
+Python found RaftMQ.
+
+It needs of its environment what RaftMQ itself needs, no more.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def where(rows: Iterator[Any]) -> Iterator[tuple[str, str]]:
+    from pathlib import Path
+
+    import raftmq
+
+    assert list(rows), "a task without a record"
+    yield str(Path.cwd()), str(raftmq.__file__)
+
+
+def main(servers: str, source: str, target: str) -> None:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    frame = spark.read.format("raftmq").option("bootstrap.servers", servers).option("subscribe", source).load()
+    found = frame.rdd.mapPartitions(where).collect()
+    copy = frame.select("key", "value", "partition").write.format("raftmq").mode("append")
+    copy.option("bootstrap.servers", servers).option("topic", target).save()
+    print(json.dumps(sorted(set(found))))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
