@@ -156,7 +156,6 @@ class Commits:
         update = write.update
         if update.state_index is not None:
             group.durable_state_index = update.state_index
-            group.wake_progress()  # whoever waits for the state to be durable
         if update.membership is not None:
             group.durable_membership = update.membership
         if update.truncation is not None:

@@ -174,6 +174,13 @@ async def next_progress(groups):
     await asyncio.wait([group.wait_progress() for group in groups], return_when=asyncio.FIRST_COMPLETED)
 
 
+async def state_durable(engine, group):
+    """Wait until all that the group has applied is durable. No part of a broker waits for that, so nothing wakes who does."""
+    while group.durable_state_index < group.core.applied_index:
+        engine.commits.flush_state(group)
+        await asyncio.sleep(0.001)
+
+
 def data(number):
     """A proposal of one record without a producer."""
     from raftmq.batch_header import seal

@@ -9,7 +9,7 @@ from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import MembershipChange, MembershipOp
 
-from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
+from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress, state_durable
 
 
 async def test_three_replicas_elect_commit_and_agree():
@@ -132,12 +132,10 @@ async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
         for number in range(50):
             await leader.propose([data(number)])[1]
         engine = cluster.nodes[leader.replica_id].engine
-        engine.commits.flush_state(leader)
-        while leader.durable_state_index < leader.core.applied_index:
-            await next_progress([leader])
+        await state_durable(engine, leader)
         engine.commits.truncate(leader, leader.durable_state_index)
         while leader.log_start.index <= 40:
-            await next_progress([leader])
+            await asyncio.sleep(0.001)
         cluster.heal()
         end = leader.machine.next_offset
         while lagging.machine.next_offset < end:

@@ -17,7 +17,7 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, ReplicaId
 
-from tests.broker.engine_cluster import TIMING, EngineCluster, next_progress
+from tests.broker.engine_cluster import TIMING, EngineCluster, state_durable
 
 GROUP = 7
 
@@ -86,9 +86,7 @@ async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_i
         cluster.create_group(METADATA_GROUP_ID, (1,))
         leader = await cluster.leader(METADATA_GROUP_ID, among=(1,))
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 2),)))
-        while leader.durable_state_index < leader.core.applied_index:
-            cluster.nodes[1].engine.commits.flush_state(leader)
-            await next_progress([leader])
+        await state_durable(cluster.nodes[1].engine, leader)
         newcomer = cluster.add_empty(METADATA_GROUP_ID, 2)
         read = cluster.loop.create_future()
         newcomer._confirmed.append(_ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))

@@ -12,6 +12,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.registry import Registry, RegistryError
 
+from tests.broker.engine_cluster import state_durable
 from tests.broker.whole_nodes import WAIT_SECONDS
 
 READERS = 4
@@ -79,10 +80,7 @@ async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_nod
         raise StorageUnavailableError(key, "no memory")
 
     monkeypatch.setattr(node.store, "header", refuse)
-    node.engine.commits.flush_state(group)
-    async with asyncio.timeout(WAIT_SECONDS):
-        while group.durable_state_index < group.core.applied_index:
-            await asyncio.shield(group.wait_progress())
+    await state_durable(node.engine, group)
     group.log.clear()
     node._housekeeping._trim_metadata()
     assert not group.is_closed

@@ -29,7 +29,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.writer_threads import WriterThreads
 
-from tests.broker.engine_cluster import EngineCluster, MemoryTransport, next_progress
+from tests.broker.engine_cluster import EngineCluster, MemoryTransport, next_progress, state_durable
 from tests.broker.harness import batch, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,10 +125,7 @@ async def test_a_snapshot_travels_in_bounded_frames(monkeypatch: pytest.MonkeyPa
         for producer in range(1, 201):  # a row of state each
             leader.propose([Proposal(EntryKind.DATA, batch(1, producer=producer), 1)])
         await leader.propose([Proposal(EntryKind.DATA, batch(1, producer=201), 1)])[1]
-        commits = cluster.nodes[leader.replica_id].engine.commits
-        while leader.durable_state_index < leader.core.applied_index:
-            commits.flush_state(leader)
-            await next_progress([leader])
+        await state_durable(cluster.nodes[leader.replica_id].engine, leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
         while joiner.machine.next_offset < 201:

@@ -22,6 +22,7 @@ from sim.core.disk import SimDisk
 from sim.core.invariants.committed_log import CommittedLog
 from sim.core.invariants.durability import check_ack_durable, check_applied_durable
 from sim.core.invariants.election_safety import ElectionSafety, check_leader_votes
+from sim.core.invariants.leader_completeness import check_leader_completeness
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone
 from sim.core.invariants.violation import InvariantViolation
@@ -114,6 +115,16 @@ def commit_own_term() -> None:
     demand_broken(lambda: commit(2))
 
 
+def leader_completeness() -> None:
+    disks = {voter: disk_with(entry(1, 1)) for voter in (1, 2, 3)}
+    first, committed_in = int(GENESIS.index) + 1, int(GENESIS.term) + 1
+    committed = CommittedLog(first)
+    committed.on_leader_commit(1, committed_in, first - 1, first, VOTERS, disks)
+    check_leader_completeness(2, committed_in + 1, disk_with(entry(1, 1)).log, committed, first)
+    check_leader_completeness(2, committed_in, disk_with().log, committed, first)
+    demand_broken(lambda: check_leader_completeness(2, committed_in + 1, disk_with().log, committed, first))
+
+
 def committed_is_durable() -> None:
     check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 1),))
     demand_broken(lambda: check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 2),)))
@@ -160,6 +171,7 @@ BROKEN_BY_HAND: dict[str, Callable[[], None]] = {
     "LogMatching": log_matching,
     "DenseOffsets": dense_offsets,
     "CommitOwnTerm": commit_own_term,
+    "LeaderCompleteness": leader_completeness,
     "CommittedIsDurable": committed_is_durable,
     "AckDurable": ack_durable,
     "Monotone": monotone,
