@@ -26,7 +26,8 @@ from raftmq.storage.writer_threads import Completion, WriterThreads
 from sim.node.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
 from sim.node.loop import VirtualLoop
 from sim.node.network import Network
-from sim.node.rpc import RpcChannel, RpcServer
+from sim.node.rpc_channel import RpcChannel
+from sim.node.rpc_server import RpcServer
 
 MAP_BYTES = 1 << 40
 

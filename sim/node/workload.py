@@ -25,11 +25,11 @@ from sim.history.recording_admin import RecordingAdmin
 from sim.history.recording_consumer import RecordingConsumer
 from sim.history.recording_producer import RecordingProducer
 from sim.node.checker import Checker
+from sim.node.client_transport import ClientTransport
 from sim.node.cluster import Cluster
 from sim.node.host import Host
 from sim.node.member import Member
 from sim.node.options import Options
-from sim.node.rpc import ClientTransport
 
 GROUP = "g"
 """The consumer group."""
