@@ -344,9 +344,10 @@ class RaftCore(Election):
         self._messages.clear()
         self._confirmed_reads.clear()
         self._failed_reads.clear()
-        # A snapshot and entries to apply never meet in one Ready: `_has_apply` is False while a snapshot is pending.
         apply = self._take_apply() if self._has_apply() else ()
         append = self._take_append() if with_append and self._has_append() else None
+        if apply and append is not None and append.snapshot is not None:
+            invariant(condition=False, name="snapshot_alone", applied_index=apply[-1].index)
         return Ready(role_change, messages, append, apply, reads, failed_reads)
 
     def _has_role_change(self) -> bool:

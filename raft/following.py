@@ -71,6 +71,8 @@ class Following(Replication):
     def _truncate_for(self, index: int) -> None:
         """Make room for a new entry at `index`, which conflicts with what is there, if anything is."""
         if index <= self.log.last_index:
+            if self.role is Role.LEADER:
+                invariant(condition=False, name="leader_appends_only", index=index, term=self.term)
             if index <= self.log.commit:
                 invariant(condition=False, name="conflict_committed", index=index, commit_index=self.log.commit)
             self.log.truncate_after(index - 1)

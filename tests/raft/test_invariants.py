@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.invariants import check_core, check_membership
 from raftmq.raft.membership import Membership
-from raftmq.types import ReplicaId, Term
+from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
+from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 from tests.raft.harness import START, Cluster, voters
 
@@ -77,6 +79,23 @@ def test_a_broken_invariant_is_noticed_at_once(break_it: Callable[[RaftCore], No
     break_it(core)
     with pytest.raises(InvariantError, match=name):
         check_core(core)
+
+
+def test_a_leader_never_overwrites_its_log() -> None:
+    core = healthy()
+    with pytest.raises(InvariantError, match="leader_appends_only"):
+        core._truncate_for(core.log.last_index)
+
+
+def test_a_snapshot_and_entries_to_apply_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = healthy()
+    meta = SnapshotMeta(core.log.position, LogIndex(core.log.applied), core.membership)
+    core.log.snapshot = InstallSnapshot(ReplicaId(2), ReplicaId(1), core.term, meta)
+    entry = Entry(LogIndex(core.log.last_index), core.term, EntryKind.DATA, Offset(0), 1, 0, b"a")
+    monkeypatch.setattr(RaftCore, "_has_apply", lambda _: True)
+    monkeypatch.setattr(RaftCore, "_take_apply", lambda _: (entry,))
+    with pytest.raises(InvariantError, match="snapshot_alone"):
+        core.ready()
 
 
 def test_a_term_cannot_be_reset_downwards() -> None:
