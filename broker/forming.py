@@ -299,8 +299,12 @@ class Forming:
     async def _register_once(
         self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
     ) -> pb.RegisterNodeResponse | None:
-        """Ask one seed after the other; None when none of them could answer now."""
+        """Ask one seed after the other; None when none of them could answer now.
+
+        A seed of another cluster says no for that one only: it may be at the old address of a broker of ours.
+        """
         request = self._request(damaged_metadata_replica)
+        strangers: list[RequestError] = []
         for seed in seeds:
             async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
@@ -308,11 +312,16 @@ class Forming:
                     answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
                 except grpc.aio.AioRpcError as error:
                     if error.code() in _DEFINITE_REFUSALS:
-                        raise _refusal(seed, error) from error
+                        refusal = _refusal(seed, error)
+                        if refusal.code != pb.WRONG_CLUSTER:
+                            raise refusal from error
+                        strangers.append(refusal)
                     if self._unavailable_pace.is_due((seed, error.details())):
                         log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
                     return cast("pb.RegisterNodeResponse", answer)
+        if len(strangers) == len(seeds):
+            raise strangers[0]
         return None
 
     def _request(self, damaged_metadata_replica: int) -> pb.RegisterNodeRequest:

@@ -10,6 +10,7 @@ Source: Ongaro's thesis 4.2.1: a newcomer votes once it has, in one round, every
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -28,7 +29,7 @@ from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
-from raftmq.raft.membership import Membership, MembershipOp
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
@@ -298,13 +299,27 @@ class Reconciler:
             for replica in partition.retiring
             if replica.replica_id not in membership.member_ids and (is_whole or not replica.is_lost)
         ]
-        return left if left and self._is_sealed(group) else []
+        return left if left and self._is_closed_to_older(group, partition.revision) and self._is_sealed(group) else []
+
+    def _is_closed_to_older(self, group: Group[LogPartition], revision: int) -> bool:
+        """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
+
+        Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
+        go. If node 2 led next, and its metadata ended at the second wish, the group would take 3 in, and let it vote, and lose it.
+        """
+        membership = group.core.membership
+        if membership.revision >= revision:
+            return True
+        same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
+        with contextlib.suppress(RequestError):  # else in the next round
+            group.propose_membership(same).add_done_callback(_ignore_outcome)
+        return False
 
     def _is_sealed(self, group: Group[LogPartition]) -> bool:
         """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
 
-        Scenario: {1, 2} becomes {1, 3} in an idle group. A commit index alone is not worth a write, so no disk says yet that the joint
-        configuration was left. If 2's files went now and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
+        Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.
+        If 2's files went before and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
         An entry proposed after the change was applied brings its commit index along: it is written with the entry.
         """
         state = (group.term, group.core.membership)

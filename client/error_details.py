@@ -16,8 +16,6 @@ from raftmq.errors import (
 )
 from raftmq.proto import queue_pb2 as pb
 
-"""The trailing metadata in which gRPC carries a `google.rpc.Status`; our `ErrorDetail` is in its details."""
-
 
 def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
     """The exception for an `ErrorDetail`; `context` (such as ``flights/3``) is put before its message.

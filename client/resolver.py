@@ -89,6 +89,7 @@ class Resolver:
         self._node_addresses: dict[int, str] = {}
         self._leaders: dict[int, Leader] = {}
         self._refused: set[str] = set()
+        """Addresses where another cluster answered, until ours says that a broker of its own is there."""
         self._listeners: list[Callable[[], None]] = []
         self._change = asyncio.Event()
         self._watch_tasks: set[asyncio.Task[None]] = set()
@@ -382,6 +383,7 @@ class Resolver:
         self.note_revision(update.metadata_revision)
         if update.has_nodes or update.is_full:
             self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
+            self._refused.difference_update(self._node_addresses.values())  # a stranger there may have gone again
         if update.is_full:
             self.topics = {}
         deleted = set(update.deleted_topic_ids)

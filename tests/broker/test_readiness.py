@@ -135,3 +135,20 @@ async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_o
     again = nodes.begin("two", join=(stranger.client_address, first.client_address))
     await until(again)
     assert again.cluster_id == first.cluster_id
+
+
+async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from_announcing_itself(nodes):
+    """It says no for good, but not for the cluster; it was asked first, each time, and nobody else was."""
+    leader = await nodes.serve("three", bootstrap=True, node_id=3, metadata_voters=1)
+    gone = await nodes.serve("one", join=(leader.client_address,), node_id=1)
+    moving = await nodes.serve("two", join=(leader.client_address,), node_id=2)
+    await until(moving)
+    await nodes.stop(gone)
+    stranger = await nodes.serve("other", bootstrap=True, listen=gone.client_address)
+    assert stranger.cluster_id != leader.cluster_id
+    await nodes.stop(moving)
+    moved = nodes.begin("two", listen="127.0.0.1:0", peer_listen="127.0.0.1:0", http_listen="127.0.0.1:0")
+    async with asyncio.timeout(WAIT_SECONDS):
+        while leader.metadata.machine.node(2).client_address in (moving.client_address, ""):
+            await asyncio.shield(leader.metadata.wait_progress())
+    assert leader.metadata.machine.node(2).client_address == moved.client_address

@@ -187,6 +187,28 @@ async def test_a_replica_is_reported_as_left_only_when_a_crash_of_the_others_doe
         assert now.machine.next_offset == 1
 
 
+async def test_a_leader_with_older_metadata_takes_nobody_in_who_was_reported_as_left():
+    """Its files are deleted then. Replica 3 was wanted for a moment; who leads next may still see it so, and it may have caught up."""
+    async with EngineCluster(3) as cluster:
+        cluster.create_group(GROUP, voters=(1, 2))
+        leader = await cluster.leader(GROUP, among=(1, 2))
+        cluster.add_empty(GROUP, 3)
+        older, newer = Desired(1, 2), Desired(1, 2)
+        for desired in (older, newer):
+            desired.change(1, 2, 3)
+        newer.change(1, 2)
+        host = Host(cluster, leader.replica_id, newer)
+        await rounds([host], lambda: bool(host.reports))
+
+        other = 3 - leader.replica_id
+        leader.core.transfer_leader(other)
+        cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+        behind = Host(cluster, other, older)
+        looks = iter(range(20))
+        await rounds([behind], lambda: cluster.group(GROUP, other).is_leader and next(looks, None) is None)
+        assert cluster.group(GROUP, other).core.membership.member_ids == (1, 2)
+
+
 async def test_an_exchange_is_finished_by_the_next_leader():
     async with EngineCluster(5) as cluster:
         cluster.create_group(GROUP)

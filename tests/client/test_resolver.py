@@ -9,7 +9,7 @@ from raftmq.client.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
 
-from tests.client.fake_broker import FakeCluster, topic_message
+from tests.client.fake_broker import FakeCluster, FakeNode, topic_message
 
 
 async def started(cluster: FakeCluster, *extra: str) -> Resolver:
@@ -105,6 +105,29 @@ async def test_another_cluster_is_never_believed(cluster: FakeCluster):
     with pytest.raises(errors.WrongClusterError):
         await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 1, is_read=True)
     assert "theirs" not in resolver.topics
+    await resolver.close()
+
+
+async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: FakeCluster):
+    """A stranger had it for a while; addresses are used again. The client would have been cut off when node 1 went."""
+    resolver = await started(cluster)
+    await cluster.nodes[2].stop()
+    async with FakeCluster(nodes=0) as strangers:
+        strangers.cluster_id = "another"
+        stranger = FakeNode(strangers, 2)
+        stranger.port = cluster.nodes[2].port
+        await stranger.start()
+        while "Watch" not in strangers.clusters_called:
+            resolver.suspect(cluster.nodes[1].address)
+            await asyncio.sleep(0.01)
+        cluster.create_topic("t")
+        await wait_until(resolver, lambda: "t" in resolver.topics)
+        await stranger.stop()
+    await cluster.nodes[2].start()
+    await cluster.nodes[1].stop()
+
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
     await resolver.close()
 
 
