@@ -45,6 +45,8 @@ PLAN_RETRY_SECONDS: Final = 1.0
 """After an assignor failed, doubled each time up to the next bound."""
 PLAN_RETRY_SECONDS_MAX: Final = 60.0
 
+LEAVING_RETRY_MS: Final = 100
+
 HEARTBEAT_SECONDS_MAX: Final = 5.0
 HEARTBEAT_SECONDS_MIN: Final = 0.5
 HEARTBEAT_SECONDS_PER_MEMBER: Final = 0.005
@@ -65,6 +67,8 @@ class GroupCoordinator:
         self._sessions: Sessions[MemberKey] = Sessions()
         self._revocations: Sessions[MemberKey] = Sessions()
         """Members that were asked to give something up, and until when they may take."""
+        self._leaving: set[MemberKey] = set()
+        """Members whose session has ended, while that is on its way through the log."""
         self._seen_index = 0
         """Applied index at which groups were last looked through."""
         self._must_look = True
@@ -106,9 +110,18 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------------ sessions
 
     def heard_of(self, group: str, member_id: str, member: GroupMemberRow) -> None:
-        """A heartbeat of a member was taken: its session begins anew."""
+        """A heartbeat of a member was taken: its session begins anew.
+
+        Raises:
+            RequestError: THROTTLED, it comes too late: the member's end is being written. A member that were told it is one would be out
+                a moment later without having been silent.
+        """
         self._take_office()
         key = (group, member_id)
+        if key in self._leaving:
+            raise RequestError(
+                pb.THROTTLED, "the member's session has ended, which is being written", retry_after_ms=LEAVING_RETRY_MS
+            )
         now = self._host.loop.time()
         self._sessions.extend(key, now + member.session_timeout_ms / 1000)
         if not member.unreleased():
@@ -193,6 +206,7 @@ class GroupCoordinator:
                 log.info("group_member_expired", consumer_group=group, member_id=member_id, reason=reason)
                 out.setdefault(group, []).append(member_id)
         left = dict(out)
+        self._leaving.update((group, member_id) for group, member_ids in out.items() for member_id in member_ids)
         try:
             for group, member_ids in out.items():
                 await self._execute(LeaveConsumerGroup(group, tuple(sorted(set(member_ids)))))
@@ -203,6 +217,8 @@ class GroupCoordinator:
                 for member_id in member_ids:
                     self._sessions.extend((group, member_id), now)
             raise
+        finally:
+            self._leaving.clear()
 
     async def expire_groups(self) -> None:
         """Forget groups whose last member left long ago."""

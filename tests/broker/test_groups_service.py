@@ -370,6 +370,32 @@ async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
     assert node.metadata.machine.member_count == 0
 
 
+async def test_a_member_is_not_heard_while_its_end_is_being_written(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was answered as a member, and was out a moment later. Seed 1001 of the simulation."""
+    await node.topic(partitions=2)
+    clock = VirtualTime(node, monkeypatch)
+    late, other = Member(node, "m1", session_timeout_ms=6000), Member(node, "m2", session_timeout_ms=60_000)
+    await settle(node, late, other)
+    for _ in range(59):
+        await clock.advance(0.1)
+        await tick(node)
+    node.hold_commits = True
+    await clock.advance(0.2)
+    ending = asyncio.create_task(node.coordinator.tick())
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError) as refused:
+        await late.beat()
+    assert code_of(refused) == pb.THROTTLED
+    await other.beat()
+    node.release_commits()
+    await ending
+    with pytest.raises(RequestError) as refused:
+        await late.beat()
+    assert code_of(refused) == pb.UNKNOWN_MEMBER
+
+
 async def test_an_expiry_that_could_not_be_proposed_is_made_up_for(
     node: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
