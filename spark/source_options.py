@@ -14,7 +14,7 @@ from typing import Final
 
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.offsets import TOPIC_ID_KEY
+from raftmq.spark.offsets import INITIAL_KEY, TOPIC_ID_KEY
 from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, listed, read_client_options
 from raftmq.types import TopicPartition
 
@@ -207,11 +207,13 @@ def _bound(reader: OptionReader, side: str, default: Bound) -> Bound:
 def _per_partition(name: str, text: str, is_allowed: Callable[[object], bool]) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(name, text).items():
+        if topic == INITIAL_KEY:
+            continue  # copied from the progress of a query, as the topic's id below
         if not isinstance(numbers, dict):
             raise InvalidOptionError(f'{name}: {topic!r} has an object such as {{"0": 5}}, not {numbers!r}')
         for partition, number in numbers.items():
             if partition == TOPIC_ID_KEY:
-                continue  # copied from the progress of a query
+                continue
             if not partition.isdigit() or not is_allowed(number):
                 raise InvalidOptionError(f"{name}: {topic} has {partition!r}: {number!r}, which is not allowed")
             found[TopicPartition(topic, int(partition))] = number

@@ -77,8 +77,10 @@ def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
 
 
 def test_offsets_copied_from_a_querys_progress_are_taken() -> None:
-    found = batch(startingOffsets='{"t": {"0": 3, "topic_id": 9}}')
-    assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
+    """A query's first batch also says where it began."""
+    for begun in ("", '"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
+        found = batch(startingOffsets='{%s"t": {"0": 3, "topic_id": 9}}' % begun)
+        assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
 
 
 def test_the_three_ways_to_say_what_is_read() -> None:
