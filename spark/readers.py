@@ -160,12 +160,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit that the options name (4.2)."""
+        options = self.options
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.rows_min is not None:
-            return ReadMinRows(self.options.rows_min)
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.rows_min is not None:
+            return ReadMinRows(options.rows_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

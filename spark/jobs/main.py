@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
     _topics(audit)
     audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which no two records share")
     audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which never falls within a key")
-    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit ended")
+    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit that found nothing ended")
 
     mirror = _job(jobs, "mirror", "copy topics to another cluster, each record once")
     mirror.add_argument("--from", required=True, dest="source", metavar=SERVERS, help="brokers to read from")
