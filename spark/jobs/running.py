@@ -154,7 +154,9 @@ def check_topics(servers: str, topics: Sequence[str]) -> None:
             try:
                 admin.describe_topic(topic)
             except UnknownTopicError:
-                raise InvalidOptionError(f"{servers} has no topic {topic!r} (raftmq topic list shows what is there)") from None
+                raise InvalidOptionError(
+                    f"{servers} has no topic {topic!r} (raftmq topic list shows what is there)"
+                ) from None
 
 
 def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:

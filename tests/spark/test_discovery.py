@@ -66,7 +66,9 @@ def test_readers_travel_without_connections() -> None:
     assert not isinstance(RaftMQDataSource(OPTIONS).reader(schema), PushdownReader)
 
 
-@pytest.mark.parametrize("ask", ["initialOffset", "latestOffset", "getDefaultReadLimit", "prepareForTriggerAvailableNow"])
+@pytest.mark.parametrize(
+    "ask", ["initialOffset", "latestOffset", "getDefaultReadLimit", "prepareForTriggerAvailableNow"]
+)
 def test_a_stream_says_what_is_wrong_with_its_options_when_it_is_asked_something(ask: str) -> None:
     """What leaves ``streamReader`` itself, Spark reports as an ``UnboundLocalError`` of its own."""
     stream = RaftMQDataSource({**OPTIONS, "failOnDataLoss": "maybe"}).streamReader(source_schema(None, False))

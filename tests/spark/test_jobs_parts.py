@@ -148,7 +148,11 @@ Caused by: java.lang.IllegalStateException: closed
         (RuntimeError(SPARK_SAYS.replace("UnknownTopic", "NotReady")), 1, "raftmq.errors.NotReadyError: there is"),
         (RuntimeError(SPARK_SAYS.replace("raftmq.errors.UnknownTopic", "Value")), 1, "ValueError: there is"),
         (RuntimeError("in a gateway\n: org.apache.Bad: no such URL\n\tat x"), 1, "org.apache.Bad: no such URL"),
-        (RuntimeError("[JAVA_GATEWAY_EXITED] Java exited."), 1, "RuntimeError: [JAVA_GATEWAY_EXITED] Java exited. Spark"),
+        (
+            RuntimeError("[JAVA_GATEWAY_EXITED] Java exited."),
+            1,
+            "RuntimeError: [JAVA_GATEWAY_EXITED] Java exited. Spark",
+        ),
         (ValueError("first\nsecond"), 1, "ValueError: first"),
         (ValueError("x" * 5000), 1, "ValueError: xxx"),
     ],
