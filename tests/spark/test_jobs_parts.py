@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.errors import BootstrapError, DeliveryTimeoutError
 from raftmq.spark.errors import InvalidOptionError, RecordsLostError
+from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import groups
 from raftmq.spark.jobs.audit import _offset_violations
-from raftmq.spark.jobs import main
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.jobs.manifest import Entry, current, is_part
 from raftmq.spark.jobs.running import MESSAGE_CHARACTERS_MAX, explain, names_of

@@ -78,8 +78,9 @@ def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
 
 def test_offsets_copied_from_a_querys_progress_are_taken() -> None:
     """A query's first batch also says where it began."""
-    for begun in ("", '"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
-        found = batch(startingOffsets='{%s"t": {"0": 3, "topic_id": 9}}' % begun)
+    progress = '"t": {"0": 3, "topic_id": 9}}'
+    for begin in ("{", '{"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
+        found = batch(startingOffsets=begin + progress)
         assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
 
 
