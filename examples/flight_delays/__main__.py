@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             spark.stop()
     if not delays:
-        sys.exit(f"{found.flights} flights close no day: one is written {found.lateness} after its end; take more")
+        sys.exit(f"no results: a day is written {found.lateness} after its end; take more than {found.flights} flights")
     draw(delays, found.to)
     print(f"{len(delays)} results of {sum(delay.flights for delay in delays)} flights: {found.to}")
 

@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument(
         "--by-key",
         action="store_true",
-        help="partitions by key instead of those that records had, of which the topic needs as many",
+        help="choose partitions by key (default: records keep theirs, and the topic must have as many)",
     )
     replay.add_argument(
         "--tasks", type=_count, default=REPLAY_TASKS, metavar="N", help=f"tasks of Spark (default: {REPLAY_TASKS})"
@@ -163,6 +163,16 @@ def parser() -> argparse.ArgumentParser:
     mirror.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
     _continuous(mirror)
 
+    for job in (archive, compact, replay, audit, mirror):
+        job.add_argument("--master", metavar="URL", help="Spark's cluster (default: spark-submit's, or local[*])")
+        job.add_argument(
+            "--conf",
+            action="append",
+            type=_pair,
+            default=[],
+            metavar="KEY=VALUE",
+            help="a setting of Spark; may be given several times",
+        )
     for job, side in ((archive, "source"), (replay, "sink"), (audit, "source"), (mirror, "source")):
         job.add_argument(
             "--option",
@@ -176,17 +186,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _job(jobs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, says: str) -> argparse.ArgumentParser:
-    job = jobs.add_parser(name, help=says, description=f"{name.capitalize()}: {says}.")
-    job.add_argument("--master", metavar="URL", help="Spark's cluster (default: spark-submit's, or local[*])")
-    job.add_argument(
-        "--conf",
-        action="append",
-        type=_pair,
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of Spark; may be given several times",
-    )
-    return job
+    return jobs.add_parser(name, help=says, description=f"{name.capitalize()}: {says}.")
 
 
 def _servers(job: argparse.ArgumentParser) -> None:
