@@ -119,7 +119,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         raise InvalidOptionError(f"minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger, which is {rows_max}")
     strategy = reader.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
     ending = _bound(reader, "ending", Everywhere(LATEST_TIME))
-    if is_streaming and ending != Everywhere(LATEST_TIME):
+    if is_streaming and any(reader.text(f"ending{kind}") for kind in ("Timestamp", "OffsetsByTimestamp", "Offsets")):
         raise InvalidOptionError("a streaming query has no end: endingOffsets and its like are for batch reads")
     found = SourceOptions(
         client=_client(reader),

@@ -133,8 +133,9 @@ def test_what_is_refused_in_a_batch_read(options: dict[str, str], reason: str) -
 
 
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(InvalidOptionError, match="no end"):
-        stream(endingTimestamp="5")
+    for name, value in {"endingTimestamp": "5", "endingOffsets": "latest"}.items():
+        with pytest.raises(InvalidOptionError, match="no end"):
+            stream(**{name: value})
 
 
 @pytest.mark.parametrize(
