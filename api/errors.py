@@ -500,7 +500,7 @@ class BrokenConnectionError(UnknownOutcomeError):
     """The connection to a broker failed before an answer came."""
 
     retriable = True
-    advice = "look whether a change was made before repeating it"
+    advice = "a read can be repeated; before a change is, look whether it was made"
 
 
 class LeadershipLostError(UnknownOutcomeError):
@@ -515,11 +515,11 @@ class LeadershipLostError(UnknownOutcomeError):
 
 
 class RequestTimedOutError(UnknownOutcomeError):
-    """No answer in time. A change may have been applied; a read can be repeated."""
+    """No answer in time. A change may have been applied."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
-    advice = "look whether a change was made before repeating it"
+    advice = "a read can be repeated; before a change is, look whether it was made"
 
 
 class DeliveryTimeoutError(UnknownOutcomeError):

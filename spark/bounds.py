@@ -81,6 +81,7 @@ def _position(
         case AtOffsets(offsets):
             _check_complete(f"{side}Offsets", offsets, partitions)
             relative = {partition: offset for partition, offset in offsets.items() if offset < 0}
+            _check_reached(view, f"{side}Offsets", {p: offset for p, offset in offsets.items() if offset >= 0})
             found = {**offsets, **view.offsets(relative)}  # -2 and -1 are the times of the two ends, too
     return Position(
         {
@@ -100,6 +101,18 @@ def _check_complete(name: str, given: Mapping[TopicPartition, int], partitions: 
             for topic, number in wrong[:5]
         )
         raise InvalidOptionError(f"{name} must name every partition that is read, and no other: {problems}")
+
+
+def _check_reached(view: ClusterView, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """An offset that a partition has not reached was meant for another topic, or for this one before it was made again.
+
+    A query would wait for that offset without a word and leave out all before it; a batch read would wait until it times out.
+    """
+    ends = view.offsets(dict.fromkeys(offsets, LATEST_TIME))  # confirmed by a quorum: never behind what was read
+    beyond = sorted(partition for partition, offset in offsets.items() if offset > ends[partition])
+    if beyond:
+        problems = ", ".join(f"{p.topic}/{p.partition} ends at {ends[p]}, before {offsets[p]}" for p in beyond[:5])
+        raise InvalidOptionError(f"{name}: {problems}; -1 is the latest offset")
 
 
 def _at_times(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
+from raftmq.errors import RaftMQError
 from raftmq.spark.offsets import OffsetsJson, Position, position_from_json
 from raftmq.spark.planning import OffsetRange, split
 from raftmq.spark.pushdown import NOTHING_PUSHED, Pushed, pushed_from
@@ -42,8 +43,10 @@ class RangePartition(InputPartition):
 
 
 class _Planned(Protocol):
-    options: SourceOptions
-    schema: StructType
+    @property
+    def options(self) -> SourceOptions: ...
+    @property
+    def schema(self) -> StructType: ...
 
 
 def _read(reader: _Planned, partition: InputPartition, pushed: Pushed = NOTHING_PUSHED) -> Iterator[pa.RecordBatch]:
@@ -104,10 +107,22 @@ class PushdownReader(BatchReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``spark.readStream``."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self.options = options
+    def __init__(self, options: SourceOptions | RaftMQError, schema: StructType) -> None:
+        """Instead of `options`, what is wrong with them.
+
+        It is raised at Spark's first question: whatever leaves `streamReader` itself, Spark (4.0 to 4.3) buries under an
+        ``UnboundLocalError`` of its own, as it stops a reader that it does not have.
+        """
+        self._options = options
         self.schema = schema
         self._plan: StreamPlan | None = None
+
+    @property
+    def options(self) -> SourceOptions:
+        """What was asked for. Raises `InvalidOptionError` when that cannot be."""
+        if isinstance(self._options, RaftMQError):
+            raise self._options
+        return self._options
 
     @property
     def plan(self) -> StreamPlan:
@@ -121,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         """What travels to tasks: never the progress, which holds connections."""
-        return {"options": self.options, "schema": self.schema, "_plan": None}
+        return {"_options": self._options, "schema": self.schema, "_plan": None}
 
     # ---------------------------------------------------------------------------------------------------- on the driver
 
@@ -145,12 +160,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit that the options name (4.2)."""
+        options = self.options
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.rows_min is not None:
-            return ReadMinRows(self.options.rows_min)
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.rows_min is not None:
+            return ReadMinRows(options.rows_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

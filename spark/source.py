@@ -51,13 +51,17 @@ class RaftMQDataSource(DataSource):
         return (PushdownReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
-        """``spark.readStream``. Raises `InvalidOptionError`."""
+        """``spark.readStream``. What is wrong with the options, the reader raises: see there."""
+        from raftmq.spark.errors import InvalidOptionError
         from raftmq.spark.readers import StreamReader
         from raftmq.spark.schema import check_schema
         from raftmq.spark.source_options import read_source_options
 
-        check_schema(schema)
-        options, _ = read_source_options(self.options, is_streaming=True)
+        try:
+            check_schema(schema)
+            options, _ = read_source_options(self.options, is_streaming=True)
+        except InvalidOptionError as error:
+            return StreamReader(error, schema)
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -14,7 +14,7 @@ from typing import Final
 
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.offsets import TOPIC_ID_KEY
+from raftmq.spark.offsets import INITIAL_KEY, TOPIC_ID_KEY
 from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, listed, read_client_options
 from raftmq.types import TopicPartition
 
@@ -119,7 +119,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         raise InvalidOptionError(f"minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger, which is {rows_max}")
     strategy = reader.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
     ending = _bound(reader, "ending", Everywhere(LATEST_TIME))
-    if is_streaming and ending != Everywhere(LATEST_TIME):
+    if is_streaming and any(reader.text(f"ending{kind}") for kind in ("Timestamp", "OffsetsByTimestamp", "Offsets")):
         raise InvalidOptionError("a streaming query has no end: endingOffsets and its like are for batch reads")
     found = SourceOptions(
         client=_client(reader),
@@ -207,11 +207,13 @@ def _bound(reader: OptionReader, side: str, default: Bound) -> Bound:
 def _per_partition(name: str, text: str, is_allowed: Callable[[object], bool]) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(name, text).items():
+        if topic == INITIAL_KEY:
+            continue  # copied from the progress of a query, as the topic's id below
         if not isinstance(numbers, dict):
             raise InvalidOptionError(f'{name}: {topic!r} has an object such as {{"0": 5}}, not {numbers!r}')
         for partition, number in numbers.items():
             if partition == TOPIC_ID_KEY:
-                continue  # copied from the progress of a query
+                continue
             if not partition.isdigit() or not is_allowed(number):
                 raise InvalidOptionError(f"{name}: {topic} has {partition!r}: {number!r}, which is not allowed")
             found[TopicPartition(topic, int(partition))] = number

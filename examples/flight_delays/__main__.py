@@ -108,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             delays = run(spark, cluster.bootstrap_servers, f"{folder}/checkpoint", lateness=found.lateness)
         finally:
             spark.stop()
+    if not delays:
+        sys.exit(f"no results: a day is written {found.lateness} after its end; take more than {found.flights} flights")
     draw(delays, found.to)
     print(f"{len(delays)} results of {sum(delay.flights for delay in delays)} flights: {found.to}")
 

@@ -15,6 +15,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from raftmq.errors import RaftMQError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SESSION_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.adaptive.enabled": "true"}
 REPLAY_TASKS = 8
+SERVERS = "HOST:PORT[,HOST:PORT…]"
+REMEMBERS = "where the job remembers how far it is"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,10 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     something), or 130 when it was stopped on request.
     """
     found = parser().parse_args(arguments)
-    spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
     stop = Stop()
-    stop.listen()
+    spark = None
     try:
+        spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
+        stop.listen()
         code = _run(spark, found, stop)
     except Exception as error:  # noqa: BLE001 - the root of the program
         if stop.is_cancelled(error):
@@ -46,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 traceback.print_exception(error, file=sys.stderr)
             say("failed", message=sentence)
     finally:
-        spark.stop()
+        if spark is not None:
+            spark.stop()
     say("ended", job=found.job, exit_code=code)
     return code
 
@@ -114,62 +119,86 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m raftmq.spark", description="Jobs over RaftMQ topics, run by Spark.")
     jobs = whole.add_subparsers(dest="job", required=True)
 
-    archive = jobs.add_parser("archive", help="topics to Parquet, each record once")
+    archive = _job(jobs, "archive", "topics to Parquet, each record once")
     _servers(archive)
     _topics(archive)
     archive.add_argument("--to", required=True, metavar="FOLDER", help="the archive; any file system that Spark knows")
     archive.add_argument("--checkpoint", metavar="FOLDER", help="default: checkpoint/ in the archive")
     _continuous(archive)
 
-    compact = jobs.add_parser("compact", help="merge an archive's small files")
-    compact.add_argument("--archive", required=True, metavar="FOLDER")
-    compact.add_argument("--small-mib", type=_count, default=128, help="merge what is smaller (default: 128)")
+    compact = _job(jobs, "compact", "merge an archive's small files")
+    _archive(compact)
+    compact.add_argument(
+        "--small-mib", type=_count, default=128, metavar="MIB", help="merge what is smaller (default: 128)"
+    )
 
-    replay = jobs.add_parser("replay", help="an archive back to topics")
+    replay = _job(jobs, "replay", "an archive back to topics")
     _servers(replay)
-    replay.add_argument("--archive", required=True, metavar="FOLDER")
-    replay.add_argument("--checkpoint", required=True, metavar="FOLDER", help="where the job remembers how far it is")
-    replay.add_argument("--topic", help="where all records go (default: to the topics they came from)")
-    replay.add_argument("--by-key", action="store_true", help="partitions by key instead of those that records had")
-    replay.add_argument("--tasks", type=_count, default=REPLAY_TASKS, help=f"at a time (default: {REPLAY_TASKS})")
+    _archive(replay)
+    replay.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
+    replay.add_argument(
+        "--topic", metavar="NAME", help="where all records go (default: to the topics they came from); it must exist"
+    )
+    replay.add_argument(
+        "--by-key",
+        action="store_true",
+        help="choose partitions by key (default: records keep theirs, and the topic must have as many)",
+    )
+    replay.add_argument(
+        "--tasks", type=_count, default=REPLAY_TASKS, metavar="N", help=f"tasks of Spark (default: {REPLAY_TASKS})"
+    )
 
-    audit = jobs.add_parser("audit", help="check a topic; exit code 6 when something is wrong")
+    audit = _job(jobs, "audit", "check a topic; exit code 6 when something is wrong")
     _servers(audit)
     _topics(audit)
     audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which no two records share")
     audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which never falls within a key")
-    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit ended")
+    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit that found nothing ended")
 
-    mirror = jobs.add_parser("mirror", help="copy topics to another cluster, each record once")
-    mirror.add_argument("--from", required=True, dest="source", metavar="HOST:PORT", help="brokers to read from")
-    mirror.add_argument("--to", required=True, metavar="HOST:PORT", help="brokers to write to")
+    mirror = _job(jobs, "mirror", "copy topics to another cluster, each record once")
+    mirror.add_argument("--from", required=True, dest="source", metavar=SERVERS, help="brokers to read from")
+    mirror.add_argument("--to", required=True, metavar=SERVERS, help="brokers to write to")
     _topics(mirror)
-    mirror.add_argument("--prefix", default="", help="before the topics' names on the target")
-    mirror.add_argument("--checkpoint", required=True, metavar="FOLDER")
+    mirror.add_argument("--prefix", default="", metavar="TEXT", help="before the topics' names on the target")
+    mirror.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
     _continuous(mirror)
 
     for job in (archive, compact, replay, audit, mirror):
-        job.add_argument("--master", help="Spark's cluster (default: spark-submit's, or local[*])")
+        job.add_argument("--master", metavar="URL", help="Spark's cluster (default: spark-submit's, or local[*])")
         job.add_argument(
             "--conf",
             action="append",
             type=_pair,
             default=[],
             metavar="KEY=VALUE",
-            help="a setting of Spark; again and again",
+            help="a setting of Spark; may be given several times",
         )
+    for job, side in ((archive, "source"), (replay, "sink"), (audit, "source"), (mirror, "source")):
         job.add_argument(
-            "--option", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="of the source, or sink"
+            "--option",
+            action="append",
+            type=_pair,
+            default=[],
+            metavar="KEY=VALUE",
+            help=f"an option of RaftMQ's {side} in Spark; may be given several times",
         )
     return whole
 
 
+def _job(jobs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, says: str) -> argparse.ArgumentParser:
+    return jobs.add_parser(name, help=says, description=f"{name.capitalize()}: {says}.")
+
+
 def _servers(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,HOST:PORT…]")
+    job.add_argument("--bootstrap-servers", required=True, metavar=SERVERS, help="any brokers of the cluster")
 
 
 def _topics(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--topics", required=True, metavar="NAME[,NAME…]")
+    job.add_argument("--topics", required=True, metavar="NAME[,NAME…]", help="topics that exist")
+
+
+def _archive(job: argparse.ArgumentParser) -> None:
+    job.add_argument("--archive", required=True, metavar="FOLDER", help="what archive had as --to")
 
 
 def _continuous(job: argparse.ArgumentParser) -> None:
@@ -182,17 +211,17 @@ def _continuous(job: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"at least 1, not {number}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"0 or more seconds, not {text}")
-    return seconds
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 <= seconds < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"0 or more seconds, not {text!r}")
 
 
 def _pair(text: str) -> tuple[str, str]:

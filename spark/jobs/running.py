@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from raftmq import errors
 from raftmq.errors import Outcome, RaftMQError, UnknownTopicError, UsageError
+from raftmq.spark import errors as source_errors
+from raftmq.spark import sink_errors
 from raftmq.spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ STARTS_MAX: Final = 10
 MESSAGE_CHARACTERS_MAX: Final = 1000
 _PYTHON_ERROR: Final = re.compile(r"^((?:raftmq|builtins)?[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which Spark puts inside its own message."""
+_JAVA_ERROR: Final = re.compile(r"^: ([\w.]+: .+)$", re.MULTILINE)
+"""What went wrong in the JVM, behind a line that says where."""
+NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
 
 
 class Stop:
@@ -107,9 +113,23 @@ def explain(error: Exception) -> tuple[int, str]:
         else:
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_REJECTED
         return code, f"{type(error).__name__}: {error}"
-    found = _PYTHON_ERROR.findall(str(error))
-    sentence = ": ".join(found[-1]) if found else f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    text = str(error)
+    if found := _PYTHON_ERROR.findall(text):
+        code = EXIT_USAGE if _is_usage(found[-1][0]) else EXIT_DEFECT
+        return code, ": ".join(found[-1])[:MESSAGE_CHARACTERS_MAX]
+    java = _JAVA_ERROR.search(text)
+    sentence = java[1] if java is not None else f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
+    if NO_JAVA in text:
+        sentence += " Spark needs Java 17 or 21: install one, or let JAVA_HOME name the folder of one"
     return EXIT_DEFECT, sentence[:MESSAGE_CHARACTERS_MAX]
+
+
+def _is_usage(name: str) -> bool:
+    """Whether an error that Spark only names is a mistake of the user's."""
+    module = {"raftmq.errors": errors, "raftmq.spark.errors": source_errors, "raftmq.spark.sink_errors": sink_errors}
+    path, _, class_name = name.rpartition(".")
+    kind = getattr(module.get(path), class_name, None)
+    return isinstance(kind, type) and issubclass(kind, UsageError)
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -134,7 +154,9 @@ def check_topics(servers: str, topics: Sequence[str]) -> None:
             try:
                 admin.describe_topic(topic)
             except UnknownTopicError:
-                raise InvalidOptionError(f"{servers} has no topic {topic!r}") from None
+                raise InvalidOptionError(
+                    f"{servers} has no topic {topic!r} (raftmq topic list shows what is there)"
+                ) from None
 
 
 def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:

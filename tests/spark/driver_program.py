@@ -1,6 +1,7 @@
 """A Spark program of its own, for the places where a driver runs otherwise than in the tests' process.
 
-``python -m tests.spark.driver_program {MASTER | connect} SERVERS TOPIC FOLDER`` reads the topic as a batch and as a query; prints one JSON line.
+``python -m tests.spark.driver_program {MASTER | connect} SERVERS TOPIC TARGET FOLDER`` reads the topic as a batch, and copies it to the target by a
+query; prints one JSON line.
 """
 
 import json
@@ -32,19 +33,17 @@ def executor_folders(batches: Iterator[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "rows": [rows]})  # noqa: PTH109 - a name is enough
 
 
-def main(master: str, servers: str, topic: str, folder: str) -> None:
+def main(master: str, servers: str, topic: str, target: str, folder: str) -> None:
     spark = session(master)
     options = {"bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
     frame = spark.read.format("raftmq").options(**options).load()
     values = sorted(int(row.value) for row in frame.select("value").collect())
     where = frame.mapInArrow(executor_folders, "folder string, rows long").collect()
     stream = spark.readStream.format("raftmq").options(**options).load()
-    stream = stream.selectExpr("CAST(value AS STRING) AS value", "offset")
-    writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{folder}/check")
-    query = writer.option("path", f"{folder}/out").trigger(availableNow=True).start()
-    query.awaitTermination(600)
-    streamed = sorted(int(row.value) for row in spark.read.parquet(f"{folder}/out").collect())
-    found = {"values": values, "streamed": streamed, "folders": sorted({row.folder for row in where if row.rows})}
+    writer = stream.select("value").writeStream.format("raftmq").option("checkpointLocation", f"{folder}/check")
+    writer = writer.option("bootstrap.servers", servers).option("topic", target)
+    writer.trigger(availableNow=True).start().awaitTermination(600)
+    found = {"values": values, "folders": sorted({row.folder for row in where if row.rows})}
     print(json.dumps(found))
     spark.stop()
 

@@ -108,6 +108,8 @@ def test_begin_and_end_by_offset(spark: Any, servers: str, producer: sync.Produc
     assert offsets_of(frame) == {0: [10, 11], 1: list(range(50))}
     with pytest.raises(Exception, match="1 is missing"):
         read(spark, servers, subscribe=name, startingOffsets=json.dumps({name: {"0": 1}})).collect()
+    with pytest.raises(Exception, match=r"endingOffsets: .*/0 ends at 50, before 51"):
+        read(spark, servers, subscribe=name, endingOffsets=json.dumps({name: {"0": 51, "1": 3}})).collect()
     single = read(spark, servers, assign=json.dumps({name: [1]}), startingOffsets=json.dumps({name: {"1": 48}}))
     assert offsets_of(single) == {1: [48, 49]}
 

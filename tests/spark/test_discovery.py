@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.readers import BatchReader, PushdownReader, StreamReader
 from raftmq.spark.schema import source_schema
 from raftmq.spark.source import RaftMQDataSource
@@ -63,3 +64,14 @@ def test_readers_travel_without_connections() -> None:
         assert copy.schema == reader.schema
     assert isinstance(source.reader(schema), PushdownReader)
     assert not isinstance(RaftMQDataSource(OPTIONS).reader(schema), PushdownReader)
+
+
+@pytest.mark.parametrize(
+    "ask", ["initialOffset", "latestOffset", "getDefaultReadLimit", "prepareForTriggerAvailableNow"]
+)
+def test_a_stream_says_what_is_wrong_with_its_options_when_it_is_asked_something(ask: str) -> None:
+    """What leaves ``streamReader`` itself, Spark reports as an ``UnboundLocalError`` of its own."""
+    stream = RaftMQDataSource({**OPTIONS, "failOnDataLoss": "maybe"}).streamReader(source_schema(None, False))
+    with pytest.raises(InvalidOptionError, match="failOnDataLoss is true or false"):
+        getattr(stream, ask)()
+    stream.stop()

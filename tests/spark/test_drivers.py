@@ -20,6 +20,7 @@ from tests.spark.standalone import Standalone, running
 
 pytestmark = pytest.mark.timeout(1800)
 COUNT = 100
+ONCE = {b"%d" % number: 1 for number in range(COUNT)}
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         yield cluster
 
 
-def run_program(master: str, servers: str, topic: str, folder: Path) -> dict[str, Any]:
+def run_program(master: str, servers: str, topic: str, target: str, folder: Path) -> dict[str, Any]:
     prepare_environment()
     done = subprocess.run(
-        [sys.executable, "-m", driver_program.__name__, master, servers, topic, str(folder)],
+        [sys.executable, "-m", driver_program.__name__, master, servers, topic, target, str(folder)],
         capture_output=True,
         text=True,
         timeout=800,
@@ -54,11 +55,12 @@ def filled(producer: sync.Producer, topic: Callable[..., str]) -> str:
 
 @pytest.mark.long
 def test_a_standalone_cluster_reads_on_every_worker(
-    standalone: Standalone, servers: str, filled: str, tmp_path: Path
+    standalone: Standalone, servers: str, filled: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    found = run_program(standalone.url, servers, filled, tmp_path)
+    target = topic()
+    found = run_program(standalone.url, servers, filled, target, tmp_path)
     assert found["values"] == list(range(COUNT))
-    assert found["streamed"] == list(range(COUNT))
+    assert value_counts(servers, target) == ONCE
     assert len(found["folders"]) == 2  # each executor works in a folder of its own
 
 
@@ -80,7 +82,10 @@ def test_a_standalone_cluster_writes_once_whatever_is_killed(
     assert value_counts(servers, name) == EXPECTED
 
 
-def test_spark_connect_reads_as_others_do(servers: str, filled: str, tmp_path: Path) -> None:
-    found = run_program("connect", servers, filled, tmp_path)
+def test_spark_connect_reads_and_writes_as_others_do(
+    servers: str, filled: str, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    target = topic()
+    found = run_program("connect", servers, filled, target, tmp_path)
     assert found["values"] == list(range(COUNT))
-    assert found["streamed"] == list(range(COUNT))
+    assert value_counts(servers, target) == ONCE

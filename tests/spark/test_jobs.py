@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from raftmq import sync
 from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import ArchiveSettings, archive, compact
 from raftmq.spark.jobs.audit import AuditSettings, audit
 from raftmq.spark.jobs.manifest import Manifest, read_archive
@@ -239,3 +240,22 @@ def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
     assert [event["event"] for event in events] == ["batch", "archived", "ended"]
     assert events[1]["records"] == 20
     shutil.rmtree(folder)
+
+
+@pytest.mark.long
+def test_spark_submit_runs_a_job_and_ends_with_its_exit_code(
+    servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
+):
+    import pyspark
+
+    name = topic()
+    for _ in range(2):
+        produce(producer, name, 1, 2, partitions=1)
+    _, _, _, *words = command(tmp_path, "audit", "--bootstrap-servers", servers, "--topics", name)
+    submit = [str(Path(pyspark.__file__).parent / "bin/spark-submit"), "--master", "local[2]", str(main.__file__)]
+    done = subprocess.run(
+        [*submit, *words, "--duplicates-by", "header:id"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == EXIT_VIOLATION, done.stderr[-5000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # Spark puts standard error among them
+    assert report("\n".join(lines))["violations"] == {"duplicates": 1}

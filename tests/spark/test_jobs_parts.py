@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.errors import BootstrapError, DeliveryTimeoutError
 from raftmq.spark.errors import InvalidOptionError, RecordsLostError
+from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import groups
 from raftmq.spark.jobs.audit import _offset_violations
 from raftmq.spark.jobs.main import parser
@@ -88,7 +91,10 @@ def test_each_job_has_help(job, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args([job, "--help"])
     assert ended.value.code == 0
-    assert "--master" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "--master" in said
+    options = re.split(r"\n  (?=-)", said.partition("options:\n")[2])
+    assert [option for option in options if len(option.split("  ")) < 2] == []  # each says what it is for
 
 
 def test_settings_are_pairs():
@@ -103,13 +109,16 @@ def test_settings_are_pairs():
     [
         ["compact", "--archive", "a", "--small-mib", "0"],
         ["replay", "--bootstrap-servers", "s", "--archive", "a", "--checkpoint", "c", "--tasks", "-1"],
+        ["compact", "--archive", "a", "--small-mib", "many"],
         ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--continuous", "nan"],
+        ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--continuous", "often"],
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(words):
+def test_numbers_that_mean_nothing_are_refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(words)
     assert ended.value.code == 2
+    assert f"not {words[-1]!r}" in capsys.readouterr().err
 
 
 def test_topics_are_named_once_each_and_blanks_do_not_count():
@@ -135,7 +144,15 @@ Caused by: java.lang.IllegalStateException: closed
         (BootstrapError("no broker answered"), 3, "BootstrapError: no broker answered"),
         (RecordsLostError("gone"), 4, "RecordsLostError: gone"),
         (DeliveryTimeoutError("may be written"), 5, "DeliveryTimeoutError: may be written"),
-        (RuntimeError(SPARK_SAYS), 1, "raftmq.errors.UnknownTopicError: there is no topic 'nowhere'"),
+        (RuntimeError(SPARK_SAYS), 2, "raftmq.errors.UnknownTopicError: there is no topic 'nowhere'"),
+        (RuntimeError(SPARK_SAYS.replace("UnknownTopic", "NotReady")), 1, "raftmq.errors.NotReadyError: there is"),
+        (RuntimeError(SPARK_SAYS.replace("raftmq.errors.UnknownTopic", "Value")), 1, "ValueError: there is"),
+        (RuntimeError("in a gateway\n: org.apache.Bad: no such URL\n\tat x"), 1, "org.apache.Bad: no such URL"),
+        (
+            RuntimeError("[JAVA_GATEWAY_EXITED] Java exited."),
+            1,
+            "RuntimeError: [JAVA_GATEWAY_EXITED] Java exited. Spark",
+        ),
         (ValueError("first\nsecond"), 1, "ValueError: first"),
         (ValueError("x" * 5000), 1, "ValueError: xxx"),
     ],
@@ -145,3 +162,15 @@ def test_what_ended_a_job_is_a_sentence_and_an_exit_code(error, code, words):
     assert found == code
     assert sentence.startswith(words)
     assert len(sentence) <= MESSAGE_CHARACTERS_MAX
+
+
+def test_a_job_that_gets_no_session_says_so_and_ends(monkeypatch, capsys):
+    def refuse(*_):
+        raise RuntimeError("no such cluster")
+
+    monkeypatch.setattr(main, "open_session", refuse)
+    assert main.main(["compact", "--archive", "a", "--master", "sparkk"]) == 1
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"event": "failed", "message": "RuntimeError: no such cluster"},
+        {"event": "ended", "job": "compact", "exit_code": 1},
+    ]

@@ -77,8 +77,11 @@ def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
 
 
 def test_offsets_copied_from_a_querys_progress_are_taken() -> None:
-    found = batch(startingOffsets='{"t": {"0": 3, "topic_id": 9}}')
-    assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
+    """A query's first batch also says where it began."""
+    progress = '"t": {"0": 3, "topic_id": 9}}'
+    for begin in ("{", '{"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
+        found = batch(startingOffsets=begin + progress)
+        assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
 
 
 def test_the_three_ways_to_say_what_is_read() -> None:
@@ -130,8 +133,9 @@ def test_what_is_refused_in_a_batch_read(options: dict[str, str], reason: str) -
 
 
 def test_a_stream_has_no_end() -> None:
-    with pytest.raises(InvalidOptionError, match="no end"):
-        stream(endingTimestamp="5")
+    for name, value in {"endingTimestamp": "5", "endingOffsets": "latest"}.items():
+        with pytest.raises(InvalidOptionError, match="no end"):
+            stream(**{name: value})
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,15 @@ def test_starting_offsets_name_exactly_what_is_read() -> None:
         StreamPlan(view, options(startingOffsets='{"t": {"0": 1, "1": 1}, "u": {"0": 0}}')).initial()
 
 
+def test_an_offset_that_a_partition_has_not_reached_is_refused() -> None:
+    """The query would wait for it without a word, and leave out all before it."""
+    view = FakeView()
+    view.create("t", 5)
+    assert StreamPlan(view, options(startingOffsets='{"t": {"0": 5}}')).initial() == position(t={0: 5})
+    with pytest.raises(InvalidOptionError, match="startingOffsets: t/0 ends at 5, before 6"):
+        StreamPlan(view, options(startingOffsets='{"t": {"0": 6}}')).initial()
+
+
 def test_a_new_query_needs_its_topics() -> None:
     view = FakeView()
     view.create("t", 5)

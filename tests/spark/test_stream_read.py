@@ -115,6 +115,36 @@ def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
     assert (first["0"], first["1"]) == (36, 4)
 
 
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 a minimum is refused as a cap is")
+def test_a_minimum_is_waited_for_and_no_longer_than_the_delay(
+    run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 5)
+    one = run(subscribe=name, minOffsetsPerTrigger=10)
+    one.start({"processingTime": "50 milliseconds"}).query.processAllAvailable()  # the first trigger does not wait
+    fill(producer, name, 0, 3)
+    one.query.processAllAvailable()  # until a trigger finds nothing to do
+    fill(producer, name, 0, 7)
+    one.query.processAllAvailable()
+    assert [batch["numInputRows"] for batch in one.progress() if batch["numInputRows"]] == [5, 10]
+    one.stop()
+    one.start({"processingTime": "50 milliseconds"}, maxTriggerDelay="1s").query.processAllAvailable()
+    for _ in range(2):  # at once, as it is the first; then after a second
+        fill(producer, name, 0, 3)
+        one.wait_rows(len(one.rows()) + 3)
+    assert len(one.rows()) == 21
+    one.stop()
+
+
+def test_wrong_options_say_what_is_wrong(run: Callable[..., Run]) -> None:
+    """By the last line of the traceback, which is all that many look at."""
+    one = run(subscribe="t", **{"kafka.ssl.truststore.location": "x"})
+    with pytest.raises(Exception, match=r"InvalidOptionError: kafka\.ssl\.truststore\.location: this release") as ended:
+        one.to_end()
+    assert "UnboundLocalError" not in str(ended.value)
+
+
 def test_new_partitions_and_topics_are_found_while_a_query_runs(
     run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:
