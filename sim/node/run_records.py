@@ -50,7 +50,7 @@ class RunRecord:
 
 
 def current_commit() -> str:
-    """The commit that is checked out, with a plus when something differs from it; «unknown» outside a repository."""
+    """The commit that is checked out, with a plus when something but the rows differs from it; «unknown» outside a repository."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(("git", *arguments), cwd=_ROOT, capture_output=True, text=True, check=False)
@@ -59,7 +59,8 @@ def current_commit() -> str:
     commit = git("rev-parse", "--short=10", "HEAD")
     if not commit:
         return "unknown"
-    return f"`{commit}{'+' if git('status', '--porcelain', '--untracked-files=no') else ''}`"
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){PAGE.relative_to(_ROOT)}")
+    return f"`{commit}{'+' if changed else ''}`"
 
 
 def with_row(page: str, row: str) -> str:
