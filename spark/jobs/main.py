@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 
 SESSION_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.adaptive.enabled": "true"}
 REPLAY_TASKS = 8
+SOURCE_OPTIONS = (
+    "bootstrap.servers",
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "includeHeaders",
+)
+"""What archive, audit and mirror set themselves."""
+AUDIT_OPTIONS = (
+    *SOURCE_OPTIONS,
+    *(f"{side}{what}" for side in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
+    "columns",
+)
+REPLAY_OPTIONS = ("bootstrap.servers", "orderColumn", "timestampColumn", "writerName", "writerEpoch", "topic")
 SERVERS = "HOST:PORT[,HOST:PORT…]"
 REMEMBERS = "where the job remembers how far it is"
 
@@ -173,11 +188,16 @@ def parser() -> argparse.ArgumentParser:
             metavar="KEY=VALUE",
             help="a setting of Spark; may be given several times",
         )
-    for job, side in ((archive, "source"), (replay, "sink"), (audit, "source"), (mirror, "source")):
+    for job, side, own in (
+        (archive, "source", SOURCE_OPTIONS),
+        (replay, "sink", REPLAY_OPTIONS),
+        (audit, "source", AUDIT_OPTIONS),
+        (mirror, "source", SOURCE_OPTIONS),
+    ):
         job.add_argument(
             "--option",
             action="append",
-            type=_pair,
+            type=_option(own),
             default=[],
             metavar="KEY=VALUE",
             help=f"an option of RaftMQ's {side} in Spark; may be given several times",
@@ -229,6 +249,18 @@ def _pair(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"KEY=VALUE, not {text!r}")
     return key, value
+
+
+def _option(own: Sequence[str]) -> Callable[[str], tuple[str, str]]:
+    lowered = {name.lower() for name in own}
+
+    def option(text: str) -> tuple[str, str]:
+        key, value = _pair(text)
+        if key.lower() in lowered:
+            raise argparse.ArgumentTypeError(f"{key} is set by the job itself: leave it out")
+        return key, value
+
+    return option
 
 
 if __name__ == "__main__":

@@ -49,10 +49,10 @@ def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
     prepare_target(settings)
     stream = (
         spark.readStream.format("raftmq")
+        .option("startingOffsets", "earliest")
         .options(**settings.source)
         .option("bootstrap.servers", settings.source_servers)
         .option("subscribe", ",".join(settings.topics))
-        .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")
         .load()
     )

@@ -121,6 +121,24 @@ def test_numbers_that_mean_nothing_are_refused(words, capsys):
     assert f"not {words[-1]!r}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a"], "subscribe"),
+        (["mirror", "--from", "s", "--to", "s", "--topics", "t", "--checkpoint", "c"], "INCLUDEHEADERS"),
+        (["audit", "--bootstrap-servers", "s", "--topics", "t"], "startingOffsets"),
+        (["audit", "--bootstrap-servers", "s", "--topics", "t"], "endingOffsetsByTimestamp"),
+        (["replay", "--bootstrap-servers", "s", "--archive", "a", "--checkpoint", "c"], "writerEpoch"),
+    ],
+)
+def test_an_option_that_the_job_sets_itself_is_refused(words, option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([*words, "--option", f"{option}=x"])
+    assert ended.value.code == 2
+    assert f"{option} is set by the job itself" in capsys.readouterr().err
+    assert parser().parse_args([*words, "--option", "requestTimeoutMs=x"]).option == [("requestTimeoutMs", "x")]
+
+
 def test_topics_are_named_once_each_and_blanks_do_not_count():
     assert names_of(" a,b, ,a") == ("a", "b")
     with pytest.raises(InvalidOptionError):
