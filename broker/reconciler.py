@@ -288,16 +288,19 @@ class Reconciler:
     def _left(self, group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
         """The retiring replicas that the group will never need again.
 
-        A lost one stays listed until all wanted replicas vote, though: so metadata shows which partitions are being rebuilt.
+        A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
+        rebuilt. No longer: its seat counts as unsound while it is listed, and another one may be so for good (`has_healthy_majority`).
         """
         partition, membership = wanted.view, group.core.membership
         if not partition.retiring or membership.is_joint:
             return []
         is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
+        voting_seats = {replica.seat for replica in partition.replicas if replica.replica_id in membership.voters}
         left = [
             ReplicaKey(group.group_id, ReplicaId(replica.replica_id))
             for replica in partition.retiring
-            if replica.replica_id not in membership.member_ids and (is_whole or not replica.is_lost)
+            if replica.replica_id not in membership.member_ids
+            and (is_whole or not replica.is_lost or replica.seat in voting_seats)
         ]
         return left if left and self._is_closed_to_older(group, partition.revision) and self._is_sealed(group) else []
 

@@ -154,6 +154,32 @@ async def test_a_lost_replica_stays_listed_until_its_successor_votes():
         assert reconciler.under_replicated() == 0
 
 
+async def test_a_lost_replica_whose_successor_votes_does_not_wait_for_the_others():
+    """Its seat would count as unsound. Replica 5's broker waits to be admitted, for which that must not be: seed 716619 of the simulation."""
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP, among=(1, 2, 3))
+        moved, lost = (n for n in (1, 2, 3) if n != leader.replica_id)
+        cluster.isolate(lost)
+        cluster.add_empty(GROUP, 4)
+        desired = Desired(1, 2, 3)
+        desired.partition_view = msgspec.structs.replace(
+            desired.partition_view,
+            replicas=(
+                ReplicaView(leader.replica_id, leader.replica_id),
+                ReplicaView(4, 4, inherited_seat=lost),
+                ReplicaView(5, 5, inherited_seat=moved),
+            ),
+            retiring=(ReplicaView(lost, lost, is_lost=True), ReplicaView(moved, moved)),
+            revision=2,
+        )
+        host = Host(cluster, leader.replica_id, desired)
+        await rounds([host], lambda: bool(host.reports))
+        assert voters(cluster, leader.replica_id) == tuple(sorted((leader.replica_id, moved, 4)))
+        (report,) = host.reports
+        assert [r.replica_id for r in report.left] == [lost]
+
+
 async def test_a_replica_that_was_moved_is_reported_as_soon_as_it_is_out():
     """Its node waits for that to delete its files; other replicas that are missing do not concern it."""
     async with EngineCluster(3) as cluster:
