@@ -18,7 +18,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import Message
 from raftmq.broker.grpc_security import Context, current_principal
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, check_cluster
 from raftmq.broker.request_metrics import CANCELLED, OK, RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
@@ -64,15 +64,10 @@ class _Adapter:
         is_forwarded = False
         for key, value in pairs or ():
             if key == CLUSTER_KEY:
-                self._check_cluster(str(value))
+                check_cluster(self._host.cluster_id, str(value))
             elif key == FORWARDED_KEY:
                 is_forwarded = True
         return Call(self._host.loop.time() + seconds, current_principal.get(), is_forwarded)
-
-    def _check_cluster(self, cluster_id: str) -> None:
-        mine = self._host.cluster_id
-        if mine and cluster_id and cluster_id != mine:
-            raise RequestError(pb.WRONG_CLUSTER, f"this node belongs to cluster {mine}, not {cluster_id}")
 
     async def unary(
         self,

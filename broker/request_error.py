@@ -80,3 +80,9 @@ def expired() -> RequestError:
     error = RequestError(pb.REQUEST_TIMED_OUT, "the deadline passed before the request was looked at; nothing was done")
     error.detail.outcome = pb.NOT_APPLIED
     return error
+
+
+def check_cluster(mine: str, meant: str) -> None:
+    """Whether a caller means this node's cluster; either may be unknown, which is empty. Raises `RequestError` WRONG_CLUSTER."""
+    if mine and meant and meant != mine:
+        raise RequestError(pb.WRONG_CLUSTER, f"this node belongs to cluster {mine}, not {meant}")

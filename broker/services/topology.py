@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.request_error import RequestError, check_cluster
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.messages import node_message, topic_message
@@ -174,9 +174,7 @@ class TopologyService:
         Raises:
             RequestError: WRONG_CLUSTER when the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
         """
-        cluster_id = self._host.metadata.machine.cluster_id
-        if request.cluster_id and request.cluster_id != cluster_id:
-            raise RequestError(pb.WRONG_CLUSTER, f"this node belongs to cluster {cluster_id}, not {request.cluster_id}")
+        check_cluster(self._host.metadata.machine.cluster_id, request.cluster_id)
         feed = self._feed
         feed.enter()
         try:
