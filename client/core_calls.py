@@ -3,25 +3,27 @@
 gRPC's Python objects cancel a call by abandoning the future on which the core will report, while the report still comes, maybe
 after the event loop is closed. Here a call is cancelled in the core only and its Python side runs to its natural end. Must not
 know what the calls carry. Uses two names of grpc.aio that are not public (`_cython_call`, the name of the coroutine that waits for
-a stream's status); without them it falls back to the public ways, at the price of that noise.
+a stream's status) and that this coroutine's variables hold its call; without them it falls back to the public ways, at the price of
+that noise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import gc
+from collections.abc import Coroutine
 from typing import Final, Protocol, TypeVar
 
 import grpc.aio
 
-END_SECONDS: Final = 0.25
-"""How long `CoreCalls.end` waits: the core reports a cancelled call within a millisecond, unless the machine is overloaded."""
-STREAMS_REMEMBERED_MAX: Final = 16
+END_SECONDS: Final = 2.0
+"""How long `CoreCalls.end` waits at most: the core reports a cancelled call within a millisecond, unless the machine is overloaded."""
 _STATUS_COROUTINE: Final = "_AioCall._handle_status_once_received"
 
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+ResultT = TypeVar("ResultT")
 
 
 class RunningCall(Protocol):
@@ -46,7 +48,6 @@ class CoreCalls:
     def __init__(self) -> None:
         self._running: set[RunningCall] = set()
         self._ending: set[asyncio.Task[None]] = set()
-        self._cancelled_at: deque[float] = deque(maxlen=STREAMS_REMEMBERED_MAX)
 
     async def wait_unary(self, call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
         """Return when the call has a status. Cancelled meanwhile, it cancels the call, and the rest happens in the background."""
@@ -62,7 +63,7 @@ class CoreCalls:
             await status
         except asyncio.CancelledError:
             self._cancel_in_core(call)
-            self._let_end(call)
+            self._let_end(_ended(call))
             raise
         finally:
             self._running.discard(call)
@@ -74,22 +75,31 @@ class CoreCalls:
     def cancel(self, stream: RunningCall) -> None:
         """Give a stream up. Without effect on one that has ended."""
         if stream in self._running and (not stream.done() or stream.cancelled()):
-            self._cancelled_at.append(asyncio.get_running_loop().time())
             self._cancel_in_core(stream)
+            self._let_end(_stream_ended(stream))
         self._running.discard(stream)
+
+    async def step(self, stream: RunningCall, waiting: Coroutine[object, object, ResultT]) -> ResultT:
+        """Something of a stream that waits for the core. Cancelled meanwhile, it cancels the stream, and the rest happens in the background."""
+        task = asyncio.get_running_loop().create_task(waiting, name="raftmq-call-step")
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            self._cancel_in_core(stream)
+            self._let_end(_finished(task))
+            raise
+        return task.result()
 
     async def end(self) -> None:
         """Cancel everything and wait, `END_SECONDS` at most, until the core has nothing more to report."""
         for call in list(self._running):
             if isinstance(call, grpc.aio.UnaryUnaryCall):
                 self._cancel_in_core(call)
-                self._let_end(call)
+                self._let_end(_ended(call))
             else:
                 self.cancel(call)
-        deadline = asyncio.get_running_loop().time() + END_SECONDS
         if self._ending:
             await asyncio.wait(self._ending, timeout=END_SECONDS)
-        await self._wait_streams(deadline)
 
     @staticmethod
     def _cancel_in_core(call: RunningCall) -> None:
@@ -99,19 +109,10 @@ class CoreCalls:
         elif not core.done():
             core.cancel("Locally cancelled by application!")
 
-    def _let_end(self, call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
-        task = asyncio.get_running_loop().create_task(_ended(call), name="raftmq-call-end")
+    def _let_end(self, ending: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(ending, name="raftmq-call-end")
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-    async def _wait_streams(self, deadline: float) -> None:
-        """The status is the last thing the core reports of a stream. Waits for as many as were cancelled: others may be open."""
-        loop = asyncio.get_running_loop()
-        expected = sum(at > deadline - 2 * END_SECONDS for at in self._cancelled_at)
-        waiting = {task for task in asyncio.all_tasks() if _name(task) == _STATUS_COROUTINE}
-        enough = len(waiting) - expected
-        while waiting and len(waiting) > enough and (remaining := deadline - loop.time()) > 0:
-            _, waiting = await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _ended(call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
@@ -121,5 +122,22 @@ async def _ended(call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
         return
 
 
-def _name(task: asyncio.Task[object]) -> str:
-    return getattr(task.get_coro(), "__qualname__", "")
+async def _finished(task: asyncio.Task[ResultT]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # nobody else asks for it
+
+
+async def _stream_ended(stream: RunningCall) -> None:
+    """When the core has reported the status; the call has one of its own as soon as it is cancelled."""
+    core = getattr(stream, "_cython_call", None)
+    waiting = {task for task in asyncio.all_tasks() if core is not None and _is_status_task(task, core)}
+    if waiting:
+        await asyncio.wait(waiting)
+
+
+def _is_status_task(task: asyncio.Task[object], core: object) -> bool:
+    coroutine = task.get_coro()
+    if getattr(coroutine, "__qualname__", "") != _STATUS_COROUTINE:
+        return False
+    return any(held is core for scope in gc.get_referents(coroutine) for held in gc.get_referents(scope))

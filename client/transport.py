@@ -308,7 +308,9 @@ class GrpcConnection:
         )(request)
         self._calls.add_stream(call)
         try:
-            async for update in call:
+            while isinstance(
+                update := await self._calls.step(call, call.read()), pb.TopologyUpdate
+            ):  # else grpc.aio.EOF
                 yield update
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error, self._address) from error
@@ -355,7 +357,7 @@ class _GrpcAppendStream:
 
     async def write(self, request: bytes) -> None:
         try:
-            await self._call.write(request)
+            await self._calls.step(self._call, self._call.write(request))
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, self._address) from error
         except asyncio.InvalidStateError as error:  # the call ended before
@@ -367,7 +369,7 @@ class _GrpcAppendStream:
 
     async def read(self) -> pb.AppendResponse:
         try:
-            response = await self._call.read()
+            response = await self._calls.step(self._call, self._call.read())
         except grpc.aio.AioRpcError as error:
             raise error_from_call(error, self._address) from error
         except asyncio.CancelledError as error:

@@ -1,0 +1,96 @@
+"""Calls are cancelled in gRPC's core and run to their natural end: what waits for the core is never abandoned."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import pytest
+from raftmq.client.core_calls import CoreCalls, _is_status_task, _stream_ended
+
+
+class _Stream:
+    """A call whose end the test decides."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self.reported = asyncio.Event()
+
+    def cancel(self) -> bool:
+        self.is_cancelled = True
+        return True
+
+    def done(self) -> bool:
+        return self.reported.is_set()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    async def read(self) -> str:
+        await self.reported.wait()
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        return "answer"
+
+
+async def test_a_cancelled_step_ends_only_when_the_core_has_answered() -> None:
+    calls, stream = CoreCalls(), _Stream()
+    reading = asyncio.create_task(calls.step(stream, stream.read()))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert stream.is_cancelled
+    ending = asyncio.create_task(calls.end())
+    done, _ = await asyncio.wait({ending}, timeout=0.05)
+    assert not done
+    stream.reported.set()
+    await ending
+
+
+async def test_a_step_gives_what_the_stream_gives() -> None:
+    calls, stream = CoreCalls(), _Stream()
+    stream.reported.set()
+    assert await calls.step(stream, stream.read()) == "answer"
+    stream.cancel()
+    with pytest.raises(asyncio.CancelledError):  # gRPC's way to say that the stream was cancelled
+        await calls.step(stream, stream.read())
+
+
+@asynccontextmanager
+async def _endless_stream() -> AsyncIterator[str]:
+    """The address of a server whose stream gives one message and stays open."""
+
+    async def stream(request: bytes, context: object) -> AsyncIterator[bytes]:
+        yield request
+        await asyncio.Event().wait()
+
+    server = grpc.aio.server()
+    handlers = {"Watch": grpc.unary_stream_rpc_method_handler(stream)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Streams", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def test_a_stream_is_known_by_its_own_status() -> None:
+    """Other streams of the process stay open and are not waited for."""
+    async with _endless_stream() as address, grpc.aio.insecure_channel(address) as channel:
+        streams = [channel.unary_stream("/test.Streams/Watch")(b"x") for _ in range(3)]
+        for stream in streams:
+            assert await stream.read() == b"x"
+        mine = streams[1]
+        found = [task for task in asyncio.all_tasks() if _is_status_task(task, mine._cython_call)]  # type: ignore[attr-defined] # as the product
+        assert len(found) == 1
+        calls = CoreCalls()
+        calls.add_stream(mine)
+        calls.cancel(mine)
+        await calls.end()
+        assert found[0].done()
+        assert [stream.done() for stream in streams] == [False, True, False]
+        await _stream_ended(mine)  # it has nothing to wait for any more
+        for stream in streams:
+            stream.cancel()
