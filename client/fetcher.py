@@ -15,7 +15,7 @@ from raftmq.client import settings
 from raftmq.client.background import Backoff, Deadline, cancel_and_wait, spawn
 from raftmq.client.error_details import error_from_detail, name_of
 from raftmq.client.group_calls import fetch_each_offset
-from raftmq.client.leader_calls import list_each_offset
+from raftmq.client.leader_calls import EARLIEST_TIME, list_each_offset
 from raftmq.client.logs import log
 from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.partition_fetch import PartitionFetch
@@ -341,8 +341,10 @@ class Fetcher:
             topic, number = partition.topic_partition
             data = (topic, number, partition.fetch_offset, error.log_start_offset, error.high_watermark)
             log.warning("position_reset topic=%s partition=%d offset=%d log_start_offset=%d high_watermark=%d", *data)
-            partition.seek(None, partition.reset_time)
-            self._unprepared.set()
+            # the earliest is known: who is asked may be a replica that does not know yet what was deleted, and would serve it again
+            is_known = partition.reset_time == EARLIEST_TIME
+            partition.seek(error.log_start_offset if is_known else None, partition.reset_time)
+            self.wake()
 
     def _pause(self, partition: PartitionFetch, error: RaftMQError) -> None:
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)

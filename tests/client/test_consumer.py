@@ -10,6 +10,7 @@ from raftmq.client.batch_codec import encode_body
 from raftmq.client.consumer import Consumer
 from raftmq.client.leader_calls import OffsetAndTimestamp
 from raftmq.client.partition_fetch import PartitionFetch
+from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 
 from tests.client.fake_broker import FakeCluster
@@ -370,6 +371,34 @@ async def test_a_position_below_the_log_start_is_reset(cluster: FakeCluster, pol
         fill(cluster, T0, 1)
         found = await read(c, 1)
         assert found[T0][0].offset in (first, first + 1)
+
+
+async def test_a_reset_to_the_earliest_does_not_ask_a_replica_that_knows_less(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """After a restart of all brokers one may not know yet that deleting records was committed, and would serve them again."""
+    cluster.create_topic("t")
+    fill(cluster, T0, 5)
+    partition = cluster.topics["t"].partitions[0]
+    everything = list(partition.batches)
+    trim(cluster, 40)
+    list_offsets = type(cluster.nodes[1]).ListOffsets
+    has_restarted = False
+
+    async def by_one_that_may_restart(self: object, request: pb.ListOffsetsRequest, context: object) -> object:
+        if has_restarted:
+            partition.log_start, partition.batches = 0, everything
+        return await list_offsets(self, request, context)
+
+    monkeypatch.setattr(type(cluster.nodes[1]), "ListOffsets", by_one_that_may_restart)
+    await cluster.nodes[1].stop()
+    await cluster.nodes[1].start()
+    async with consumer(cluster, "t") as c:
+        await read(c, 10)
+        has_restarted = True
+        await c.seek(T0, 30)
+        found = await read(c, 10)
+        assert [record.offset for record in found[T0]] == list(range(40, 50))
 
 
 async def test_without_a_reset_policy_the_reader_is_told(cluster: FakeCluster):
