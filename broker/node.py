@@ -451,7 +451,7 @@ class Node:
 
     def hello(self, target: NodeId, channel: Channel) -> Hello:
         """See `PeerHandler`."""
-        return self._peers.hello(target, channel)
+        return self._peers.hello(target, channel, self.peer_address)
 
     def refusal(self, hello: Hello) -> str | None:
         """See `PeerHandler`."""

@@ -74,10 +74,10 @@ class PeerDirectory:
         partition = group.machine.partition(group_id)
         return partition is None or any(r.node_id == node_id for r in partition.replicas + partition.retiring)
 
-    def hello(self, target: NodeId, channel: Channel) -> Hello:
-        """What this node says of itself to a peer."""
-        registry = self._registry
-        return Hello(WIRE_VERSION, registry.cluster_id, registry.node_id, registry.uuid, target, channel, registry.boot)
+    def hello(self, target: NodeId, channel: Channel, address: str) -> Hello:
+        """What this node, which takes connections of peers at `address`, says of itself to a peer."""
+        mine = self._registry
+        return Hello(WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address)
 
     def refusal(self, hello: Hello) -> str | None:
         """Why a peer is not let in; None to let it in."""

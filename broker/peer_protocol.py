@@ -38,6 +38,8 @@ class Hello(msgspec.Struct, frozen=True):
     target_node_id: int
     channel: int
     boot: int = 0
+    address: str = ""
+    """Where the sender takes connections of peers (``host:port``); empty: it does not say."""
 
 
 class PeerHandler(Protocol):
@@ -76,7 +78,11 @@ class Transport(Protocol):
     """What the engine needs; the simulator has its own."""
 
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
-        """Keep connections to exactly these peers, at these addresses."""
+        """Keep connections to these peers, at these addresses, and to whoever is connected to us, at the address it says.
+
+        What a node says of itself counts more: our metadata may be too old to know of it, or of its move, and all that would
+        bring us newer metadata may be waiting for our answers.
+        """
         ...
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 import structlog
+from raftmq.broker.config import split_address
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.broker.peer_link import Link
@@ -39,6 +40,8 @@ class _Inbound(FrameProtocol):
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._channel: Channel | None = None
+        self.peer_address = ""
+        """Where the node says that it takes connections; empty: unknown."""
         self._reserved = 0
         self.heard_at = 0.0
         """Loop time of the last bytes."""
@@ -74,6 +77,7 @@ class _Inbound(FrameProtocol):
         self._frame_bytes_max = self._server.limits.frame_bytes_max
         self._buffer_bytes_wanted = _READ_BUFFER_BYTES
         channel = self._channel = Channel(hello.channel)
+        self.peer_address = hello.address
         self._server.promote(self, self._node_id, channel)
         answer = self._server.handler.hello(self._node_id, channel)
         self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
@@ -83,6 +87,11 @@ class _Inbound(FrameProtocol):
             return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
         if hello.channel not in tuple(Channel):
             return f"there is no channel {hello.channel}"
+        if hello.address:
+            try:
+                split_address(hello.address)
+            except ValueError as error:
+                return f"your peer address {error}"
         return self._server.handler.refusal(hello)
 
     def on_frame_error(self, error: FrameError) -> None:
@@ -121,6 +130,8 @@ class PeerTransport:
         self.timing = timing
         self.uniform = uniform
         self.links_to_flush: list[Link] = []
+        self._addresses: dict[NodeId, str] = {}
+        """Where peers are according to `set_peers`."""
         self._links: dict[tuple[NodeId, Channel], Link] = {}
         self._handshakes: dict[_Inbound, None] = {}
         """Inbound connections that have not said who they are, in the order they came."""
@@ -201,6 +212,7 @@ class PeerTransport:
         elif len(self._inbound) >= self.limits.peer_connections_max:
             self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
         self._inbound[node_id, channel] = inbound
+        self._keep_links()
 
     def dismiss(self, inbound: _Inbound) -> None:
         """An inbound connection is gone."""
@@ -208,6 +220,7 @@ class PeerTransport:
         for key in [key for key, other in self._inbound.items() if other is inbound]:
             del self._inbound[key]
             self._on_ended(*key)
+            self._keep_links()
 
     def _on_ended(self, node_id: NodeId, channel: Channel) -> None:
         if channel is Channel.SNAPSHOT:
@@ -240,6 +253,15 @@ class PeerTransport:
 
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
         """See `Transport`."""
+        self._addresses = dict(addresses)
+        self._keep_links()
+
+    def _keep_links(self) -> None:
+        addresses = self._addresses | {
+            node_id: inbound.peer_address
+            for (node_id, channel), inbound in self._inbound.items()
+            if channel is Channel.CONTROL and inbound.peer_address and not self._is_closed
+        }
         for (node_id, channel), link in list(self._links.items()):
             if addresses.get(node_id) != link.address:
                 link.close()

@@ -25,12 +25,14 @@ class Recorder:
     def __init__(self, node_id, cluster_id="c"):
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self.address = ""
         self.frames = asyncio.Queue()
         self.events = asyncio.Queue()
         self.lost_snapshots = asyncio.Queue()
 
     def hello(self, target, channel):
-        return Hello(WIRE_VERSION, self.cluster_id, self.node_id, f"uuid-{self.node_id}", target, channel)
+        uuid = f"uuid-{self.node_id}"
+        return Hello(WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, 1, self.address)
 
     def refusal(self, hello):
         return None if hello.cluster_id == self.cluster_id else "another cluster"
@@ -230,6 +232,52 @@ async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(re
     said = [event for event in events if event["event"] == name]
     assert [event["log_level"] for event in said] == [level]
     assert reason in said[0]["reason"]
+
+
+@pytest.mark.parametrize("known", [{}, {1: "127.0.0.1:1"}], ids=["unknown", "moved"])
+async def test_a_node_that_is_connected_is_answered_where_it_says_it_is(known):
+    """It may lead metadata and have been registered, or have moved, while this node was cut off: nobody else brings the news."""
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        two.set_peers(known)
+        one.set_peers({2: address})
+        while await asyncio.wait_for(at_two.events.get(), 5) != ("up", 1):
+            pass  # the known address refuses
+        assert two.send(1, Channel.CONTROL, FrameType.MESSAGE, [b"answer"])
+        two.flush()
+        assert await asyncio.wait_for(at_one.frames.get(), 5) == (2, FrameType.MESSAGE, b"answer")
+        one.set_peers({})
+        while two.inbound_connections:
+            await asyncio.sleep(0.001)
+        assert two.connections() == dict.fromkeys(known, False), "what is known counts again"
+
+
+async def test_a_node_at_an_address_that_is_none_is_told():
+    async with transport(1) as (one, _, address):
+        refusal = await _refusal(address, Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, Channel.CONTROL, 1, "nowhere"))
+        assert refusal == "your peer address 'nowhere' is not HOST:PORT"
+        assert one.connections() == {}
+
+
+async def test_nobody_is_connected_to_after_closing():
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        one.set_peers({2: address})
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("up", 1)
+        await two.close()
+        assert two.connections() == {}
+
+
+async def _refusal(address, hello):
+    """Why a node that says this of itself is not let in."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
+    size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
+    assert kind == FrameType.REFUSED
+    said = await reader.readexactly(size)
+    writer.close()
+    return said.decode()
 
 
 async def _until_refused_twice(recorder):
