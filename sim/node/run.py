@@ -35,7 +35,7 @@ LIVENESS_SECONDS = 60.0
 """Virtual time in which a healed cluster must be whole again: repair reports are repeated every 1.5 s, a learner's time to catch
 up is 5 s, and clients back off for up to a second."""
 OPERATIONS_MIN = 200
-"""Of clients in a run: the first phase goes on until there were so many, but not for ever."""
+"""Of clients in a run: the first phase goes on until there were so many, but not for ever; what is missing then is to be done once all is healed."""
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
 QUIET_SECONDS = 3.0
@@ -245,11 +245,13 @@ class Simulation:
         self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
         self.workload.start()
         self._until(None, options.seconds)
-        if options.seconds >= SECONDS_MIN:
-            recorder = self.workload.recorder
-            if recorder._operation_count < OPERATIONS_MIN:
-                self.nemesis.slow_down()
-                self._until(lambda: recorder._operation_count >= OPERATIONS_MIN, EXTRA_SECONDS_MAX)
+        if not self._is_long():
+            self.nemesis.slow_down()
+            self._until(self._is_long, EXTRA_SECONDS_MAX)
+
+    def _is_long(self) -> bool:
+        """Whether clients have done what makes a run, or the run is to be a short one."""
+        return self.options.seconds < SECONDS_MIN or self.workload.recorder._operation_count >= OPERATIONS_MIN
 
     def _heal(self) -> None:
         assert self.nemesis is not None
@@ -257,6 +259,8 @@ class Simulation:
         begun = self.loop.now
         self.network.weather.reset_share = self.network.weather.drop_share = self.network.weather.slow_share = 0.0
         self.nemesis.heal()
+        if not self._until(self._is_long, LIVENESS_SECONDS):
+            raise LivenessFailure(f"clients do not get to {OPERATIONS_MIN} operations: {self._describe()}")
         self.workload.is_stopping = True
         if not self._until(self.workload.stopped, LIVENESS_SECONDS):
             raise LivenessFailure(f"clients do not end: {self._describe()}")
