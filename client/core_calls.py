@@ -129,7 +129,7 @@ async def _finished(task: asyncio.Task[ResultT]) -> None:
 
 
 async def _stream_ended(stream: RunningCall) -> None:
-    """When the core has reported the status; the call has one of its own as soon as it is cancelled."""
+    """Return when the core has reported the status: the call itself has one as soon as it is cancelled."""
     core = getattr(stream, "_cython_call", None)
     waiting = {task for task in asyncio.all_tasks() if core is not None and _is_status_task(task, core)}
     if waiting:
