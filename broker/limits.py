@@ -31,6 +31,8 @@ class Limits:
     """Inbound peer connections that have not said who they are; one more, and the oldest of them is closed."""
     peer_connections_max: int = 1024
     """Inbound peer connections that have, three per peer; one more, and the one silent for longest is closed."""
+    peer_strangers_max: int = 64
+    """Peers that metadata does not show and that are connected to all the same, since they are connected to us."""
     peer_read_buffer_bytes_max: int = 192 * MIB
     """Read buffers of inbound peer connections together: a dozen peers that send the largest frames on two channels."""
     snapshot_chunk_bytes: int = 512 * 1024

@@ -13,6 +13,7 @@ from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.peer_codec import WIRE_VERSION
 from raftmq.broker.peer_link import NOT_FORMED_REASON
 from raftmq.broker.peer_protocol import Channel, Hello, Transport
+from raftmq.fsm.metadata import Metadata
 from raftmq.storage.registry import Registry
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -47,7 +48,7 @@ class PeerDirectory:
             self._in_background(self._registry.set_seeds, seeds)
 
     def learn(self, addresses: dict[NodeId, str]) -> None:
-        """Keep connections to exactly these nodes (this one left out)."""
+        """Keep connections to these nodes (this one left out); see `Transport.set_peers`."""
         addresses = {node: address for node, address in addresses.items() if node != self._registry.node_id}
         if addresses == self._addresses:
             return
@@ -88,10 +89,17 @@ class PeerDirectory:
             return f"this node belongs to cluster {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:
             return f"this is node {node_id}, not {hello.target_node_id}"
+        if hello.node_id < 1 or hello.node_id == node_id:
+            return f"{hello.node_id} is no other node's id"
         group = self._metadata.group
-        known = group.machine.node(NodeId(hello.node_id)) if group is not None else None
-        if known is not None and known.uuid != hello.uuid:
-            return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
-        if known is not None and known.state == "removed":
-            return f"node {hello.node_id} was removed from the cluster"
-        return None
+        return _stranger(group.machine, hello) if group is not None else None
+
+
+def _stranger(metadata: Metadata, hello: Hello) -> str | None:
+    """Why whoever says this of itself is no member; None if it is one, or may be one that this copy of metadata is too old to know."""
+    known = metadata.node(NodeId(hello.node_id))
+    if known is not None and known.uuid == hello.uuid:
+        return f"node {hello.node_id} was removed from the cluster" if known.state == "removed" else None
+    if metadata.is_uuid_retired(hello.uuid) or metadata.node_by_uuid(hello.uuid) is not None:
+        return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
+    return None

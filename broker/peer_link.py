@@ -142,7 +142,9 @@ class Link:
         refusal = ""
         while True:
             try:
-                protocol = await asyncio.wait_for(self._connect(), self._owner.timing.connect_timeout_seconds)
+                # not `wait_for`, which in Python 3.11 swallows a cancellation that comes with the answer: a closed link went on
+                async with asyncio.timeout(self._owner.timing.connect_timeout_seconds):
+                    protocol = await self._connect()
             except ConnectionRefusedError:
                 if self.channel is Channel.CONTROL:
                     self._owner.handler.on_peer_refused(self.node_id)

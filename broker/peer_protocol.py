@@ -80,8 +80,8 @@ class Transport(Protocol):
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
         """Keep connections to these peers, at these addresses, and to whoever is connected to us, at the address it says.
 
-        What a node says of itself counts more: our metadata may be too old to know of it, or of its move, and all that would
-        bring us newer metadata may be waiting for our answers.
+        What a node says of itself counts more, unless it would be refused by now: our metadata may be too old to know of it,
+        or of its move, and all that would bring us newer metadata may be waiting for our answers.
         """
         ...
 
@@ -204,3 +204,8 @@ def tune(sock: socket.socket | None, timing: Timing) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timing.unacked_data_timeout_seconds * 1000))
+    if hasattr(socket, "TCP_KEEPIDLE"):  # whoever only listens sends nothing that could stay unacknowledged
+        seconds = max(1, round(timing.unacked_data_timeout_seconds))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)

@@ -40,8 +40,8 @@ class _Inbound(FrameProtocol):
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._channel: Channel | None = None
-        self.peer_address = ""
-        """Where the node says that it takes connections; empty: unknown."""
+        self.hello: Hello | None = None
+        """What the node said of itself; None before."""
         self._reserved = 0
         self.heard_at = 0.0
         """Loop time of the last bytes."""
@@ -77,7 +77,7 @@ class _Inbound(FrameProtocol):
         self._frame_bytes_max = self._server.limits.frame_bytes_max
         self._buffer_bytes_wanted = _READ_BUFFER_BYTES
         channel = self._channel = Channel(hello.channel)
-        self.peer_address = hello.address
+        self.hello = hello
         self._server.promote(self, self._node_id, channel)
         answer = self._server.handler.hello(self._node_id, channel)
         self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
@@ -257,19 +257,32 @@ class PeerTransport:
         self._keep_links()
 
     def _keep_links(self) -> None:
-        addresses = self._addresses | {
-            node_id: inbound.peer_address
-            for (node_id, channel), inbound in self._inbound.items()
-            if channel is Channel.CONTROL and inbound.peer_address and not self._is_closed
-        }
+        addresses = {} if self._is_closed else self._addresses | self._said_addresses()
         for (node_id, channel), link in list(self._links.items()):
             if addresses.get(node_id) != link.address:
+                was_up = link.open_transport is not None
                 link.close()
                 del self._links[node_id, channel]
+                if was_up and channel is Channel.CONTROL and not self._is_closed:
+                    self.handler.on_peer_down(node_id)
         for node_id, address in addresses.items():
             for channel in Channel:
                 if (node_id, channel) not in self._links:
                     self._links[node_id, channel] = Link(self, node_id, channel, address)
+
+    def _said_addresses(self) -> dict[NodeId, str]:
+        """Where those who are connected say they are."""
+        said = {
+            node_id: inbound.hello.address
+            for (node_id, channel), inbound in self._inbound.items()
+            if channel is Channel.CONTROL and inbound.hello is not None and inbound.hello.address
+            and self.handler.refusal(inbound.hello) is None
+        }  # fmt: skip
+        for stranger in [node_id for node_id in said if node_id not in self._addresses][
+            self.limits.peer_strangers_max :
+        ]:
+            del said[stranger]
+        return said
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
         """See `Transport`."""

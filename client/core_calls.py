@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Coroutine
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 
 END_SECONDS: Final = 2.0
-"""How long `CoreCalls.end` waits at most: the core reports a cancelled call within a millisecond, unless the machine is overloaded."""
+"""How long `CoreCalls.end` waits for calls: the core reports a cancelled one within a millisecond, unless the machine is overloaded."""
+STEPS_END_SECONDS: Final = 0.25
+"""How long it waits for reads and writes: a write that waited for a frozen broker to take more is not reported at all."""
 _STATUS_COROUTINE: Final = "_AioCall._handle_status_once_received"
 
 
@@ -48,6 +50,7 @@ class CoreCalls:
     def __init__(self) -> None:
         self._running: set[RunningCall] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._steps: set[asyncio.Task[Any]] = set()
 
     async def wait_unary(self, call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
         """Return when the call has a status. Cancelled meanwhile, it cancels the call, and the rest happens in the background."""
@@ -82,22 +85,30 @@ class CoreCalls:
     async def step(self, stream: RunningCall, waiting: Coroutine[object, object, ResultT]) -> ResultT:
         """Something of a stream that waits for the core. Cancelled meanwhile, it cancels the stream, and the rest happens in the background."""
         task = asyncio.get_running_loop().create_task(waiting, name="raftmq-call-step")
+        self._steps.add(task)
+        task.add_done_callback(self._on_step_done)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             self._cancel_in_core(stream)
-            self._let_end(_finished(task))
             raise
         return task.result()
 
+    def _on_step_done(self, task: asyncio.Task[Any]) -> None:
+        self._steps.discard(task)
+        if not task.cancelled():
+            task.exception()  # maybe nobody else asks for it
+
     async def end(self) -> None:
-        """Cancel everything and wait, `END_SECONDS` at most, until the core has nothing more to report."""
+        """Cancel everything and wait until the core has reported what it will, or for `END_SECONDS` at most."""
         for call in list(self._running):
             if isinstance(call, grpc.aio.UnaryUnaryCall):
                 self._cancel_in_core(call)
                 self._let_end(_ended(call))
             else:
                 self.cancel(call)
+        if self._steps:
+            await asyncio.wait(self._steps, timeout=STEPS_END_SECONDS)
         if self._ending:
             await asyncio.wait(self._ending, timeout=END_SECONDS)
 
@@ -120,12 +131,6 @@ async def _ended(call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
         await call
     except (asyncio.CancelledError, grpc.aio.AioRpcError):
         return
-
-
-async def _finished(task: asyncio.Task[ResultT]) -> None:
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # nobody else asks for it
 
 
 async def _stream_ended(stream: RunningCall) -> None:

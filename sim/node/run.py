@@ -245,11 +245,11 @@ class Simulation:
         self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
         self.workload.start()
         self._until(None, options.seconds)
-        if not self._is_long():
+        if not self._has_enough_operations():
             self.nemesis.slow_down()
-            self._until(self._is_long, EXTRA_SECONDS_MAX)
+            self._until(self._has_enough_operations, EXTRA_SECONDS_MAX)
 
-    def _is_long(self) -> bool:
+    def _has_enough_operations(self) -> bool:
         """Whether clients have done what makes a run, or the run is to be a short one."""
         return self.options.seconds < SECONDS_MIN or self.workload.recorder._operation_count >= OPERATIONS_MIN
 
@@ -259,14 +259,14 @@ class Simulation:
         begun = self.loop.now
         self.network.weather.reset_share = self.network.weather.drop_share = self.network.weather.slow_share = 0.0
         self.nemesis.heal()
-        if not self._until(self._is_long, LIVENESS_SECONDS):
+        if not self._until(self._has_enough_operations, LIVENESS_SECONDS):
             raise LivenessFailure(f"clients do not get to {OPERATIONS_MIN} operations: {self._describe()}")
+        deadline = self.loop.now + LIVENESS_SECONDS
         self.workload.is_stopping = True
         if not self._until(self.workload.stopped, LIVENESS_SECONDS):
             raise LivenessFailure(f"clients do not end: {self._describe()}")
-        remaining = begun + LIVENESS_SECONDS - self.loop.now
         verified = self.workload.verify()
-        if not self._until(lambda: verified.done() and self._is_whole(), remaining):
+        if not self._until(lambda: verified.done() and self._is_whole(), deadline - self.loop.now):
             raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
         verified.result()
         self._until(None, 0.3)

@@ -130,11 +130,12 @@ class Harness:
         await self.register(1, "uuid-1")
         return self
 
-    async def register(self, node_id: int, uuid: str, host: str = "") -> None:
+    async def register(self, node_id: int, uuid: str, host: str = "", *, replaces_lost: bool = False) -> None:
         await self._metadata(
             RegisterNode(
                 uuid=uuid, node_id=node_id, client_address=f"node-{node_id}:9400", peer_address=f"node-{node_id}:9401",
                 http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=1,
+                replaces_lost=replaces_lost,
             )
         )  # fmt: skip
 

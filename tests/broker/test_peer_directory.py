@@ -83,12 +83,19 @@ async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
         ({"node_id": 9, "uuid": "new"}, None),
         ({"cluster_id": "another"}, "cluster"),
         ({"target_node_id": 2}, "this is node 1"),
-        ({"uuid": "somebody else"}, "another identity"),
+        ({"node_id": 1}, "no other node's id"),
+        ({"node_id": 0}, "no other node's id"),
+        ({"uuid": "uuid-3"}, "another identity"),
+        ({"uuid": "lost-2"}, "another identity"),
+        ({"uuid": "a disk newer than this metadata"}, None),
     ],
 )
 async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason):
+    """An identity never heard of is newer than our copy of metadata, and may be the one that could bring it up to date."""
     async with running() as node:
-        await node.register(2, "uuid-2")
+        await node.register(2, "lost-2")
+        await node.register(2, "uuid-2", replaces_lost=True)
+        await node.register(3, "uuid-3")
         refusal = directory(node.metadata)[0].refusal(hello(**changes))
     assert refusal is None if reason is None else reason in refusal
 

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_link import NOT_FORMED_REASON, verdict
+from raftmq.broker.peer_link import NOT_FORMED_REASON, Link, verdict
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.broker.peer_transport import PeerTransport
 
@@ -259,6 +259,43 @@ async def test_a_node_at_an_address_that_is_none_is_told():
         assert one.connections() == {}
 
 
+async def test_who_would_be_refused_by_now_is_not_connected_to():
+    """A node that was removed may stay connected for a while; a dead machine's connection ends late."""
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        one.set_peers({2: address})
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("up", 1)
+        at_two.refusal = lambda hello: "it was removed"
+        two.set_peers({})
+        assert two.connections() == {}
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("down", 1)
+        assert two.inbound_connections
+
+
+async def test_only_so_many_strangers_are_connected_to():
+    async with transport(1, limits=Limits(peer_strangers_max=2)) as (one, _, address):
+        one.set_peers({8: "127.0.0.1:1"})
+        writers = [(await _greeted(address, Channel.CONTROL, node_id, "127.0.0.1:1"))[1] for node_id in (5, 6, 7, 8)]
+        assert set(one.connections()) == {5, 6, 8}
+        for writer in writers:
+            writer.close()
+
+
+async def test_a_link_closed_while_it_is_refused_ends(monkeypatch):
+    """It went on for ever, in nobody's table, and told again and again that the peer's process is gone."""
+    async with transport(1) as (one, _, _):
+        one.set_peers({2: "127.0.0.1:1"})
+        link = one._links[2, Channel.CONTROL]
+
+        async def refused(self, host, port):
+            link.close()  # in the same pass of the loop
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(Link, "_open", refused)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(link._task, 5)
+
+
 async def test_nobody_is_connected_to_after_closing():
     async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
         at_one.address = address_of_one
@@ -362,11 +399,11 @@ async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
         assert await events.events.get() == ("down", 2)
 
 
-async def _greeted(address, channel, node_id=7):
+async def _greeted(address, channel, node_id=7, says=""):
     """A connection of a node that is let in."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel)
+    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel, 1, says)
     writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
     size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
     assert kind == FrameType.WELCOME

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 import pytest
+from raftmq.client import core_calls
 from raftmq.client.core_calls import CoreCalls, _is_status_task, _stream_ended
 
 
@@ -46,6 +47,18 @@ async def test_a_cancelled_step_ends_only_when_the_core_has_answered() -> None:
     assert not done
     stream.reported.set()
     await ending
+
+
+async def test_a_step_that_the_core_does_not_report_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that waits for a frozen broker to take more."""
+    monkeypatch.setattr(core_calls, "STEPS_END_SECONDS", 0.01)
+    calls, stream = CoreCalls(), _Stream()
+    writing = asyncio.create_task(calls.step(stream, stream.read()))
+    await asyncio.sleep(0)
+    await calls.end()
+    assert not writing.done()
+    stream.reported.set()
+    await writing
 
 
 async def test_a_step_gives_what_the_stream_gives() -> None:
