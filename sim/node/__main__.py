@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from sim.history.events import Event, write_history
-from sim.node.batch import run_batch
+from sim.node.batch import crashed, run_batch
 from sim.node.child import in_child
 from sim.node.logs import logs_to, silence_logs
 from sim.node.mutants import MUTANTS
@@ -142,7 +142,10 @@ def main() -> int:
         return _run_many(
             arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, is_recorded=arguments.record
         )
-    outcome = in_child(_replay, arguments.seed, arguments.mutant, arguments.log, arguments.history)
+    try:
+        outcome = in_child(_replay, arguments.seed, arguments.mutant, arguments.log, arguments.history)
+    except Exception as error:  # noqa: BLE001 -- outside of what the run itself judges
+        outcome = crashed(arguments.seed, error)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))

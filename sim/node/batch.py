@@ -11,12 +11,15 @@ from raftmq.broker.group_planner import assignor_names
 from sim.node.child import in_child, map_in_children
 from sim.node.logs import silence_logs
 from sim.node.options import Options
-from sim.node.run import PRODUCT, Build, Outcome, run_seed
+from sim.node.run import PRODUCT, Build, Outcome, Verdict, run_seed
 
 
 def run_isolated(seed: int, build: Build = PRODUCT, options: Options | None = None) -> Outcome:
     """One seed, in a child."""
-    return in_child(_quietly, build, options, seed)
+    try:
+        return in_child(_quietly, build, options, seed)
+    except Exception as error:  # noqa: BLE001 -- outside of what the run itself judges
+        return crashed(seed, error)
 
 
 def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iterator[Outcome]:
@@ -24,7 +27,12 @@ def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iter
     assignor_names()  # looked up once for each process: here for all of them
     gc.collect()
     gc.freeze()  # children share what is here already
-    yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs)
+    yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs, crashed)
+
+
+def crashed(seed: int, error: Exception) -> Outcome:
+    """Of a run that could not even judge itself: its process died, or the simulator is broken."""
+    return Outcome(seed, Verdict.CRASH, f"{type(error).__name__}: {error}")
 
 
 def _quietly(build: Build, options: Options | None, seed: int) -> Outcome:

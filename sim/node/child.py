@@ -32,8 +32,10 @@ def in_child(function: Callable[..., T], *arguments: Any) -> T:
     return result
 
 
-def map_in_children(function: Callable[[A], T], items: Sequence[A], jobs: int) -> Iterator[T]:
-    """The results in the order of the items, from so many children at a time."""
+def map_in_children(
+    function: Callable[[A], T], items: Sequence[A], jobs: int, on_failure: Callable[[A, Exception], T]
+) -> Iterator[T]:
+    """The results in the order of the items, from so many children at a time; `on_failure` gives that of one that raised or died."""
     running: dict[int, tuple[int, int, bytearray]] = {}
     done: dict[int, bytes] = {}
     begun = reported = 0
@@ -54,7 +56,11 @@ def map_in_children(function: Callable[[A], T], items: Sequence[A], jobs: int) -
             done[number] = bytes(data)
             del running[pipe]
         while reported in done:
-            yield _result(done.pop(reported))
+            try:
+                result = _result(done.pop(reported))
+            except Exception as error:  # noqa: BLE001 -- of one item, which the others do not depend on
+                result = on_failure(items[reported], error)
+            yield result
             reported += 1
 
 

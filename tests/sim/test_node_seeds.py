@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -74,6 +75,21 @@ def test_an_exception_of_the_code_is_its_own_verdict() -> None:
 
     assert outcome.verdict is Verdict.CRASH
     assert "ZeroDivisionError" in outcome.detail
+
+
+def test_a_run_whose_process_dies_is_a_finding_and_the_others_go_on() -> None:
+    """It ended the batch with the exit code of a broken safety property, and without a word of which seed it was."""
+    from sim.node.run import Build
+
+    outcomes = list(run_batch(0, 2, 2, Build(patch=_deadly)))
+
+    assert [(one.seed, one.verdict) for one in outcomes] == [(0, Verdict.CRASH), (1, Verdict.CRASH)]
+    assert "died without an answer" in outcomes[0].detail
+    assert run_isolated(3, Build(patch=_deadly)).verdict is Verdict.CRASH
+
+
+def _deadly():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _broken():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -26,6 +27,14 @@ def test_a_row_comes_below_all_others() -> None:
     assert changed.replace("| one |\n| two |\n", "") == page
     with pytest.raises(ValueError, match="no table"):
         with_row("nothing here", "| one |\n")
+
+
+def test_each_test_that_keeps_a_finding_is_there() -> None:
+    named = re.findall(r"`(tests/\w+/\w+\.py)(?:::(\w+))?`", PAGE.read_text())
+
+    assert len(named) >= 10
+    for path, test in named:
+        assert re.search(rf"def {test}\b", (PAGE.parents[2] / path).read_text()), (path, test)
 
 
 def test_a_commit_is_named() -> None:

@@ -5,7 +5,7 @@
 | `AcknowledgedNeverLost`: a record whose send succeeded is where the producer was told, and readable until it is trimmed | `acknowledged.py` |
 | `StateMachineSafety`, `OffsetsDense`: one entry at an index, offsets without gaps that never change | `committed_log.py` |
 | `HighWatermarkMonotone`: on a replica high watermark and start of the log never go back | `high_watermark.py` |
-| `CommittedReads`: only committed records are handed out, undamaged and in order | `reads.py` |
+| `CommittedReads`: only committed records are handed out, undamaged | `reads.py` |
 | `ExactlyOnce`: a record of an idempotent producer is there once, its batches in order | `exactly_once.py` |
 | `RefusedNeverApplied`: what failed definitely is never in the log | `definite_failures.py` |
 | `EqualState`: equal applied index, byte-equal state | `replica_state.py` |

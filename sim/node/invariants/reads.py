@@ -1,5 +1,6 @@
-"""`CommittedReads`: a consumer is handed only committed records, with the value that was committed there, and in order without
-a gap (promise: only committed records are readable; damage is never served).
+"""`CommittedReads`: a consumer is handed only committed records, with the value that was committed there (promise: only committed
+records are readable; damage is never served). That they come in order and without a gap is for the history's `skipped_poll`
+and `nonmonotonic_poll`.
 """
 
 from __future__ import annotations
