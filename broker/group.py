@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from raftmq.broker.group_log import GroupLog
 from raftmq.broker.request_error import RequestError
-from raftmq.errors import InvariantError
+from raftmq.errors import InvariantError, invariant
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
@@ -393,6 +393,10 @@ class Group(Generic[MachineT]):
             if waiters:
                 self._answer_waiters(entry, result)
         self.core.apply_done(entries[-1].index)
+        # What is written next is the machine's state with the core's membership, under one index.
+        due = max(self.core.applied_index, self.core.state_floor)
+        if machine.applied_index != due:
+            invariant(condition=False, name="machine_at_applied_index", applied_index=machine.applied_index, due=due)
         self.serve_confirmed()
         self.wake_progress()
 

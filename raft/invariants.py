@@ -51,8 +51,11 @@ def check_core(core: CoreState) -> None:
         core._seen_commit = log.commit
         if core.role is Role.LEADER:
             invariant(log.term_at(log.commit) == core.term, "leader_commits_own_term", commit_index=log.commit)
-    if core.role is Role.LEADER and core.leader_id != core.replica_id:
-        invariant(condition=False, name="leader_knows_itself", leader_id=core.leader_id)
+    if core.role is Role.LEADER:
+        if core.leader_id != core.replica_id:
+            invariant(condition=False, name="leader_knows_itself", leader_id=core.leader_id)
+        if core.replica_id not in core.membership.voters and core.replica_id not in core.membership.outgoing:
+            invariant(condition=False, name="leader_votes", membership=core.membership)
 
 
 def check_progress(progress: Progress, last_index: int) -> None:

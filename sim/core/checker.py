@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from raftmq.raft.core import RaftCore
@@ -17,8 +17,10 @@ from sim.core.invariants.committed_log import CommittedLog
 from sim.core.invariants.durability import check_ack_durable, check_applied_durable, check_no_hole, check_stable_durable
 from sim.core.invariants.election_safety import ElectionSafety, check_leader_votes
 from sim.core.invariants.leader_completeness import check_leader_completeness
+from sim.core.invariants.leader_greatest_index import LeaderGreatestIndex
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone, check_pre_vote_keeps_term
+from sim.core.invariants.more_up_to_date_correct import ComparedLog, check_more_up_to_date_correct
 from sim.core.invariants.reads import LinearizableReads
 from sim.core.invariants.violation import InvariantViolation, demand
 from sim.core.invariants.votes import Votes
@@ -28,7 +30,7 @@ from sim.core.state_machine import MachineState
 class Observation:
     """What was last seen of one replica. Lives as long as its core: a crash starts a new one."""
 
-    __slots__ = ("applied", "commit", "completed_term", "handed", "leader_term", "term", "verified")
+    __slots__ = ("applied", "commit", "completed_term", "handed", "leader_last", "leader_term", "term", "verified")
 
     def __init__(self, disk: SimDisk) -> None:
         self.handed = LogCopy(disk.log.position)
@@ -39,6 +41,8 @@ class Observation:
         self.applied = 0
         self.leader_term = 0
         """The last term it was seen leading."""
+        self.leader_last = 0
+        """Where its log ended then."""
         self.completed_term = 0
         """The last term it led and whose first entry was handed out: its log is complete from then on."""
         self.verified = int(disk.log.position.index)
@@ -69,6 +73,7 @@ class Checker:
         self._observed: dict[int, Observation] = {}
         self.elections = ElectionSafety()
         self.votes = Votes()
+        self.leader_greatest_index = LeaderGreatestIndex()
         self.log_matching = LogMatching()
         self.committed = CommittedLog(GENESIS.index + 1)
         self.applied_state = AppliedState()
@@ -99,8 +104,12 @@ class Checker:
             check_leader_votes(replica.replica_id, core.term, core.membership)
         if core.role is Role.LEADER and seen.leader_term != core.term:
             seen.leader_term = core.term
+            seen.leader_last = 0
             self.elections.on_leader(replica.replica_id, core.term)
             self.votes.on_leader(replica.replica_id, core.term, core.membership, self._disks)
+        if core.role is Role.LEADER and core.last_index != seen.leader_last:
+            seen.leader_last = int(core.last_index)
+            self.leader_greatest_index.on_leader(replica.replica_id, core.term, core.log.last_term, core.last_index)
         if core.commit_index != seen.commit:
             self._on_commit(replica, core, seen)
 
@@ -134,6 +143,16 @@ class Checker:
             self.committed.check(replica_id, seen.handed, seen.verified + 1, last)
             seen.verified = last
 
+    def _logs(self) -> Iterator[ComparedLog]:
+        """Everybody's log: as handed out while it runs, else as on its disk, also of replicas that will never come back."""
+        for replica_id, disk in self._disks.items():
+            seen = self._observed.get(replica_id)
+            if seen is not None:
+                log, committed_index = seen.handed, max(seen.verified, seen.applied)
+            else:
+                log, committed_index = disk.log, max(disk.hard_state.commit_index, disk.state.machine.index)
+            yield ComparedLog(replica_id, log, min(committed_index, log.last_index))
+
     def on_write(self, replica: Watched, work: AppendWork, is_leader: bool) -> None:
         """An append is handed to the disk."""
         seen = replica.observation
@@ -149,11 +168,13 @@ class Checker:
                 is_appended = first == seen.handed.last_index + 1
                 demand(is_appended, "LeaderAppendOnly", f"r{replica_id} overwrites {first} of its own log")
             self.log_matching.on_written(replica_id, seen.handed, work.entries)
+            self.leader_greatest_index.on_written(replica_id, work.entries)
             seen.handed.write(work.entries)
             self._verify(replica_id, seen)
             if is_leader and seen.completed_term != seen.term:
                 seen.completed_term = seen.term
                 check_leader_completeness(replica_id, seen.term, seen.handed, self.committed, 0)
+                check_more_up_to_date_correct(self._logs(), self.committed)
         elif work.snapshot is None:
             for message in work.responses:
                 if isinstance(message, VoteResponse):
@@ -202,4 +223,5 @@ class Checker:
         """Once more, whole: every log that is there against what is committed, and what clients were told."""
         for replica_id, seen in self._observed.items():
             self.committed.check(replica_id, self._disks[replica_id].log, 0, seen.applied)
+        check_more_up_to_date_correct(self._logs(), self.committed)
         self.acknowledged.check(self.committed)

@@ -123,6 +123,23 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
 
 
+async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        for number in range(10):
+            await leader.propose([data(number)])[1]
+        await state_durable(cluster.nodes[leader.replica_id].engine, leader)
+        joiner = cluster.add_empty(7, 4)
+        joiner.core.settings = dataclasses.replace(joiner.core.settings, apply_bytes_max=1)
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
+        while joiner.core.applied_index < leader.core.applied_index:
+            assert cluster.nodes[4].broken == []
+            await next_progress([joiner])
+        assert joiner.core.state_floor > joiner.core.first_index  # else nothing was passed over
+        assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+
+
 async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
     async with EngineCluster() as cluster:
         groups = cluster.create_group(7)
@@ -187,6 +204,17 @@ async def test_a_broken_replica_falls_silent_and_the_others_go_on():
         successor = await cluster.leader(7, among=[n for n in cluster.nodes if n != leader.replica_id])
         await successor.propose([data(1)])[1]
         await other.propose([data(1)])[1]
+
+
+async def test_a_machine_that_is_ahead_of_its_core_stops_the_replica():
+    """It would take what it has not applied for applied, and write its state under an index that is not its own."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        leader.machine.applied_index += 5  # damaged memory
+        await leader.propose([data(0)])[1]  # it is committed all the same
+        ((group_id, error),) = cluster.nodes[leader.replica_id].broken
+        assert (group_id, error.name) == (7, "machine_at_applied_index")
 
 
 async def test_five_hundred_groups_elect_and_commit():

@@ -55,6 +55,10 @@ def _leader_of_another(core: RaftCore) -> None:
     core.leader_id = ReplicaId(2)
 
 
+def _leader_without_vote(core: RaftCore) -> None:
+    core.membership = Membership(voters(2, 3), learners=voters(1))
+
+
 def _old_term_committed(core: RaftCore) -> None:
     core._seen_commit -= 1
     core.term = Term(core.term + 1)
@@ -71,6 +75,7 @@ def _old_term_committed(core: RaftCore) -> None:
         (_handed_out_beyond_tail, "unstable_pointers"),
         (_last_term_above_term, "last_term"),
         (_leader_of_another, "leader_knows_itself"),
+        (_leader_without_vote, "leader_votes"),
         (_old_term_committed, "leader_commits_own_term"),
     ],
 )
@@ -85,6 +90,19 @@ def test_a_leader_never_overwrites_its_log() -> None:
     core = healthy()
     with pytest.raises(InvariantError, match="leader_appends_only"):
         core._truncate_for(core.log.last_index)
+
+
+def test_a_leader_of_the_outgoing_half_may_lead() -> None:
+    core = healthy()
+    core.membership = Membership(voters(2, 3), outgoing=voters(1, 2, 3))
+    check_core(core)
+
+
+def test_no_committed_entry_is_replaced() -> None:
+    core = healthy()
+    core.step_down()
+    with pytest.raises(InvariantError, match="conflict_committed"):
+        core._truncate_for(core.log.commit)
 
 
 def test_a_snapshot_and_entries_to_apply_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_one_acknowledgement_frees_everything_before_it() -> None:
 def test_the_window_refuses_an_index_that_does_not_grow() -> None:
     window = Inflights(8, 100)
     window.add(3, 1)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="inflights_increase"):
         window.add(3, 1)
 
 

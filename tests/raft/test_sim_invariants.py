@@ -23,8 +23,10 @@ from sim.core.invariants.committed_log import CommittedLog
 from sim.core.invariants.durability import check_ack_durable, check_applied_durable
 from sim.core.invariants.election_safety import ElectionSafety, check_leader_votes
 from sim.core.invariants.leader_completeness import check_leader_completeness
+from sim.core.invariants.leader_greatest_index import LeaderGreatestIndex
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone
+from sim.core.invariants.more_up_to_date_correct import ComparedLog, check_more_up_to_date_correct
 from sim.core.invariants.violation import InvariantViolation
 from sim.core.invariants.votes import Votes
 
@@ -54,13 +56,23 @@ def ready(append: AppendWork | None, *apply: Entry) -> Ready:
     return Ready(None, (), append, apply, (), ())
 
 
+def a_replica(checker: Checker, replica_id: int, disk: SimDisk) -> Any:
+    return SimpleNamespace(replica_id=replica_id, disk=disk, observation=checker.observe(replica_id, disk))
+
+
+def lead(checker: Checker, replica: Any, term: int, first: Entry) -> None:
+    """The replica becomes leader of `term` and writes its first entry; its log will end three entries later."""
+    replica.observation.term = replica.observation.leader_term = at = int(GENESIS.term) + term
+    checker.leader_greatest_index.on_leader(replica.replica_id, at, at, first.index + 3)
+    checker.on_write(replica, work(first), is_leader=True)
+
+
 def a_leader() -> tuple[Checker, Any]:
     """What the checker knows of a replica that leads term 2 and has written its first entry."""
     disk = disk_with()
     checker = Checker({1: disk})
-    replica: Any = SimpleNamespace(replica_id=1, disk=disk, observation=checker.observe(1, disk))
-    replica.observation.term = replica.observation.leader_term = int(GENESIS.term) + 2
-    checker.on_write(replica, work(entry(1, 2)), is_leader=True)
+    replica = a_replica(checker, 1, disk)
+    lead(checker, replica, 2, entry(1, 2))
     return checker, replica
 
 
@@ -125,6 +137,62 @@ def leader_completeness() -> None:
     demand_broken(lambda: check_leader_completeness(2, committed_in + 1, disk_with().log, committed, first))
 
 
+def leader_greatest_index() -> None:
+    lengths = LeaderGreatestIndex()
+    lengths.on_leader(1, GENESIS.term + 2, GENESIS.term + 2, GENESIS.index + 2)
+    lengths.on_written(2, (entry(1, 2), entry(2, 2)))
+    lengths.on_leader(1, GENESIS.term + 2, GENESIS.term + 2, GENESIS.index + 2)
+    demand_broken(lambda: lengths.on_leader(1, GENESIS.term + 2, GENESIS.term + 2, GENESIS.index + 1))
+    demand_broken(lambda: lengths.on_leader(1, GENESIS.term + 2, GENESIS.term + 1, GENESIS.index + 2))
+    lengths = LeaderGreatestIndex()
+    lengths.on_leader(1, GENESIS.term + 2, GENESIS.term + 2, GENESIS.index + 2)
+    demand_broken(lambda: lengths.on_written(2, (entry(3, 2),)))
+    lengths.on_leader(3, GENESIS.term + 3, GENESIS.term + 3, GENESIS.index + 4)
+    lengths.on_written(2, (entry(1, 2), entry(2, 2), entry(3, 3), entry(4, 3)))
+    demand_broken(lambda: lengths.on_written(2, (entry(2, 2), entry(3, 2), entry(4, 3))))
+    demand_broken(lambda: lengths.on_written(2, (entry(4, 3), entry(5, 3))))
+    demand_broken(lambda: lengths.on_written(2, (entry(1, 1),)))
+    checker, _ = a_leader()
+    follower = a_replica(checker, 2, disk_with())
+    checker.on_write(follower, work(entry(1, 2), entry(2, 2, 1), entry(3, 2, 2), entry(4, 2, 3)), is_leader=False)
+    demand_broken(lambda: checker.on_write(follower, work(entry(5, 2, 4)), is_leader=False))
+
+
+def more_up_to_date_correct() -> None:
+    first = int(GENESIS.index) + 1
+    holder = (entry(1, 1), entry(2, 1, 1))
+
+    def compare(other: tuple[Entry, ...], *, committed_by: int = 1, known_index: int = first) -> None:
+        """A replica that knows entry 1 of term 1 committed, beside another log. It was committed with entry 2 of a term."""
+        committed = CommittedLog(first)
+        disks = {voter: disk_with(entry(1, 1), entry(2, committed_by, 1)) for voter in (1, 2, 3)}
+        committed.on_leader_commit(1, GENESIS.term + committed_by, first - 1, first + 1, VOTERS, disks)
+        logs = [ComparedLog(1, disk_with(*holder).log, known_index), ComparedLog(2, disk_with(*other).log, 0)]
+        check_more_up_to_date_correct(logs, committed)
+
+    compare(holder)
+    compare(())
+    compare((entry(1, 0),))
+    compare((entry(1, 2),), known_index=first - 1)
+    demand_broken(lambda: compare((entry(1, 0), entry(2, 1))))
+    demand_broken(lambda: compare((entry(1, 0), entry(2, 1), entry(3, 1))))
+    demand_broken(lambda: compare((entry(1, 2),)))
+    # Figure 3.7: entry 2 of term 4 committed it, so a log that ends in term 3 need not hold it.
+    compare((entry(1, 3),), committed_by=4)
+    demand_broken(lambda: compare((entry(1, 4),), committed_by=4))
+
+    # The run compares all logs when a leader has written its first entry, and at its end. Replica 4 is down.
+    disks = {voter: disk_with(entry(1, 1)) for voter in (1, 2, 3)} | {4: disk_with(entry(1, 2))}
+    checker = Checker(disks)
+    checker.acknowledged.on_appended((entry(1, 1),))
+    checker.committed.on_leader_commit(1, GENESIS.term + 1, first - 1, first, VOTERS, disks)
+    checker.at_end()
+    lead(checker, a_replica(checker, 1, disks[1]), 3, entry(2, 3, 1))
+    disks[2].hard_state = HardState(GENESIS.term, cast("Any", 0), cast("Any", first))
+    demand_broken(checker.at_end)
+    demand_broken(lambda: lead(checker, a_replica(checker, 3, disks[3]), 4, entry(2, 4, 1)))
+
+
 def committed_is_durable() -> None:
     check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 1),))
     demand_broken(lambda: check_applied_durable(1, disk_with(entry(1, 1)), (entry(1, 2),)))
@@ -166,8 +234,10 @@ def snapshot_alone() -> None:
 
 BROKEN_BY_HAND: dict[str, Callable[[], None]] = {
     "ElectionSafety": election_safety,
+    "LeaderGreatestIndex": leader_greatest_index,
     "LeaderVotes": leader_votes,
     "VoteOnce": vote_once,
+    "MoreUpToDateCorrect": more_up_to_date_correct,
     "LogMatching": log_matching,
     "DenseOffsets": dense_offsets,
     "CommitOwnTerm": commit_own_term,

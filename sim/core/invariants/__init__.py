@@ -3,8 +3,10 @@
 | invariant | file | Ongaro's thesis |
 |---|---|---|
 | `ElectionSafety`: at most one leader per term | `election_safety.py` | figure 3.2, 3.4 |
+| `LeaderGreatestIndex`: no log goes further in a term than that term's leader's | `leader_greatest_index.py` | 3.4, 3.5 |
 | `LeaderVotes`: a leader votes in the configuration that it has applied | `election_safety.py` | 4.2.2 |
 | `VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: one vote per term, kept, by a majority, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
+| `MoreUpToDateCorrect`: a more up-to-date log holds what the other has committed | `more_up_to_date_correct.py` | 3.6.1, 3.6.3 |
 | `LogMatching`: same index and term, same entry and same past | `log_matching.py` | figure 3.2, 3.5 |
 | `DenseOffsets`: each entry starts at the offset where the one before it ended | `log_matching.py` | ours |
 | `LogInv`: committed prefixes agree | `committed_log.py` | figure 3.2 (State Machine Safety) |
