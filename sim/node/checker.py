@@ -18,7 +18,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteResponse
-from raftmq.raft.ready import Role, RoleChange
+from raftmq.raft.ready import AppendWork, Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError
 from raftmq.storage.log_store import ReplicaKey
 
@@ -146,7 +146,14 @@ class Checker:
                 self.judge(budgets.on_append, before)
             return is_taken
 
+        begin_write = engine.commits.start
+
+        def watched_write(group: Group[StateMachine], work: AppendWork, inbound_bytes: int) -> None:
+            begin_write(group, work, inbound_bytes)
+            budgets.on_write(group, inbound_bytes)
+
         registry.quarantine = watched_quarantine
+        engine.commits.start = watched_write
         engine.reserve_uncommitted = watched_reserve
         engine._admit_inbound = watched_admit
         engine.add_group = watched_add_group

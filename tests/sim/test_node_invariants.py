@@ -231,7 +231,11 @@ def node_within(limits: Limits) -> Any:
     """A node of one group that holds nothing."""
     recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
     group = SimpleNamespace(
-        log=SimpleNamespace(recent=RecentEntries(recent_budget)), append_in_flight=False, _waiters=[]
+        group_id=7,
+        log=SimpleNamespace(recent=RecentEntries(recent_budget)),
+        append_in_flight=False,
+        append_started_at=1.0,
+        _waiters=[],
     )
     engine = SimpleNamespace(
         uncommitted_bytes=0,
@@ -309,6 +313,24 @@ def test_budgets_hold_for_appends() -> None:
     node.engine.inbound_bytes = 0
     with broken("BudgetsHold"):
         budgets.check()
+
+
+def test_budgets_hold_until_what_was_received_is_durable() -> None:
+    node = node_within(Limits(inbound_append_bytes_max=10))
+    budgets = Budgets(node)
+    group = node.engine.groups[7]
+    node.engine.inbound_bytes = 8
+    group.append_in_flight = True
+    budgets.on_write(group, 8)
+    budgets.check()
+
+    node.engine.inbound_bytes = 7
+    with broken("BudgetsHold"):
+        budgets.check()
+    group.append_in_flight = False
+    budgets.check()
+    group.append_in_flight, group.append_started_at = True, 2.0  # of derived state
+    budgets.check()
 
 
 def test_budgets_hold_for_recent_entries() -> None:

@@ -7,7 +7,9 @@ proposal, one append of a leader, or one recent entry. It stands alone: nothing 
 
 from __future__ import annotations
 
+from raftmq.broker.group import Group
 from raftmq.broker.recent_entries import _OVERHEAD_BYTES
+from raftmq.fsm.state_machine import StateMachine
 
 from sim.core.invariants.violation import InvariantViolation
 from sim.node.cluster import SimNode
@@ -22,6 +24,8 @@ class Budgets:
         self._limits = {"uncommitted": limits.uncommitted_bytes_max, "inbound": limits.inbound_append_bytes_max}
         self._first_piece = {"uncommitted": 0, "inbound": 0}
         """Size of what was taken last while nothing else was held."""
+        self._writes: dict[int, tuple[Group[StateMachine], float, int]] = {}
+        """By group: the write that began last, when it did, and what of the inbound bytes it is to give back when it is done."""
 
     def on_proposal(self, held_before: int) -> None:
         """A proposal was taken."""
@@ -30,6 +34,10 @@ class Budgets:
     def on_append(self, held_before: int) -> None:
         """A leader's append was taken."""
         self._on_piece("inbound", held_before, self._node.engine.inbound_bytes)
+
+    def on_write(self, group: Group[StateMachine], inbound_bytes: int) -> None:
+        """A write began, and not one of derived state alone."""
+        self._writes[group.group_id] = group, group.append_started_at, inbound_bytes
 
     def _on_piece(self, name: str, held_before: int, held: int) -> None:
         if held_before == 0:
@@ -50,13 +58,19 @@ class Budgets:
         if engine.uncommitted_bytes != proposed:
             raise self._broken(f"uncommitted is {engine.uncommitted_bytes}, and {proposed} wait")
         waiting = sum(engine._inbound.waiting.values())
-        if engine.inbound_bytes < waiting:
-            raise self._broken(f"inbound is {engine.inbound_bytes}, and {waiting} wait")
+        written = sum(size for group, began_at, size in self._writes.values() if self._is_written(group, began_at))
+        if engine.inbound_bytes < waiting + written:
+            raise self._broken(f"inbound is {engine.inbound_bytes}; {waiting} wait, {written} are being written")
         used, limit = engine.recent_budget.bytes_used, self._node.limits.recent_entries_bytes_max
         if used > limit:
             held = sum(len(group.log.recent._entries) - group.log.recent._start for group in engine.groups.values())
             if held != 1:
                 raise self._broken(f"{held} recent entries are {used} of {limit}")
+
+    def _is_written(self, group: Group[StateMachine], began_at: float) -> bool:
+        """Whether the write that began then is under way: of one replica there is one at a time."""
+        is_hosted = self._node.engine.groups.get(group.group_id) is group
+        return is_hosted and group.append_in_flight and group.append_started_at == began_at
 
     def check_recent_entries(self) -> None:
         """Whether what is counted of the recent entries is what is there: each of them is looked at."""

@@ -99,6 +99,19 @@ def inbound_over_its_limit() -> None:
     Engine._admit_inbound = late  # type: ignore[method-assign]
 
 
+@mutant("engine", "a leader's append is no more counted when its write begins", disk_latency=0.02, stall_disk=4)
+def inbound_given_back_early() -> None:
+    from raftmq.broker.commits import Commits
+
+    start = Commits.start
+
+    def early(self: Any, group: Any, work: Any, inbound: int) -> None:
+        self._inbound.total -= inbound
+        start(self, group, work, 0)
+
+    Commits.start = early  # type: ignore[method-assign]
+
+
 @mutant("engine", "recent entries are dropped one too late", recent_entries_bytes_max=2_000)
 def recent_entries_over_their_limit() -> None:
     from raftmq.broker.recent_entries import RecentEntriesBudget
