@@ -17,8 +17,8 @@ from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import Entry, EntryKind
-from raftmq.raft.messages import AppendResponse, Message, VoteResponse
-from raftmq.raft.ready import Role, RoleChange
+from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteResponse
+from raftmq.raft.ready import AppendWork, Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError
 from raftmq.storage.log_store import ReplicaKey
 
@@ -27,7 +27,7 @@ from sim.core.invariants.violation import InvariantViolation, demand
 from sim.node.cluster import Cluster, Process
 from sim.node.invariants.acknowledged import Acknowledged
 from sim.node.invariants.applied_once import AppliedOnce
-from sim.node.invariants.budgets import check_budgets, check_budgets_given_back
+from sim.node.invariants.budgets import Budgets
 from sim.node.invariants.committed_log import CommittedLog
 from sim.node.invariants.definite_failures import DefiniteFailures
 from sim.node.invariants.durable_answers import check_append_response, check_vote_response, durable_meta
@@ -71,6 +71,8 @@ class Checker:
         """Told of records that are gone because they were old."""
         self._elections: dict[int, ElectionSafety] = {}
         self._votes: dict[int, VoteOnce] = {}
+        self._budgets: dict[str, Budgets] = {}
+        """By machine, of the broker that it runs."""
         self._looks = 0
         self.damaged: dict[tuple[str, ReplicaKey], None] = {}
         """Replicas that a fault damaged, by machine: they alone may break."""
@@ -127,7 +129,33 @@ class Checker:
             self.quarantined[process.machine.name, key] = None
             quarantine(key, reason)
 
+        budgets = self._budgets[process.machine.name] = Budgets(node)
+        reserve, admit = engine.reserve_uncommitted, engine._admit_inbound
+
+        def watched_reserve(size: int) -> bool:
+            before = engine.uncommitted_bytes
+            is_taken: bool = reserve(size)
+            if is_taken:
+                self.judge(budgets.on_proposal, before)
+            return is_taken
+
+        def watched_admit(group: Group[StateMachine], message: AppendRequest) -> bool:
+            before = engine.inbound_bytes
+            is_taken: bool = admit(group, message)
+            if is_taken:
+                self.judge(budgets.on_append, before)
+            return is_taken
+
+        begin_write = engine.commits.start
+
+        def watched_write(group: Group[StateMachine], work: AppendWork, inbound_bytes: int) -> None:
+            begin_write(group, work, inbound_bytes)
+            budgets.on_write(group, inbound_bytes)
+
         registry.quarantine = watched_quarantine
+        engine.commits.start = watched_write
+        engine.reserve_uncommitted = watched_reserve
+        engine._admit_inbound = watched_admit
         engine.add_group = watched_add_group
         engine.send = watched_send
         engine._on_role_change = watched_role_change
@@ -204,7 +232,7 @@ class Checker:
             assert process.node is not None
             self.stalls[repr(process.host)] = process.node.engine.counters.stalls_total
             if not process.host.is_frozen:
-                self.judge(check_budgets, process.node)
+                self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
         self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
         if self._looks % COMPARE_EVERY == 0:
@@ -212,9 +240,10 @@ class Checker:
         self._cluster.loop.after(LOOK_SECONDS, None, self._look)
 
     def compare_states(self) -> None:
-        """Replicas of a group that applied equally much are equal."""
+        """Replicas of a group that applied equally much are equal. Also counts recent entries, which is as dear."""
         for process in self._cluster.running():
             assert process.node is not None
+            self.judge(self._budgets[process.machine.name].check_recent_entries)
             for group in process.node.engine.groups.values():
                 self.judge(self.replica_states.on_state, group)
 
@@ -228,4 +257,4 @@ class Checker:
         self.compare_states()
         for process in self._cluster.running():
             assert process.node is not None
-            self.judge(check_budgets_given_back, process.node)
+            self.judge(self._budgets[process.machine.name].check_given_back)

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from raftmq.broker.inbound_bytes import InboundBytes
 from raftmq.broker.limits import Limits
+from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.client.batch_codec import encode_body
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
@@ -27,7 +29,7 @@ from sim.history.checker import judge
 from sim.node import invariants, run
 from sim.node.invariants.acknowledged import Acknowledged
 from sim.node.invariants.applied_once import AppliedOnce
-from sim.node.invariants.budgets import ONE_PIECE_BYTES_MAX, check_budgets, check_budgets_given_back
+from sim.node.invariants.budgets import Budgets
 from sim.node.invariants.committed_log import Batch, CommittedLog
 from sim.node.invariants.definite_failures import DefiniteFailures
 from sim.node.invariants.durable_answers import check_append_response, check_vote_response
@@ -225,23 +227,138 @@ def test_quarantined_silent() -> None:
         check_serves_none_quarantined(cast("Any", node))
 
 
-def test_budgets_hold() -> None:
-    inbound = SimpleNamespace(waiting={})
-    budget = SimpleNamespace(bytes_used=0)
-    engine = SimpleNamespace(
-        uncommitted_bytes=0, inbound_bytes=0, recent_budget=budget, _inbound=inbound, write_refusal=None, groups={}
+def node_within(limits: Limits) -> Any:
+    """A node of one group that holds nothing."""
+    recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
+    group = SimpleNamespace(
+        group_id=7,
+        log=SimpleNamespace(recent=RecentEntries(recent_budget)),
+        append_in_flight=False,
+        append_started_at=1.0,
+        _waiters=[],
     )
-    node = cast("Any", SimpleNamespace(engine=engine, limits=Limits(uncommitted_bytes_max=10), node_id=1))
-    check_budgets(node)
-    check_budgets_given_back(node)
+    engine = SimpleNamespace(
+        uncommitted_bytes=0,
+        inbound_bytes=0,
+        recent_budget=recent_budget,
+        _inbound=InboundBytes(),
+        write_refusal=None,
+        groups={7: group},
+    )
+    return SimpleNamespace(engine=engine, limits=limits, node_id=1)
 
-    engine.uncommitted_bytes = 1
-    check_budgets(node)
+
+def test_budgets_hold_for_proposals() -> None:
+    node = node_within(Limits(uncommitted_bytes_max=10))
+    budgets = Budgets(node)
+    waiters = node.engine.groups[7]._waiters
+
+    def propose(size: int) -> None:
+        before = node.engine.uncommitted_bytes
+        waiters.append(SimpleNamespace(size=size))
+        node.engine.uncommitted_bytes += size
+        budgets.on_proposal(before)
+        budgets.check()
+
+    def answer_all() -> None:
+        waiters.clear()
+        node.engine.uncommitted_bytes = 0
+        budgets.check()
+
+    propose(4)
+    propose(6)
     with broken("BudgetsHold"):
-        check_budgets_given_back(node)
-    engine.uncommitted_bytes = ONE_PIECE_BYTES_MAX + 1
+        propose(1)
+    answer_all()
+    propose(25)  # alone, whatever its size
     with broken("BudgetsHold"):
-        check_budgets(node)
+        propose(1)
+    with broken("BudgetsHold"):
+        budgets.check_given_back()
+    answer_all()
+    budgets.check_given_back()
+    propose(4)
+    with broken("BudgetsHold"):
+        propose(7)  # the large one from before allows nothing any more
+    waiters.pop()
+    node.engine.uncommitted_bytes -= 6
+    with broken("BudgetsHold"):
+        budgets.check()
+
+
+def test_budgets_hold_for_appends() -> None:
+    node = node_within(Limits(inbound_append_bytes_max=10))
+    budgets = Budgets(node)
+    waiting = node.engine._inbound.waiting
+
+    def receive(size: int) -> None:
+        before = node.engine.inbound_bytes
+        waiting[7] = waiting.get(7, 0) + size
+        node.engine.inbound_bytes += size
+        budgets.on_append(before)
+        budgets.check()
+
+    receive(4)
+    receive(6)
+    with broken("BudgetsHold"):
+        receive(1)
+    waiting.clear()
+    node.engine.inbound_bytes = 0
+    budgets.check_given_back()
+    receive(25)
+    waiting.clear()
+    budgets.check()  # a write holds them
+    with broken("BudgetsHold"):
+        receive(1)
+    node.engine.inbound_bytes = 0
+    with broken("BudgetsHold"):
+        budgets.check()
+
+
+def test_budgets_hold_until_what_was_received_is_durable() -> None:
+    node = node_within(Limits(inbound_append_bytes_max=10))
+    budgets = Budgets(node)
+    group = node.engine.groups[7]
+    node.engine.inbound_bytes = 8
+    group.append_in_flight = True
+    budgets.on_write(group, 8)
+    budgets.check()
+
+    node.engine.inbound_bytes = 7
+    with broken("BudgetsHold"):
+        budgets.check()
+    group.append_in_flight = False
+    budgets.check()
+    group.append_in_flight, group.append_started_at = True, 2.0  # of derived state
+    budgets.check()
+
+
+def test_budgets_hold_for_recent_entries() -> None:
+    overhead = entry_overhead_bytes()
+    node = node_within(Limits(recent_entries_bytes_max=2 * overhead))
+    budgets = Budgets(node)
+    recent, recent_budget = node.engine.groups[7].log.recent, node.engine.recent_budget
+    recent.append((entry(5, 0), entry(6, 0)))
+    budgets.check()
+    budgets.check_recent_entries()
+
+    recent_budget.bytes_used += 1
+    with broken("BudgetsHold"):
+        budgets.check()
+    with broken("BudgetsHold"):
+        budgets.check_recent_entries()
+    recent_budget.bytes_used -= 1
+    recent.append((entry(7, 0, bytes(2 * overhead)),))
+    assert recent.first_index == 7, "it alone is above the limit"
+    budgets.check()
+    budgets.check_recent_entries()
+
+
+def entry_overhead_bytes() -> int:
+    """What an entry without payload counts."""
+    budget = RecentEntriesBudget(1_000_000)
+    RecentEntries(budget).append((entry(1, 0),))
+    return budget.bytes_used
 
 
 PART = (4, 0)

@@ -15,7 +15,7 @@
 | `VoteOnce`: one vote in a term | `votes.py` |
 | `VoteDurable`, `AckDurable`: votes and acknowledgements leave when the disk holds them | `durable_answers.py` |
 | `QuarantinedSilent`: a damaged replica does not vote, acknowledge, lead or serve | `quarantine.py` |
-| `BudgetsHold`: nothing grows beyond its limit, and all of it is given back | `budgets.py` |
+| `BudgetsHold`: nothing grows beyond its limit, but for one piece held alone; all of it is given back | `budgets.py` |
 | `RetentionKeeps`: records go only on request, or when they are old | `retention.py` |
 | `OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: what members of a group rely on | `group_ownership.py` |
 

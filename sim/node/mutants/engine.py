@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sim.node.mutants.registry import mutant
@@ -41,8 +42,6 @@ def waiter_takes_any_entry() -> None:
     def any_entry(self: Any, entry: Any, result: Any) -> None:
         waiter = self._waiters[0]
         if entry.index >= waiter.first_index:
-            from dataclasses import replace
-
             entry = replace(entry, term=waiter.term)
         answer(self, entry, result)
 
@@ -65,6 +64,66 @@ def budget_leaks() -> None:
     from raftmq.broker.engine import Engine
 
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a proposal is taken while the limit is not reached, whatever its size", uncommitted_bytes_max=8_000)
+def uncommitted_over_its_limit() -> None:
+    from raftmq.broker.engine import Engine
+
+    def reserve(self: Any, size: int) -> bool:
+        if self._uncommitted_bytes >= self.limits.uncommitted_bytes_max:
+            return False
+        self._uncommitted_bytes += size
+        return True
+
+    Engine.reserve_uncommitted = reserve  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine", "an append is taken while the limit is not reached, whatever its size", inbound_append_bytes_max=8_000
+)
+def inbound_over_its_limit() -> None:
+    from raftmq.broker.engine import Engine
+
+    admit = Engine._admit_inbound
+
+    def late(self: Any, group: Any, message: Any) -> bool:
+        limits, inbound = self.limits, self._inbound
+        if inbound.total < limits.inbound_append_bytes_max:
+            self.limits = replace(limits, inbound_append_bytes_max=1 << 40)
+        try:
+            return admit(self, group, message)
+        finally:
+            self.limits = limits
+
+    Engine._admit_inbound = late  # type: ignore[method-assign]
+
+
+@mutant("engine", "a leader's append is no more counted when its write begins", disk_latency=0.02, stall_disk=4)
+def inbound_given_back_early() -> None:
+    from raftmq.broker.commits import Commits
+
+    start = Commits.start
+
+    def early(self: Any, group: Any, work: Any, inbound: int) -> None:
+        self._inbound.total -= inbound
+        start(self, group, work, 0)
+
+    Commits.start = early  # type: ignore[method-assign]
+
+
+@mutant("engine", "recent entries are dropped one too late", recent_entries_bytes_max=2_000)
+def recent_entries_over_their_limit() -> None:
+    from raftmq.broker.recent_entries import RecentEntriesBudget
+
+    added = RecentEntriesBudget.added
+
+    def late(self: Any, owner: Any, index: Any, size: int) -> None:
+        self.bytes_max += size
+        added(self, owner, index, size)
+        self.bytes_max -= size
+
+    RecentEntriesBudget.added = late  # type: ignore[method-assign]
 
 
 @mutant("engine", "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
