@@ -22,7 +22,6 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import busiest_leader, is_led, wait_until, what_is_not_whole
 from tests.chaos.damage import flip_bytes, replica_files, truncate
 from tests.chaos.links import CLIENTS, partition
-from tests.chaos.machine import missing_for_shim, missing_for_volumes
 from tests.chaos.run import Trial
 from tests.chaos.workload import Workload
 
@@ -33,14 +32,8 @@ LONGER_THAN_ELECTIONS_SECONDS = 5.0
 WAIT_SECONDS = 90.0
 RECORDS = 100
 
-needs_volumes = pytest.mark.skipif(
-    missing_for_volumes() is not None,
-    reason=f"{missing_for_volumes()}; the model with crashes in tests/storage/ drops unsynchronised writes instead",
-)
-needs_shim = pytest.mark.skipif(
-    missing_for_shim() is not None,
-    reason=f"{missing_for_shim()}; tests/e2e/test_failures.py makes a commit fail by a limit of file sizes instead",
-)
+needs_volumes = pytest.mark.usefixtures("volumes")
+needs_shim = pytest.mark.usefixtures("shim")
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:
