@@ -467,6 +467,38 @@ class GroupProgress:
                 await asyncio.sleep(0.05)
 
 
+async def test_a_leader_frozen_while_another_is_killed_loses_nothing_that_only_they_have(
+    cluster: ChaosCluster, tmp_path: Path
+) -> None:
+    """NATS JetStream 2.12.1: pauses and the crash of a single machine were enough to lose acknowledged records.
+
+    The leader and one follower have records that the other follower, which was down, has not; then the leader is frozen and the one killed.
+    The other is back, alone, and wants to lead; with the killed one, when it is back, it is a majority, of which only that one may lead.
+    Then the leader goes on, too, and believes for a moment that it still is one. A wrong leader would be stopped by its own invariants
+    before it loses anything: that is a defect as well.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7567.
+    """
+    logged = {node_id: len(cluster.logs(node_id)) for node_id in cluster.node_ids}
+    # Eight partitions are as many elections, each of which the wrong one may begin.
+    async with Trial(cluster, tmp_path, partitions=8) as trial:
+        await whole(cluster, trial.topic)
+        leader = busiest_leader(cluster, trial.topic)
+        killed, behind = (node_id for node_id in cluster.node_ids if node_id != leader)
+        cluster.kill(behind)  # what is sent to one that is frozen, it finds in its sockets when it goes on
+        await progress(trial)
+        cluster.pause(leader)
+        cluster.kill(killed)
+        cluster.restart(behind, wait=False)
+        await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
+        cluster.restart(killed, wait=False)
+        await progress(trial)
+        cluster.resume(leader)
+    trial.demand_clean()
+    for node_id, length in logged.items():
+        assert "InvariantError" not in cluster.logs(node_id)[length:]
+
+
 async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
