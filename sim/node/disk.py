@@ -63,6 +63,10 @@ class Disk:
         self.is_full = False
         """Somebody else filled the volume."""
         self.latency = 0.001
+        """Mean seconds of a commit."""
+        self.slow_latency = 0.0
+        """When set, it is this instead."""
+        self.slow_commits = 0
         self.stalled_until = 0.0
         self.torn_commits = 0
         """Crashes that met a write under way."""
@@ -78,7 +82,11 @@ class Disk:
 
     def write_seconds(self, now: float) -> float:
         """How long a commit that begins now takes."""
-        seconds = self.latency * (0.5 + self.source.expovariate(2.0))
+        latency = self.latency
+        if self.slow_latency:
+            self.slow_commits += 1
+            latency = self.slow_latency
+        seconds = latency * (0.5 + self.source.expovariate(2.0))
         return max(0.0, self.stalled_until - now) + seconds
 
     def flip_byte(self, source: random.Random) -> tuple[ReplicaKey, str, bytes] | None:

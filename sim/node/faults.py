@@ -84,7 +84,7 @@ class Nemesis:
             machine.disk.is_full = False
             machine.disk.map_bytes_max = 0
             machine.disk.stalled_until = 0.0
-            machine.disk.latency = self._options.disk_latency
+            machine.disk.slow_latency = 0.0
             cluster.thaw(machine)
             cluster.start(machine)
 
@@ -250,11 +250,11 @@ class Nemesis:
         machine = self._pick()
         if machine is not None:
             disk = machine.disk
-            disk.latency = self._source.uniform(0.02, 0.2)
-            self._did("slow_disk", f"{machine.name} {disk.latency:.3f} s")
+            disk.slow_latency = self._source.uniform(0.02, 0.2)
+            self._did("slow_disk", f"{machine.name} {disk.slow_latency:.3f} s")
 
             def undo() -> None:
-                disk.latency = self._options.disk_latency
+                disk.slow_latency = 0.0
 
             self._later(0.5, 3.0, undo)
 
@@ -335,7 +335,7 @@ class Nemesis:
         machine = self._pick()
         if machine is not None:
             jump = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
-            machine.wall.epoch_ms += jump
+            machine.wall.jump(jump)
             self._cluster.wall_ms_max = max(self._cluster.wall_ms_max, machine.wall.epoch_ms)
             self._did("clock_jump", f"{machine.name} by {jump} ms")
 

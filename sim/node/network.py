@@ -58,6 +58,8 @@ class Network:
         """Frames that found an outbox full."""
         self.held = 0
         """Packets that a cut held up."""
+        self.clogged = 0
+        """Packets that a clog made later."""
         self.lost_streams = 0
         """Connections given up by a sender's patience."""
 
@@ -91,7 +93,10 @@ class Network:
         seconds = weather.delay_min - weather.delay_mean * _log(1.0 - chance.random())
         if weather.slow_share and chance.random() < weather.slow_share:
             seconds += weather.slow_seconds * chance.random()
-        return seconds + self.clogs.get((source, target), 0.0) if self.clogs else seconds
+        if self.clogs and (source, target) in self.clogs:
+            self.clogged += 1
+            seconds += self.clogs[source, target]
+        return seconds
 
     def on_process_ended(self, host: Host, *, is_power_cut: bool) -> None:
         """Its kernel closes its connections, or nobody does."""

@@ -43,9 +43,20 @@ class WallTime:
         self._loop = loop
         self.epoch_ms = epoch_ms
         """What it says at the simulation's beginning; a jump changes it."""
+        self.jumps_read = 0
+        """Readings that were the first after a jump."""
+        self._has_jumped = False
+
+    def jump(self, by_ms: int) -> None:
+        """Somebody sets it, forward or back."""
+        self.epoch_ms += by_ms
+        self._has_jumped = True
 
     def now_ms(self) -> int:
         """See `Clock`."""
+        if self._has_jumped:
+            self._has_jumped = False
+            self.jumps_read += 1
         return self.epoch_ms + int(self._loop.now * 1000)
 
 

@@ -361,10 +361,13 @@ class Simulation:
         network, machines = self.network, self.cluster.machines.values()
         return {
             "packets_held": network.held,
+            "packets_clogged": network.clogged,
             "frames_dropped": network.dropped,
             "stalls": sum(self.checker.stalls.values()),
             "streams_reset": network.resets,
             "streams_given_up": network.lost_streams,
+            "slow_commits": sum(m.disk.slow_commits for m in machines),
+            "clock_jumps_read": sum(m.wall.jumps_read for m in machines),
             "torn_commits": sum(m.disk.torn_commits for m in machines),
             "writes_refused": sum(m.disk.refused_writes for m in machines),
             "snapshots_installed": self.cluster.installs

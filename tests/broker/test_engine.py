@@ -5,11 +5,15 @@ import dataclasses
 
 import pytest
 from raftmq.broker.limits import Limits
+from raftmq.broker.partition_appends import PartitionAppends
+from raftmq.broker.producer_fence import ProducerFence
 from raftmq.broker.request_error import RequestError
+from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import MembershipChange, MembershipOp
 
 from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress, state_durable
+from tests.broker.harness import batch
 
 
 async def test_three_replicas_elect_commit_and_agree():
@@ -138,6 +142,51 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
             await next_progress([joiner])
         assert joiner.core.state_floor > joiner.core.first_index  # else nothing was passed over
         assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+
+
+async def appended(group, payload):
+    """What the leader answers to a batch, as its service does."""
+    loop = asyncio.get_running_loop()
+    appends = PartitionAppends(loop, group, TopicConfig, ProducerFence(lambda: pytest.fail("no producer has a name")))
+    ticket = appends.begin([payload], loop.time() + 10)
+    await appends.finish(ticket, loop.time() + 10)
+    return ticket.result(group.machine.log_start_offset)
+
+
+async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote():
+    """The batch is in no log that it ever saw: only the snapshot says that it was written, and where.
+
+    Source: Kafka and Redpanda lost the state of producers on recovery, and wrote repeated batches again; KIP-98.
+    """
+    async with EngineCluster(4) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        written = batch(3, sequence=0)
+        assert (await appended(leader, written)).base_offsets == [0]
+        for number in range(50):
+            await leader.propose([data(number)])[1]
+        engine = cluster.nodes[leader.replica_id].engine
+        await state_durable(engine, leader)
+        engine.commits.truncate(leader, leader.durable_state_index)
+        while leader.log_start.index <= 40:
+            await asyncio.sleep(0.001)
+        joiner = cluster.add_empty(7, 4)
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
+        while joiner.machine.next_offset < 53:
+            await next_progress([joiner])
+        assert joiner.log_start.index > 40
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_VOTER, 4),)))
+        while not joiner.is_leader:
+            if leader.is_leader:
+                leader.core.transfer_leader(4)
+                engine.mark_dirty(leader)
+            await next_progress([joiner])
+
+        result = await appended(joiner, written)
+
+        assert not result.HasField("error")
+        assert result.base_offsets == [0]
+        assert joiner.machine.next_offset == 53
 
 
 async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():

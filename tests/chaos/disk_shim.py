@@ -11,7 +11,7 @@ import mmap
 import struct
 from pathlib import Path
 
-from tests.chaos.machine import run_tool
+from tests.chaos.tools import run_tool
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 ORDERS = struct.Struct("<IIiiI")

@@ -1,4 +1,4 @@
-"""What this machine lets a test do, found out by trying, once; and running its tools.
+"""What this machine lets a test do, found out by trying, once.
 
 Each `missing_for_…` answers None, or the sentence with which a test is skipped.
 """
@@ -6,29 +6,16 @@ Each `missing_for_…` answers None, or the sentence with which a test is skippe
 from __future__ import annotations
 
 import functools
-import os
 import shutil
-import subprocess
-from collections.abc import Sequence
+import tempfile
 from pathlib import Path
 
-TOOL_SECONDS = 30.0
+from tests.chaos.leash import LeashError
+from tests.chaos.tools import ToolError, run_tool
+from tests.chaos.volume import Volume
 
-
-class ToolError(RuntimeError):
-    """A tool of the system failed; the message holds its command and what it said."""
-
-
-def run_tool(arguments: Sequence[str], text: str = "") -> str:
-    """Run a tool to its end and return what it printed.
-
-    Raises:
-        ToolError: It ended with a code other than 0.
-    """
-    done = subprocess.run(list(arguments), input=text.encode(), capture_output=True, check=False, timeout=TOOL_SECONDS)
-    if done.returncode:
-        raise ToolError(f"{' '.join(arguments)}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout.decode()
+TRIED_BYTES = 8 << 20
+"""Of the volume that shows whether volumes are possible."""
 
 
 def missing_tools(*names: str) -> str | None:
@@ -56,14 +43,20 @@ def missing_for_namespaces() -> str | None:
 
 @functools.cache
 def missing_for_volumes() -> str | None:
-    """Why a file cannot be mounted as a volume of its own."""
+    """Why a file cannot be mounted as a volume of its own, and lose power: root may do neither in many a container."""
     absent = missing_tools("mkfs.ext4", "mount", "umount")
     if absent:
         return absent
-    if os.geteuid():
-        return "mounting a volume needs root"
-    if not Path("/dev/loop-control").exists():
-        return "there are no loop devices"
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            volume = Volume(Path(directory), "tried", TRIED_BYTES)
+            try:
+                volume.lose_power()
+                volume.come_back()
+            finally:
+                volume.close()
+    except (ToolError, LeashError, OSError) as error:
+        return f"volumes are not permitted: {str(error).splitlines()[0].rstrip('.')}"
     return None
 
 

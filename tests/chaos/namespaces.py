@@ -14,7 +14,7 @@ import os
 
 from tests.chaos.leash import Leash
 from tests.chaos.links import CLIENTS, Place
-from tests.chaos.machine import ToolError, run_tool
+from tests.chaos.tools import ToolError, run_tool
 
 NOBODY = "02:00:00:00:ff:ff"
 SLOW_KILOBITS = 400

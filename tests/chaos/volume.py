@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 
 from tests.chaos.leash import Leash
-from tests.chaos.machine import run_tool
+from tests.chaos.tools import run_tool
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 GOING_DOWN_WITHOUT_FLUSHING_THE_LOG = 2

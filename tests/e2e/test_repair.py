@@ -53,6 +53,13 @@ def has_rows(path: Path) -> bool:
             return bool(transaction.stat(database)["entries"])
 
 
+def is_quarantined_as_missing(cluster: LocalCluster, node_id: int, file: Path) -> bool:
+    """Whether the broker said so of the replica that this file was."""
+    group_id, replica_id = file.stem.split("-")
+    reason = f"replica {replica_id} of group {group_id}: its file is missing"
+    return any("replica_quarantined" in line and reason in line for line in cluster.logs(node_id).splitlines())
+
+
 def flip_a_byte(path: Path) -> None:
     """In the newest log row, wherever copy on write left it in the file."""
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
@@ -124,6 +131,43 @@ async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     flip_a_byte(metadata)
     await asyncio.to_thread(cluster.restart, victim)
     await wait_replaced(cluster, victim, {metadata.name})
+    assert data_files(cluster, victim) == kept
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_partition_file_that_is_gone_is_rebuilt_and_the_others_stay(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """An empty file under the old replica's id would deny what that one had acknowledged and whom it had voted for."""
+    victim = 2
+    cluster.kill(victim)
+    await workload.wait_progress()
+    gone, *kept = data_files(cluster, victim)
+    assert has_rows(gone)
+    gone.unlink()
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {gone.name})
+    assert is_quarantined_as_missing(cluster, victim, gone)
+    assert set(kept) < set(data_files(cluster, victim))
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """NATS JetStream 2.12.1 deleted a stream as orphaned where the snapshot of metadata was damaged. When metadata itself is what is
+    missing, it says nothing of what belongs here.
+
+    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7556.
+    """
+    victim = 2
+    cluster.kill(victim)
+    await workload.wait_progress()
+    gone, kept = metadata_file(cluster, victim), data_files(cluster, victim)
+    gone.unlink()
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {gone.name})
+    assert is_quarantined_as_missing(cluster, victim, gone)
     assert data_files(cluster, victim) == kept
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 

@@ -1,5 +1,6 @@
 """docs/internals/history-format.md says what the code does."""
 
+import ast
 import importlib
 import json
 import re
@@ -66,6 +67,24 @@ def test_operations_and_their_fields() -> None:
     assert tuple(row["operation"].strip("`") for row in rows) == get_args(Operation)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row["invocation has"] + row["ok has"])}
     assert named <= set(Event.__struct_fields__)
+
+
+def test_an_invocation_has_the_fields_that_are_written() -> None:
+    """Of every operation that is recorded anywhere; fields that are gathered elsewhere are not found."""
+    written: dict[str, set[str]] = {}
+    for path in [*ROOT.glob("sim/**/*.py"), *ROOT.glob("tests/e2e/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="invoke"), args=[_, ast.Constant(value=str(operation))], keywords=keywords
+                ):
+                    names_here = {keyword.arg for keyword in keywords if keyword.arg is not None}
+                    if len(names_here) == len(keywords):
+                        written.setdefault(operation, set()).update(names_here)
+    rows = table(PAGE, "Operations", "operation", "invocation has", "ok has", "meaning")
+    stated = {row["operation"].strip("`"): set(re.findall(r"`(\w+)`", row["invocation has"])) for row in rows}
+    assert stated.keys() - written.keys() == {"committed"}
+    assert {operation: stated[operation] for operation in written} == written
 
 
 def test_starts() -> None:

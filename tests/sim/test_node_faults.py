@@ -1,7 +1,4 @@
-"""Each kind of fault really happens, and leaves a mark that a run without it does not have; the cluster comes through.
-
-Without one are a clogged link, a slow disk and a wall clock that jumps: they show in the trace alone. Flipped bytes have a test of their own.
-"""
+"""Each kind of fault really happens, and leaves a mark that a run without it does not have; the cluster comes through."""
 
 from __future__ import annotations
 
@@ -21,8 +18,11 @@ MARKS = {
     "isolate": "packets_held",
     "split": "packets_held",
     "one_way": "packets_held",
+    "clog": "packets_clogged",
     "break_streams": "streams_reset",
+    "slow_disk": "slow_commits",
     "full_map": "writes_refused",
+    "clock_jump": "clock_jumps_read",
     "wipe": "snapshots_installed",
     "remove_node": "snapshots_installed",
     "replace_replica": "snapshots_installed",
@@ -32,6 +32,8 @@ MARKS = {
 """Fault -> what is counted because of it, more often than without it."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly less is acknowledged."""
+OWN_TESTS = ("flip",)
+"""A flipped byte is found when its file is read again, which another fault has to bring about."""
 SECONDS = 4.0
 
 
@@ -39,6 +41,10 @@ SECONDS = 4.0
 def calm() -> Outcome:
     """A run without faults."""
     return run_isolated(1, options=calm_options(seconds=SECONDS))
+
+
+def test_every_fault_leaves_a_mark() -> None:
+    assert sorted([*MARKS, *HINDRANCES, *OWN_TESTS]) == sorted(FAULTS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -71,7 +77,8 @@ def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.counts["boots"] == 3
     assert {name for name in outcome.counts if name.startswith("send ")} == {"send ok"}
-    assert outcome.counts["packets_held"] == outcome.counts["streams_reset"] == 0
+    assert [outcome.counts[name] for name in ("packets_held", "packets_clogged", "streams_reset")] == [0, 0, 0]
+    assert [outcome.counts[name] for name in ("slow_commits", "clock_jumps_read")] == [0, 0]
 
 
 def test_a_crash_in_the_middle_of_a_write_keeps_a_part_of_it_only() -> None:
