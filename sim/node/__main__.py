@@ -15,8 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from sim.history.events import Event, write_history
-from sim.node.batch import crashed, run_batch
-from sim.node.child import in_child
+from sim.node.batch import judged, run_batch
 from sim.node.logs import logs_to, silence_logs
 from sim.node.mutants import MUTANTS
 from sim.node.run import OPERATIONS_MIN, PRODUCT, Build, Outcome, Verdict, run_seed
@@ -142,10 +141,8 @@ def main() -> int:
         return _run_many(
             arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, is_recorded=arguments.record
         )
-    try:
-        outcome = in_child(_replay, arguments.seed, arguments.mutant, arguments.log, arguments.history)
-    except Exception as error:  # noqa: BLE001 -- outside of what the run itself judges
-        outcome = crashed(arguments.seed, error)
+    seed = arguments.seed
+    outcome = judged(seed, _replay, seed, arguments.mutant, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))

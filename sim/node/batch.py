@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from raftmq.broker.group_planner import assignor_names
@@ -16,10 +16,15 @@ from sim.node.run import PRODUCT, Build, Outcome, Verdict, run_seed
 
 def run_isolated(seed: int, build: Build = PRODUCT, options: Options | None = None) -> Outcome:
     """One seed, in a child."""
+    return judged(seed, _quietly, build, options, seed)
+
+
+def judged(seed: int, run: Callable[..., Outcome], *arguments: object) -> Outcome:
+    """The outcome of a seed that is run in a child, whatever becomes of the child."""
     try:
-        return in_child(_quietly, build, options, seed)
+        return in_child(run, *arguments)
     except Exception as error:  # noqa: BLE001 -- outside of what the run itself judges
-        return crashed(seed, error)
+        return _crashed(seed, error)
 
 
 def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iterator[Outcome]:
@@ -27,10 +32,10 @@ def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iter
     assignor_names()  # looked up once for each process: here for all of them
     gc.collect()
     gc.freeze()  # children share what is here already
-    yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs, crashed)
+    yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs, _crashed)
 
 
-def crashed(seed: int, error: Exception) -> Outcome:
+def _crashed(seed: int, error: Exception) -> Outcome:
     """Of a run that could not even judge itself: its process died, or the simulator is broken."""
     return Outcome(seed, Verdict.CRASH, f"{type(error).__name__}: {error}")
 

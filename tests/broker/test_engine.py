@@ -144,6 +144,17 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
         assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
 
 
+async def write_and_truncate(cluster, leader):
+    """Fifty records more, and a log that begins behind most of them."""
+    for number in range(50):
+        await leader.propose([data(number)])[1]
+    engine = cluster.nodes[leader.replica_id].engine
+    await state_durable(engine, leader)
+    engine.commits.truncate(leader, leader.durable_state_index)
+    while leader.log_start.index <= 40:
+        await asyncio.sleep(0.001)
+
+
 async def appended(group, payload):
     """What the leader answers to a batch, as its service does."""
     loop = asyncio.get_running_loop()
@@ -163,13 +174,7 @@ async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote(
         leader = await cluster.leader(7)
         written = batch(3, sequence=0)
         assert (await appended(leader, written)).base_offsets == [0]
-        for number in range(50):
-            await leader.propose([data(number)])[1]
-        engine = cluster.nodes[leader.replica_id].engine
-        await state_durable(engine, leader)
-        engine.commits.truncate(leader, leader.durable_state_index)
-        while leader.log_start.index <= 40:
-            await asyncio.sleep(0.001)
+        await write_and_truncate(cluster, leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
         while joiner.machine.next_offset < 53:
@@ -179,7 +184,7 @@ async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote(
         while not joiner.is_leader:
             if leader.is_leader:
                 leader.core.transfer_leader(4)
-                engine.mark_dirty(leader)
+                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
             await next_progress([joiner])
 
         result = await appended(joiner, written)
@@ -195,13 +200,7 @@ async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
         leader = await cluster.leader(7)
         lagging = groups[1 if leader.replica_id != 1 else 2]
         cluster.isolate(lagging.replica_id)
-        for number in range(50):
-            await leader.propose([data(number)])[1]
-        engine = cluster.nodes[leader.replica_id].engine
-        await state_durable(engine, leader)
-        engine.commits.truncate(leader, leader.durable_state_index)
-        while leader.log_start.index <= 40:
-            await asyncio.sleep(0.001)
+        await write_and_truncate(cluster, leader)
         cluster.heal()
         end = leader.machine.next_offset
         while lagging.machine.next_offset < end:

@@ -307,12 +307,8 @@ async def test_nobody_is_connected_to_after_closing():
 
 async def _refusal(address, hello):
     """Why a node that says this of itself is not let in."""
-    host, port = address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
-    size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
+    _, writer, kind, said = await _dialled(address, hello)
     assert kind == FrameType.REFUSED
-    said = await reader.readexactly(size)
     writer.close()
     return said.decode()
 
@@ -401,14 +397,19 @@ async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
 
 async def _greeted(address, channel, node_id=7, says=""):
     """A connection of a node that is let in."""
+    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel, 1, says)
+    reader, writer, kind, _ = await _dialled(address, hello)
+    assert kind == FrameType.WELCOME
+    return reader, writer
+
+
+async def _dialled(address, hello):
+    """A connection of a node that says this of itself, and the frame that answers it."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel, 1, says)
     writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
     size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
-    assert kind == FrameType.WELCOME
-    await reader.readexactly(size)
-    return reader, writer
+    return reader, writer, kind, await reader.readexactly(size)
 
 
 async def test_the_end_of_an_inbound_snapshot_channel_is_told_once_and_of_no_other():

@@ -5,6 +5,7 @@ That a rebuilt replica is whole is shown the hard way: another broker is killed 
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -76,6 +77,20 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+async def rebuild_metadata(
+    cluster: LocalCluster, workload: Workload, victim: int, spoil: Callable[[Path], None]
+) -> Path:
+    """Spoil a stopped broker's metadata file, which it returns: another one takes its place, the partitions' files stay."""
+    cluster.kill(victim)
+    await workload.wait_progress()
+    metadata, kept = metadata_file(cluster, victim), data_files(cluster, victim)
+    spoil(metadata)
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {metadata.name})
+    assert data_files(cluster, victim) == kept
+    return metadata
+
+
 async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload: Workload, repaired: int) -> None:
     other = next(node_id for node_id in cluster.node_ids if node_id != repaired)
     cluster.kill(other)
@@ -125,13 +140,7 @@ async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     victim = 2
-    cluster.kill(victim)
-    await workload.wait_progress()
-    metadata, kept = metadata_file(cluster, victim), data_files(cluster, victim)
-    flip_a_byte(metadata)
-    await asyncio.to_thread(cluster.restart, victim)
-    await wait_replaced(cluster, victim, {metadata.name})
-    assert data_files(cluster, victim) == kept
+    await rebuild_metadata(cluster, workload, victim, flip_a_byte)
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
@@ -161,14 +170,8 @@ async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7556.
     """
     victim = 2
-    cluster.kill(victim)
-    await workload.wait_progress()
-    gone, kept = metadata_file(cluster, victim), data_files(cluster, victim)
-    gone.unlink()
-    await asyncio.to_thread(cluster.restart, victim)
-    await wait_replaced(cluster, victim, {gone.name})
+    gone = await rebuild_metadata(cluster, workload, victim, Path.unlink)
     assert is_quarantined_as_missing(cluster, victim, gone)
-    assert data_files(cluster, victim) == kept
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
