@@ -1,8 +1,10 @@
-"""Handlers for `raftmq worker run`: see the guide to workers."""
+"""Handlers for `raftmq worker run`: see the guide to workers.
+
+They run in threads, and `print` writes its `end` on its own, so that two threads' lines could run into each other: each line is one text.
+"""
 
 import asyncio
 import json
-import sys
 
 from raftmq import Record
 
@@ -10,7 +12,7 @@ from raftmq import Record
 def handle(record: Record) -> None:
     """Print what is to be done. What is no JSON cannot be done, however often it is tried."""
     task = json.loads(record.value or b"")
-    print(f"{record.partition}/{record.offset} {(record.key or b'').decode()} {task['do']}", flush=True)
+    print(f"{record.partition}/{record.offset} {(record.key or b'').decode()} {task['do']}\n", end="", flush=True)
 
 
 async def handle_async(record: Record) -> None:
@@ -22,4 +24,4 @@ async def handle_async(record: Record) -> None:
 def handle_slowly(record: Record) -> None:
     """The same for work that computes: run it with `--executor process` to use every core."""
     total = sum(number * number for number in range(100_000))
-    print(f"{record.partition}/{record.offset} {total % 97}", file=sys.stdout, flush=True)
+    print(f"{record.partition}/{record.offset} {total % 97}\n", end="", flush=True)

@@ -236,6 +236,33 @@ def test_the_first_program_of_the_guide_runs() -> None:
     assert done.stdout.splitlines() == expected
 
 
+def test_the_lines_of_handlers_in_many_threads_do_not_run_into_each_other() -> None:
+    """`print` writes its end on its own: with it, one line of some hundreds is a blank one."""
+    program = """
+import threading
+from examples.worker_tasks import handle
+from raftmq import Record
+
+def work(partition):
+    for offset in range(5000):
+        handle(Record("tasks", partition, offset, 0, b"ann", b'{"do": "wash"}'))
+
+threads = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = {f"{partition}/{offset} ann wash" for partition in range(4) for offset in range(5000)}
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(expected)
+    assert set(lines) == expected
+
+
 async def test_the_commands_of_the_guide_run_and_say_what_the_guide_says(cluster: LocalCluster) -> None:
     """In their order; the worker gets its SIGTERM when it has done what there is."""
     blocks = re.findall(r"```sh\n(.*?)```", guide(), re.DOTALL)
@@ -260,14 +287,16 @@ async def test_the_commands_of_the_guide_run_and_say_what_the_guide_says(cluster
         working = await shell(run)
         assert working.stdout is not None
         assert working.stderr is not None
-        lines = [(await working.stdout.readline()).decode().split(" ", 1)[1].strip() for _ in range(4)]
-        while b"record_dead_lettered" not in await working.stderr.readline():
-            pass
+        said = [(await working.stdout.readline()).decode() for _ in range(4)]
+        while b"record_dead_lettered" not in (line := await working.stderr.readline()):
+            assert line, (said, "it ended")
         working.terminate()
         _, errors = await working.communicate()
         assert working.returncode == 0, errors
         showing = await shell(show)
         output, errors = await showing.communicate()
+    assert all(re.fullmatch(r"\d/\d (ann|bob) \w+\n", line) for line in said), said
+    lines = [line.split(" ", 1)[1].strip() for line in said]
     assert [line for line in lines if line.startswith("ann")] == ["ann wash", "ann dry"]
     assert [line for line in lines if line.startswith("bob")] == ["bob cook", "bob eat"]
     assert re.fullmatch(rb"tasks/\d offset \d+: tried 3 times, json\.decoder\.JSONDecodeError: .*\n", output), (
