@@ -1,7 +1,8 @@
 """Makes the replicas on this node be those that metadata says: creates, opens, retires.
 
 Runs only while the metadata replica has confirmed, in this boot, that it is caught up. A file is deleted only when
-metadata shows the replica retired; a registry row without its file is a quarantine, never a reason to start empty.
+metadata shows the replica retired; a registry row without its file is a quarantine, never a reason to start empty, and so
+is a file that was written to and has no row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry
+from raftmq.storage.registry import Registry, RegistryError
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -60,15 +61,47 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
 
 
 def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState) -> None:
-    """Make a new replica durable: first its file, then its registry row; only then may it speak."""
+    """Make a new replica durable: first its file, then its registry row; only then may it speak.
+
+    A file without a row that is as it was made is of a crash that came between the two. One that was written to is of a replica that
+    spoke: the registry is older than the file.
+
+    Raises:
+        DamagedReplicaError: there is a file that was written to, or cannot be read. It stays as it is.
+    """
     try:
         store.create(key, state, ())
     except ReplicaExistsError:
-        # a crash came between file and registry row: the replica never spoke
-        store.retire(key)
-        store.create(key, state, ())
+        problem = store.verify(key) or _difference(store, key, state)
+        if problem is not None:
+            raise DamagedReplicaError(key, f"the registry does not know its file: {problem}") from None
     registry.add_replica(key)
     registry.mark_open([key])
+
+
+def _difference(store: LmdbLogStore, key: ReplicaKey, state: RestoredState) -> str | None:
+    """What keeps a closed file from being that of a replica in `state` that never spoke."""
+    found = store.open(key)
+    store.close(key)
+    return None if found == state else "it was written to, so the registry is older than it"
+
+
+def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
+    """A node has an identity before it has a replica's file, so files without one are of a node whose registry was lost.
+
+    To form or join a cluster with them would put other replicas in their place.
+
+    Raises:
+        RegistryError: the registry is closed, the files are as they were.
+    """
+    files = store.stored_replicas()
+    if files and not registry.uuid:
+        registry.close(is_clean=True)
+        raise RegistryError(
+            f"node.mdb was lost: there are files of {len(files)} replicas, and nothing says which node of which cluster this is. No "
+            "replica was touched: put node.mdb back; or, if other brokers have the data, start an empty directory with --join, this node's "
+            "--node-id and --set replace_lost=true"
+        )
 
 
 class LocalReplicas:

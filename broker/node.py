@@ -20,7 +20,7 @@ from raftmq.broker.group import Group
 from raftmq.broker.hand_over import hand_over
 from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.limits import Limits, Timing, within_this_process
-from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.local_replicas import LocalReplicas, refuse_lost_registry
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.node_parts import NodeParts
@@ -70,6 +70,7 @@ class Node:
         disk.prepare_opening()
         self.registry = parts.registry()
         self.store = parts.store(disk)
+        refuse_lost_registry(self.store, self.registry)
         self._readers = parts.readers()
         self._random = parts.random()
         self.writers = parts.writers(self.store, self._on_writes_done, self.on_fatal)

@@ -155,7 +155,8 @@ def start(
     if join is not None and not loaded.config.join:
         raise typer.BadParameter("give at least one HOST:PORT", param_hint="--join")
     directory = loaded.config.data_dir
-    if not (loaded.config.bootstrap or loaded.config.join or (directory / "node.mdb").exists()):
+    is_new = not any((directory / name).exists() for name in ("node.mdb", "groups"))
+    if is_new and not (loaded.config.bootstrap or loaded.config.join):
         raise typer.BadParameter(
             f"{directory} belongs to no cluster: give --bootstrap to form one, or --join HOST:PORT to join one"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,25 +22,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from raftmq.storage.file_exam import FileReport
+from raftmq.storage.lmdb_log_store import replica_files
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import ABNORMAL_EXITS_MAX, ReplicaState
+from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"
 LOCK_FILES = ("lock", "node.mdb-owner")
 """Held by a running broker; the first has its process id."""
 
-_REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
 _METADATA_GROUP = 0
-
-Key = tuple[int, int]
-"""(group id, replica id)."""
 
 REBUILD_ADVICE = (
     "start the broker while the others run: it sets the replica aside and the cluster makes a new one from its peers, as long as a "
     "majority of them is whole; if this was the only replica, restore the file from a backup"
 )
 LOST_NODE_ADVICE = (
-    "keep the directory for inspection and start an empty one with --join, this node's --node-id and --set replace_lost=true: the "
-    "cluster rebuilds its replicas; never take another node's node.mdb"
+    "keep the directory, put back this node's node.mdb if there is a copy (never another node's), or start an empty directory with "
+    "--join, this node's --node-id and --set replace_lost=true: the cluster rebuilds its replicas"
 )
 NEWER_ADVICE = "start it with the version of RaftMQ that wrote it, or a newer one; it is not damaged"
 
@@ -110,7 +108,7 @@ def examine(data_dir: Path, on_file: Callable[[Path, int, int], None] = lambda p
         OSError: the directory or a file in it cannot be read.
     """
     with _kept_from_brokers(data_dir):
-        files = _replica_files(data_dir)
+        files = replica_files(data_dir / "groups")
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files:
             raise NoDataDirectoryError(
@@ -120,15 +118,15 @@ def examine(data_dir: Path, on_file: Callable[[Path, int, int], None] = lambda p
         with Examiner() as examiner:
             on_file(registry, 1, count)
             node = _examine_registry(registry, examiner)
-            reports: dict[Key, FileReport] = {}
+            reports: dict[ReplicaKey, FileReport] = {}
             for number, (key, path) in enumerate(sorted(files.items()), 2):
                 on_file(path, number, count)
                 reports[key] = examiner.examine("replica", path)
         findings = [
-            *_registry_findings(registry, node),
+            *_registry_findings(registry, node, has_files=bool(files)),
             *(finding for key, report in reports.items() for finding in _replica_findings(key, report)),
             *_disagreements(node, set(reports)),
-            *_leftovers(data_dir),
+            *_leftovers(data_dir, set(files.values())),
         ]
         known = node.node or {}
         return Diagnosis(
@@ -166,29 +164,20 @@ def _kept_from_brokers(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def _replica_files(data_dir: Path) -> dict[Key, Path]:
-    found = {}
-    for path in (data_dir / "groups").glob("*.mdb"):
-        match = _REPLICA_FILE.match(path.name)
-        if match is not None:
-            found[int(match[1]), int(match[2])] = path
-    return found
-
-
 def _inner(data_dir: Path) -> str:
     """Where data directories are instead: a local cluster keeps one for each broker."""
     inner = sorted(str(path.parent) for path in data_dir.glob(f"*/{REGISTRY_FILE}"))
     return f"; there is one in {', '.join(inner)}" if inner else ""
 
 
-def _leftovers(data_dir: Path) -> Iterator[Finding]:
-    """Files that are not replicas."""
+def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
+    """Files that are not replicas'."""
     groups = data_dir / "groups"
     for path in sorted(groups.iterdir()) if groups.is_dir() else ():
         name = f"groups/{path.name}"
         if ".mdb.new" in path.name:
             yield Finding(Severity.NOTE, name, "is a file that was not finished; the next start removes it")
-        elif _REPLICA_FILE.match(path.name) is None and not path.name.endswith("-lock"):
+        elif path not in files and not path.name.endswith("-lock"):
             yield Finding(Severity.WARNING, name, "is no file of RaftMQ's", "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]
     if trash:
@@ -211,7 +200,7 @@ def _examine_registry(path: Path, examiner: Examiner) -> FileReport:
     return missing
 
 
-def _registry_findings(path: Path, report: FileReport) -> Iterator[Finding]:
+def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> Iterator[Finding]:
     if report.newer_format:
         yield Finding(
             Severity.WARNING,
@@ -226,8 +215,8 @@ def _registry_findings(path: Path, report: FileReport) -> Iterator[Finding]:
         return
     node: dict[str, Any] = report.node or {}  # JSON, checked by its checksum
     live = [row for row in report.replicas if row[2] != ReplicaState.RETIRED.value]
-    if not node.get("uuid") and live:
-        yield Finding(Severity.DAMAGE, path.name, "has replicas and no identity of the node", LOST_NODE_ADVICE)
+    if not node.get("uuid") and (live or has_files):
+        yield Finding(Severity.DAMAGE, path.name, "has no identity of the node, which has replicas", LOST_NODE_ADVICE)
     elif not node.get("cluster_id"):
         yield Finding(
             Severity.NOTE, path.name, "the node belongs to no cluster yet: it starts with --bootstrap or --join"
@@ -238,7 +227,7 @@ def _registry_findings(path: Path, report: FileReport) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, path.name, "the broker was killed or crashed; what it acknowledged is on disk")
 
 
-def _replica_findings(key: Key, report: FileReport) -> Iterator[Finding]:
+def _replica_findings(key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
     name = _file_name(key)
     if report.identity is not None and report.identity != key:
         group_id, replica_id = report.identity
@@ -256,13 +245,13 @@ def _replica_findings(key: Key, report: FileReport) -> Iterator[Finding]:
         yield Finding(Severity.DAMAGE, name, problem, REBUILD_ADVICE)
 
 
-def _disagreements(registry: FileReport, files: set[Key]) -> Iterator[Finding]:
-    """What the registry and the files say of each other, where the registry can be read."""
-    if registry.problems or registry.newer_format:
+def _disagreements(registry: FileReport, files: set[ReplicaKey]) -> Iterator[Finding]:
+    """What the registry and the files say of each other, where the registry can be read and is not lost."""
+    if registry.problems or registry.newer_format or not (registry.node or {}).get("uuid"):
         return
-    known: set[Key] = set()
+    known: set[ReplicaKey] = set()
     for group_id, replica_id, state, reason, abnormal_exits in registry.replicas:
-        key = (group_id, replica_id)
+        key = ReplicaKey(GroupId(group_id), ReplicaId(replica_id))
         known.add(key)
         name = _file_name(key)
         if state == ReplicaState.QUARANTINED.value:
@@ -284,8 +273,9 @@ def _disagreements(registry: FileReport, files: set[Key]) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             _file_name(key),
-            "is not in the registry: a crash came while it was created, or somebody put it there",
-            "nothing if the broker crashed while it created a topic (it makes the file again); otherwise move it out",
+            "is not in the registry: a crash came while it was created, the registry is an older copy, or somebody put it there",
+            "nothing if the broker crashed while it created a topic or the registry is a copy: a file that was written to is quarantined "
+            "and its replica rebuilt from its peers; otherwise move it out",
         )
 
 
@@ -295,8 +285,8 @@ def _told(report: FileReport) -> Iterator[str]:
         yield f"and {report.problem_count - len(report.problems)} more problems of this kind"
 
 
-def _file_name(key: Key) -> str:
-    return f"groups/{key[0]}-{key[1]}.mdb"
+def _file_name(key: ReplicaKey) -> str:
+    return f"groups/{key.group_id}-{key.replica_id}.mdb"
 
 
 # ------------------------------------------------------------------------------------------------------------ the child

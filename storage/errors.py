@@ -30,9 +30,7 @@ class MissingReplicaError(ReplicaStorageError):
 
 
 class ReplicaExistsError(ReplicaStorageError):
-    """`create` found a file. If the registry does not know the replica, a crash came between file and registry row:
-    the replica never spoke, so `retire` the file and create it again.
-    """
+    """`create` found a file, and left it as it is."""
 
 
 class ReplicaClosedError(ReplicaStorageError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -46,10 +47,21 @@ GIB = 1024**3
 MIB = 1024**2
 
 _NEW = ".new"
+_REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
 _SLICE_ROWS = 4096
 """State rows per transaction while a new file is built: far below LMDB's limit of dirty pages."""
 _SPARSE_FRACTION = 0.5
 """Of free pages; above it a file is worth rewriting."""
+
+
+def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
+    """The files in a store's `groups` directory that are replicas', by their names."""
+    found = {}
+    for path in groups.glob("*.mdb"):
+        match = _REPLICA_FILE.match(path.name)
+        if match is not None:
+            found[ReplicaKey(GroupId(int(match[1])), ReplicaId(int(match[2])))] = path
+    return found
 
 
 class LmdbLogStore:
@@ -108,8 +120,7 @@ class LmdbLogStore:
 
     def stored_replicas(self) -> list[ReplicaKey]:
         """Every replica that has a file here, sorted."""
-        names = (path.name.removesuffix(".mdb").split("-") for path in self._groups.glob("*.mdb"))
-        return sorted(ReplicaKey(GroupId(int(group)), ReplicaId(int(replica))) for group, replica in names)
+        return sorted(replica_files(self._groups))
 
     def open_replicas(self) -> list[ReplicaKey]:
         """Every open replica, sorted."""

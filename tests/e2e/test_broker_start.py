@@ -13,8 +13,11 @@ pytestmark = [pytest.mark.e2e]
 ANY = ("--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
 
 
+RAFTMQ = [sys.executable, "-m", "raftmq"]
+
+
 def start(data_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "raftmq", "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
+    command = [*RAFTMQ, "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -57,6 +60,88 @@ def test_an_empty_directory_needs_bootstrap_or_join(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+def write_two_records(cluster: LocalCluster, topic: str) -> None:
+    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
+    subprocess.run([*RAFTMQ, "topic", "create", topic, *servers], check=True, capture_output=True)
+    subprocess.run([*RAFTMQ, "produce", topic, *servers], input=b"a\nb\n", check=True, capture_output=True)
+
+
+def read_two_records(cluster: LocalCluster, topic: str) -> bytes:
+    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
+    command = [*RAFTMQ, "consume", topic, "--from-beginning", "-n", "2", *servers]
+    return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.mdb")}
+
+
+def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> None:
+    """A new cluster's replicas would have the ids of those that are there, and take their place.
+
+    The first start leaves a registry that knows nothing, which the second must not take for a new node's.
+    """
+    with LocalCluster(brokers=1, directory=tmp_path) as cluster:
+        write_two_records(cluster, "kept")
+        cluster.stop(1)
+        data_dir = cluster.data_dir(1)
+        registry, groups = data_dir / "node.mdb", data_dir / "groups"
+        content, replicas = registry.read_bytes(), files_in(groups)
+        assert len(replicas) > 1
+        registry.unlink()
+        for arguments in ((), ("--bootstrap",), ("--join", "127.0.0.1:1")):
+            check_refused(data_dir, len(replicas), *arguments)
+        registry.write_bytes(b"")
+        check_refused(data_dir, len(replicas), "--bootstrap")
+        command = [*RAFTMQ, "doctor", str(data_dir)]
+        doctor = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert doctor.returncode == 6
+        assert "damage: node.mdb: has no identity of the node, which has replicas" in doctor.stdout
+        assert files_in(groups) == replicas
+        registry.write_bytes(content)
+        cluster.restart(1)
+        assert read_two_records(cluster, "kept") == b"a\nb\n"
+
+
+def check_refused(data_dir: Path, file_count: int, *arguments: str) -> None:
+    command = [*RAFTMQ, "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 6
+    sentence = refused.stderr.splitlines()[-1]
+    assert sentence.startswith("raftmq: node.mdb was lost")
+    assert f"files of {file_count} replicas" in sentence
+    assert "put node.mdb back" in sentence
+    assert "Traceback" not in refused.stderr
+
+
+def test_replicas_that_an_older_copy_of_the_registry_does_not_know_are_kept(tmp_path: Path) -> None:
+    """They have voted and acknowledged: an empty one under a known id would deny it. With their registry they are whole again."""
+    with LocalCluster(brokers=1, directory=tmp_path) as cluster:
+        write_two_records(cluster, "old")
+        cluster.stop(1)
+        data_dir = cluster.data_dir(1)
+        registry, groups = data_dir / "node.mdb", data_dir / "groups"
+        older = registry.read_bytes()
+        cluster.restart(1)
+        before = set(files_in(groups))
+        write_two_records(cluster, "new")
+        cluster.stop(1)
+        newer, replicas = registry.read_bytes(), files_in(groups)
+        unknown = set(replicas) - before
+        assert unknown
+        registry.write_bytes(older)
+        cluster.restart(1)
+        assert read_two_records(cluster, "old") == b"a\nb\n"
+        cluster.stop(1)
+        said = cluster.logs(1)
+        assert said.count("the registry does not know its file: it was written to") == len(unknown)
+        now = files_in(groups)
+        assert {name: now[name] for name in unknown} == {name: replicas[name] for name in unknown}
+        registry.write_bytes(newer)
+        cluster.restart(1)
+        assert read_two_records(cluster, "new") == b"a\nb\n"
+
+
 def test_a_data_directory_of_another_cluster_than_its_seeds_is_refused_in_words(tmp_path: Path) -> None:
     with start(tmp_path / "a", "--bootstrap") as first:
         assert first.stdout is not None
@@ -77,17 +162,8 @@ def test_a_data_directory_of_another_cluster_than_its_seeds_is_refused_in_words(
 
 
 def test_a_cluster_of_one_keeps_its_records_over_a_restart(tmp_path: Path) -> None:
-    raftmq = [sys.executable, "-m", "raftmq"]
     with LocalCluster(brokers=1, directory=tmp_path) as cluster:
-        servers = ("--bootstrap-servers", cluster.bootstrap_servers)
-        subprocess.run([*raftmq, "topic", "create", "kept", *servers], check=True, capture_output=True)
-        subprocess.run([*raftmq, "produce", "kept", *servers], input=b"a\nb\n", check=True, capture_output=True)
+        write_two_records(cluster, "kept")
         cluster.kill(1)
         cluster.restart(1)
-        read = subprocess.run(
-            [*raftmq, "consume", "kept", "--from-beginning", "-n", "2", *servers],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-    assert read.stdout == b"a\nb\n"
+        assert read_two_records(cluster, "kept") == b"a\nb\n"

@@ -5,6 +5,7 @@ That a rebuilt replica is whole is shown the hard way: another broker is killed 
 
 import asyncio
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,28 @@ async def test_a_partition_file_that_is_gone_is_rebuilt_and_the_others_stay(
     await asyncio.to_thread(cluster.restart, victim)
     await wait_replaced(cluster, victim, {gone.name})
     assert is_quarantined_as_missing(cluster, victim, gone)
+    assert set(kept) < set(data_files(cluster, victim))
+    await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
+
+
+async def test_a_replica_that_the_registry_has_forgotten_is_rebuilt_and_the_others_stay(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """As after an older copy of node.mdb was put back: its file says that it has acknowledged, an empty one would deny it."""
+    victim = 2
+    cluster.kill(victim)
+    await workload.wait_progress()
+    forgotten, *kept = data_files(cluster, victim)
+    assert has_rows(forgotten)
+    row = struct.pack(">QQ", *map(int, forgotten.stem.split("-")))
+    registry = str(cluster.data_dir(victim) / "node.mdb")
+    with lmdb.open(registry, subdir=False, max_dbs=2) as environment:
+        replicas = environment.open_db(b"replicas")
+        with environment.begin(write=True) as transaction:
+            assert transaction.delete(row, db=replicas)
+    await asyncio.to_thread(cluster.restart, victim)
+    await wait_replaced(cluster, victim, {forgotten.name})
+    assert "the registry does not know its file: it was written to" in cluster.logs(victim)
     assert set(kept) < set(data_files(cluster, victim))
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
