@@ -27,7 +27,7 @@ from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry, RegistryError
+from raftmq.storage.registry import LOST_NODE_ADVICE, Registry, RegistryError
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -94,13 +94,14 @@ def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
     Raises:
         RegistryError: the registry is closed, the files are as they were.
     """
+    if registry.uuid:
+        return
     files = store.stored_replicas()
-    if files and not registry.uuid:
+    if files:
         registry.close(is_clean=True)
         raise RegistryError(
             f"node.mdb was lost: there are files of {len(files)} replicas, and nothing says which node of which cluster this is. No "
-            "replica was touched: put node.mdb back; or, if other brokers have the data, start an empty directory with --join, this node's "
-            "--node-id and --set replace_lost=true"
+            f"replica was touched: {LOST_NODE_ADVICE}"
         )
 
 

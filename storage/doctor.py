@@ -24,7 +24,7 @@ from typing import Any, Self
 from raftmq.storage.file_exam import FileReport
 from raftmq.storage.lmdb_log_store import replica_files
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import ABNORMAL_EXITS_MAX, ReplicaState
+from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, ReplicaState
 from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"
@@ -36,10 +36,6 @@ _METADATA_GROUP = 0
 REBUILD_ADVICE = (
     "start the broker while the others run: it sets the replica aside and the cluster makes a new one from its peers, as long as a "
     "majority of them is whole; if this was the only replica, restore the file from a backup"
-)
-LOST_NODE_ADVICE = (
-    "keep the directory, put back this node's node.mdb if there is a copy (never another node's), or start an empty directory with "
-    "--join, this node's --node-id and --set replace_lost=true: the cluster rebuilds its replicas"
 )
 NEWER_ADVICE = "start it with the version of RaftMQ that wrote it, or a newer one; it is not damaged"
 

@@ -30,6 +30,11 @@ _MAP_BYTES = 256 * 1024 * 1024
 """A row of some 100 bytes for each replica that ever lived here: room for a million."""
 ABNORMAL_EXITS_MAX = 2
 """A file that was open at so many abnormal exits in a row is verified in a child process before it is opened."""
+LOST_NODE_ADVICE = (
+    "keep the directory and put node.mdb back if there is a copy of it (never another node's); or, if other brokers have the data, start an "
+    "empty directory with --join, this node's --node-id and --set replace_lost=true: the cluster rebuilds its replicas"
+)
+"""What an operator can do about a registry that is damaged or lost."""
 
 _KEY = struct.Struct(">QQ")
 

@@ -103,12 +103,17 @@ async def test_a_cut_off_leader_confirms_no_read():
     assert refused.value.code in (pb.NO_LEADER, pb.NOT_LEADER)
 
 
+async def write(leader, count):
+    """So many records, one after the other."""
+    for number in range(count):
+        await leader.propose([data(number)])[1]
+
+
 async def test_a_new_replica_is_filled_by_snapshot_and_appends():
     async with EngineCluster(4) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
-        for number in range(50):
-            await leader.propose([data(number)])[1]
+        await write(leader, 50)
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
@@ -131,8 +136,7 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
     async with EngineCluster(4) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
-        for number in range(10):
-            await leader.propose([data(number)])[1]
+        await write(leader, 10)
         await state_durable(cluster.nodes[leader.replica_id].engine, leader)
         joiner = cluster.add_empty(7, 4)
         joiner.core.settings = dataclasses.replace(joiner.core.settings, apply_bytes_max=1)
@@ -146,8 +150,7 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
 
 async def write_and_truncate(cluster, leader):
     """Fifty records more, and a log that begins behind most of them."""
-    for number in range(50):
-        await leader.propose([data(number)])[1]
+    await write(leader, 50)
     engine = cluster.nodes[leader.replica_id].engine
     await state_durable(engine, leader)
     engine.commits.truncate(leader, leader.durable_state_index)

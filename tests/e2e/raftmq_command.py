@@ -60,6 +60,11 @@ def lines_of(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def doctor(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `raftmq doctor`, which asks no cluster."""
+    return subprocess.run([*RAFTMQ, "doctor", *arguments], capture_output=True, timeout=120, check=False)
+
+
 def assert_one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
     """It ended with this code, said one sentence on standard error, with these words in it, and nothing else."""
     said = done.stderr.decode()

@@ -2,22 +2,24 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor, raftmq
 
 pytestmark = [pytest.mark.e2e]
 
 ANY = ("--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
 
 
-RAFTMQ = [sys.executable, "-m", "raftmq"]
+def start_command(data_dir: Path, *arguments: str) -> list[str]:
+    return [*RAFTMQ, "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
 
 
 def start(data_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [*RAFTMQ, "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
+    command = start_command(data_dir, *arguments)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -61,15 +63,14 @@ def test_an_empty_directory_needs_bootstrap_or_join(tmp_path: Path) -> None:
 
 
 def write_two_records(cluster: LocalCluster, topic: str) -> None:
-    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
-    subprocess.run([*RAFTMQ, "topic", "create", topic, *servers], check=True, capture_output=True)
-    subprocess.run([*RAFTMQ, "produce", topic, *servers], input=b"a\nb\n", check=True, capture_output=True)
+    assert raftmq(cluster, "topic", "create", topic).returncode == 0
+    assert raftmq(cluster, "produce", topic, stdin=b"a\nb\n").returncode == 0
 
 
 def read_two_records(cluster: LocalCluster, topic: str) -> bytes:
-    servers = ("--bootstrap-servers", cluster.bootstrap_servers)
-    command = [*RAFTMQ, "consume", topic, "--from-beginning", "-n", "2", *servers]
-    return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    read = raftmq(cluster, "consume", topic, "--from-beginning", "-n", "2")
+    assert read.returncode == 0, read.stderr
+    return read.stdout
 
 
 def files_in(directory: Path) -> dict[str, bytes]:
@@ -93,10 +94,9 @@ def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> Non
             check_refused(data_dir, len(replicas), *arguments)
         registry.write_bytes(b"")
         check_refused(data_dir, len(replicas), "--bootstrap")
-        command = [*RAFTMQ, "doctor", str(data_dir)]
-        doctor = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert doctor.returncode == 6
-        assert "damage: node.mdb: has no identity of the node, which has replicas" in doctor.stdout
+        told = doctor(str(data_dir))
+        assert told.returncode == 6
+        assert b"damage: node.mdb: has no identity of the node, which has replicas" in told.stdout
         assert files_in(groups) == replicas
         registry.write_bytes(content)
         cluster.restart(1)
@@ -104,14 +104,9 @@ def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> Non
 
 
 def check_refused(data_dir: Path, file_count: int, *arguments: str) -> None:
-    command = [*RAFTMQ, "broker", "start", "--data-dir", str(data_dir), *ANY, *arguments]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert refused.returncode == 6
-    sentence = refused.stderr.splitlines()[-1]
-    assert sentence.startswith("raftmq: node.mdb was lost")
-    assert f"files of {file_count} replicas" in sentence
-    assert "put node.mdb back" in sentence
-    assert "Traceback" not in refused.stderr
+    refused = subprocess.run(start_command(data_dir, *arguments), capture_output=True, timeout=30, check=False)
+    words = ("raftmq: node.mdb was lost", f"files of {file_count} replicas", "put node.mdb back")
+    assert_one_sentence(refused, 6, *words)
 
 
 def test_replicas_that_an_older_copy_of_the_registry_does_not_know_are_kept(tmp_path: Path) -> None:

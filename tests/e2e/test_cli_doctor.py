@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, lines_of, raftmq
+from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor, lines_of, raftmq
 
 pytestmark = [pytest.mark.e2e]
-
-
-def doctor(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*RAFTMQ, "doctor", *arguments], capture_output=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -78,18 +78,42 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-async def rebuild_metadata(
-    cluster: LocalCluster, workload: Workload, victim: int, spoil: Callable[[Path], None]
-) -> Path:
-    """Spoil a stopped broker's metadata file, which it returns: another one takes its place, the partitions' files stay."""
+def used_file(cluster: LocalCluster, node_id: int) -> Path:
+    """One of the broker's files of partitions, with entries in it."""
+    file = data_files(cluster, node_id)[0]
+    assert has_rows(file)
+    return file
+
+
+async def rebuild(
+    cluster: LocalCluster,
+    workload: Workload,
+    choose: Callable[[LocalCluster, int], Path],
+    spoil: Callable[[Path], None],
+) -> tuple[int, Path]:
+    """Spoil one file of a stopped broker, and return both: another file of its group takes its place, the others stay."""
+    victim = 2
     cluster.kill(victim)
     await workload.wait_progress()
-    metadata, kept = metadata_file(cluster, victim), data_files(cluster, victim)
-    spoil(metadata)
+    spoiled = choose(cluster, victim)
+    others = replica_files(cluster, victim) - {spoiled.name}
+    spoil(spoiled)
     await asyncio.to_thread(cluster.restart, victim)
-    await wait_replaced(cluster, victim, {metadata.name})
-    assert data_files(cluster, victim) == kept
-    return metadata
+    await wait_replaced(cluster, victim, {spoiled.name})
+    files = replica_files(cluster, victim)
+    assert others < files
+    (new,) = files - others
+    assert new.split("-")[0] == spoiled.name.split("-")[0]
+    return victim, spoiled
+
+
+def forget(file: Path) -> None:
+    """The replica's row in its broker's registry is gone, as after an older copy of node.mdb was put back."""
+    row = struct.pack(">QQ", *map(int, file.stem.split("-")))
+    with lmdb.open(str(file.parent.parent / "node.mdb"), subdir=False, max_dbs=2) as environment:
+        replicas = environment.open_db(b"replicas")
+        with environment.begin(write=True) as transaction:
+            assert transaction.delete(row, db=replicas)
 
 
 async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload: Workload, repaired: int) -> None:
@@ -140,8 +164,7 @@ async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalClu
 async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    victim = 2
-    await rebuild_metadata(cluster, workload, victim, flip_a_byte)
+    victim, _ = await rebuild(cluster, workload, metadata_file, flip_a_byte)
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
@@ -149,38 +172,17 @@ async def test_a_partition_file_that_is_gone_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     """An empty file under the old replica's id would deny what that one had acknowledged and whom it had voted for."""
-    victim = 2
-    cluster.kill(victim)
-    await workload.wait_progress()
-    gone, *kept = data_files(cluster, victim)
-    assert has_rows(gone)
-    gone.unlink()
-    await asyncio.to_thread(cluster.restart, victim)
-    await wait_replaced(cluster, victim, {gone.name})
+    victim, gone = await rebuild(cluster, workload, used_file, Path.unlink)
     assert is_quarantined_as_missing(cluster, victim, gone)
-    assert set(kept) < set(data_files(cluster, victim))
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
 async def test_a_replica_that_the_registry_has_forgotten_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """As after an older copy of node.mdb was put back: its file says that it has acknowledged, an empty one would deny it."""
-    victim = 2
-    cluster.kill(victim)
-    await workload.wait_progress()
-    forgotten, *kept = data_files(cluster, victim)
-    assert has_rows(forgotten)
-    row = struct.pack(">QQ", *map(int, forgotten.stem.split("-")))
-    registry = str(cluster.data_dir(victim) / "node.mdb")
-    with lmdb.open(registry, subdir=False, max_dbs=2) as environment:
-        replicas = environment.open_db(b"replicas")
-        with environment.begin(write=True) as transaction:
-            assert transaction.delete(row, db=replicas)
-    await asyncio.to_thread(cluster.restart, victim)
-    await wait_replaced(cluster, victim, {forgotten.name})
+    """Its file says that it has acknowledged, which an empty one under its id would deny."""
+    victim, _ = await rebuild(cluster, workload, used_file, forget)
     assert "the registry does not know its file: it was written to" in cluster.logs(victim)
-    assert set(kept) < set(data_files(cluster, victim))
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
@@ -192,8 +194,7 @@ async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
 
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7556.
     """
-    victim = 2
-    gone = await rebuild_metadata(cluster, workload, victim, Path.unlink)
+    victim, gone = await rebuild(cluster, workload, metadata_file, Path.unlink)
     assert is_quarantined_as_missing(cluster, victim, gone)
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
