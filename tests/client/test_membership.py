@@ -188,22 +188,26 @@ async def test_calls_of_the_thread_say_which_cluster_they_are_for() -> None:
 
 
 async def test_closing_ends_a_call_that_hangs() -> None:
-    """A listener that accepts and says nothing."""
-    writers: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    """A listener that accepts and says nothing. Closed before it has accepted, there would be no call that hangs."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     made = joining(asyncio.get_running_loop().time())
     made.note_addresses([f"127.0.0.1:{port}"])
     runner = ThreadHeartbeats(made, lambda: None, "")
+    async with asyncio.timeout(20):
+        writer = await accepted.get()
+        while runner._running is None:  # the thread may be about to note it
+            await asyncio.sleep(0.001)
     started = time.monotonic()
     await runner.close()
     assert time.monotonic() - started < 10
     runner._thread.join(10)
     assert not runner._thread.is_alive()
     server.close()
-    for writer in writers:
-        writer.close()
+    writer.close()
     await server.wait_closed()
+    assert accepted.empty()
 
 
 async def test_a_loop_that_stands_still_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
