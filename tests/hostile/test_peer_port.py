@@ -296,10 +296,10 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
     held: list[asyncio.StreamWriter] = []
 
     async def welcome_and_sleep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
         await reader.readexactly(FRAME_HEADER.size)
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads, too
         writer.writelines(frame(FrameType.WELCOME, [samples.hello(node_id=2)]))
-        held.append(writer)
 
     class Sender(Peer):
         def on_peer_up(self, node_id: int) -> None:
@@ -309,7 +309,10 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
     transport = PeerTransport(loop, Sender(), limits, Timing(), lambda: 0.5)
     try:
         transport.set_peers({NodeId(2): f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
-        await asyncio.wait_for(welcomed.wait(), 10)
+        async with asyncio.timeout(10):
+            await welcomed.wait()
+            while len(held) < len(Channel):  # what is accepted later, nobody would close
+                await asyncio.sleep(0.001)
         sent = 0
         for _ in range(1000):
             while transport.send(NodeId(2), Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)]):
