@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from raftmq import serializers as serializers
     from raftmq import sync as sync
     from raftmq.client.admin import Admin as Admin
+    from raftmq.client.admin import BrokerRemoval as BrokerRemoval
+    from raftmq.client.admin import ClusterDescription as ClusterDescription
+    from raftmq.client.admin import NewTopic as NewTopic
+    from raftmq.client.admin import NodeDescription as NodeDescription
+    from raftmq.client.admin import PartitionDescription as PartitionDescription
+    from raftmq.client.admin import TopicDescription as TopicDescription
+    from raftmq.client.cluster_health import ClusterHealth as ClusterHealth
+    from raftmq.client.cluster_health import NodeHealth as NodeHealth
+    from raftmq.client.cluster_health import PartitionNames as PartitionNames
+    from raftmq.client.cluster_health import PartitionState as PartitionState
     from raftmq.client.consumer import Consumer as Consumer
     from raftmq.client.group_admin import GroupDescription as GroupDescription
     from raftmq.client.group_admin import GroupListing as GroupListing
@@ -30,12 +40,17 @@ if TYPE_CHECKING:
     from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
     from raftmq.client.metrics import WorkerMetrics as WorkerMetrics
+    from raftmq.client.partitioner import Partitioner as Partitioner
     from raftmq.client.producer import Producer as Producer
     from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
     from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
     from raftmq.client.producer_batch import Delivery as Delivery
     from raftmq.client.producer_batch import FailedRecords as FailedRecords
     from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
+    from raftmq.client.worker.failure_reports import HandlerFailure as HandlerFailure
+    from raftmq.client.worker.handlers import Attempt as Attempt
+    from raftmq.client.worker.signals import Reject as Reject
+    from raftmq.client.worker.signals import Retry as Retry
     from raftmq.client.worker.worker import Worker as Worker
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
@@ -46,7 +61,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Admin": "raftmq.client.admin",
     "AppendedSpan": "raftmq.client.producer_batch",
+    "Attempt": "raftmq.client.worker.handlers",
+    "BrokerRemoval": "raftmq.client.admin",
     "BulkDelivery": "raftmq.client.producer_batch",
+    "ClusterDescription": "raftmq.client.admin",
+    "ClusterHealth": "raftmq.client.cluster_health",
     "Consumer": "raftmq.client.consumer",
     "ConsumerMetrics": "raftmq.client.metrics",
     "Delivery": "raftmq.client.producer_batch",
@@ -55,15 +74,26 @@ _HOMES = {
     "GroupListing": "raftmq.client.group_admin",
     "GroupMemberDescription": "raftmq.client.group_admin",
     "GroupOffset": "raftmq.client.group_admin",
+    "HandlerFailure": "raftmq.client.worker.failure_reports",
+    "NewTopic": "raftmq.client.admin",
+    "NodeDescription": "raftmq.client.admin",
+    "NodeHealth": "raftmq.client.cluster_health",
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
     "OffsetChange": "raftmq.client.group_admin",
     "Outcome": "raftmq.errors",
+    "PartitionDescription": "raftmq.client.admin",
+    "PartitionNames": "raftmq.client.cluster_health",
+    "PartitionState": "raftmq.client.cluster_health",
+    "Partitioner": "raftmq.client.partitioner",
     "Producer": "raftmq.client.producer",
     "ProducerMetrics": "raftmq.client.metrics",
     "RaftMQError": "raftmq.errors",
     "RebalanceListener": "raftmq.client.rebalance_listener",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
+    "Reject": "raftmq.client.worker.signals",
+    "Retry": "raftmq.client.worker.signals",
+    "TopicDescription": "raftmq.client.admin",
     "TopicPartition": "raftmq.types",
     "Worker": "raftmq.client.worker.worker",
     "WorkerMetrics": "raftmq.client.metrics",
@@ -73,7 +103,11 @@ _MODULES = ("errors", "serializers", "sync", "testing", "types")
 __all__ = [
     "Admin",
     "AppendedSpan",
+    "Attempt",
+    "BrokerRemoval",
     "BulkDelivery",
+    "ClusterDescription",
+    "ClusterHealth",
     "Consumer",
     "ConsumerMetrics",
     "Delivery",
@@ -82,15 +116,26 @@ __all__ = [
     "GroupListing",
     "GroupMemberDescription",
     "GroupOffset",
+    "HandlerFailure",
+    "NewTopic",
+    "NodeDescription",
+    "NodeHealth",
     "OffsetAndTimestamp",
     "OffsetChange",
     "Outcome",
+    "PartitionDescription",
+    "PartitionNames",
+    "PartitionState",
+    "Partitioner",
     "Producer",
     "ProducerMetrics",
     "RaftMQError",
     "RebalanceListener",
     "Record",
     "RecordMetadata",
+    "Reject",
+    "Retry",
+    "TopicDescription",
     "TopicPartition",
     "Worker",
     "WorkerMetrics",

@@ -1,6 +1,6 @@
 """``python -m raftmq``: the same command as ``raftmq``, for places where scripts are not on the path."""
 
-from raftmq.cli.main import main
+from raftmq.extras import main
 
 if __name__ == "__main__":
     main()

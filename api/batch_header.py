@@ -36,7 +36,8 @@ CODEC_NONE = 0
 CODEC_LZ4 = 1
 CODEC_ZSTD = 2
 CODEC_SNAPPY = 3
-CODEC_MAX = CODEC_SNAPPY
+CODEC_GZIP = 4
+CODEC_MAX = CODEC_GZIP
 
 Buffer = bytes | bytearray | memoryview
 

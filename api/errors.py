@@ -35,6 +35,13 @@ class InvariantError(Exception):
         self.context = context
 
 
+class UnsupportedDataError(Exception):
+    """Durable data was written by a newer version of the program, which this one cannot read. It is not damaged.
+
+    Its replica stops and its file stays as it is: it works again under a version that reads it. Never replace it as damaged.
+    """
+
+
 def invariant(condition: object, name: str, **context: object) -> None:
     """Raise `InvariantError` unless `condition` holds. Stays on in production."""
     if not condition:
@@ -89,6 +96,8 @@ class ErrorCode(IntEnum):
     NODE_ID_TAKEN = 72
     NODE_REMOVED = 73
     NODE_IN_USE = 74
+    STALE_DIRECTORY = 75
+    ADDRESS_TAKEN = 76
     INTERNAL = 90
 
 
@@ -101,6 +110,8 @@ class RaftMQError(Exception):
     """Whether the same call, made again later, may succeed."""
     outcome: Outcome = Outcome.NOT_APPLIED
     """Whether the operation may have happened all the same: as the class says, unless the broker said of this failure that it may."""
+    address: str = ""
+    """The broker that was asked (``host:port``); empty when no single one was."""
     advice: ClassVar[str] = ""
     """What to do about it; part of the text. Empty where the message itself says it."""
 
@@ -199,10 +210,13 @@ class InvalidPartitionsError(UsageError):
 
 
 class RecordTooLargeError(UsageError):
-    """A record or its batch is above the limit (1 MiB a record; the topic's maximum batch size)."""
+    """A record or its batch is above the limit (the topic's `max.batch.bytes`, by default enough for a record of 1 MiB)."""
 
     code = ErrorCode.RECORD_TOO_LARGE
-    advice = "send less in one record, or keep the content elsewhere and send a reference to it"
+    advice = (
+        "send less in one record, raise the topic's max.batch.bytes (at most 3670016, as a batch must fit one gRPC message), or keep the "
+        "content elsewhere and send a reference to it"
+    )
 
 
 class WrongClusterError(UsageError):
@@ -249,6 +263,22 @@ class NodeRemovedError(UsageError):
     code = ErrorCode.NODE_REMOVED
 
 
+class StaleDirectoryError(UsageError):
+    """The broker's data directory is an older copy of itself, or runs a second time. What it lacks may have been acknowledged."""
+
+    code = ErrorCode.STALE_DIRECTORY
+    advice = (
+        "stop that broker and treat its directory like a lost disk: start it on an empty data directory with --join and this "
+        "node's --node-id; never restore a broker's directory from a backup while its cluster lives"
+    )
+
+
+class AddressTakenError(UsageError):
+    """Another broker of the cluster is registered with this address. If its disk was replaced, start with its --node-id."""
+
+    code = ErrorCode.ADDRESS_TAKEN
+
+
 class NodeInUseError(UsageError):
     """The node cannot be removed as things are: it runs, holds replicas or votes on metadata. The message says what to do."""
 
@@ -280,9 +310,15 @@ class ClosedClientError(UsageError):
 
 
 class ForkedClientError(UsageError):
-    """The client was opened in another process, or one was: connections, threads and gRPC itself do not survive a fork."""
+    """The client was opened in another process, or one was open at the fork: connections, threads and gRPC do not survive a fork."""
 
-    advice = "fork before the first client is made, or start processes with multiprocessing's spawn method"
+    advice = "make clients in the child, and have none open in the parent when it forks, or use multiprocessing's spawn method"
+
+
+class WrongEventLoopError(UsageError):
+    """The client was started on another event loop, where its connections and tasks live. On this one it would wait without end."""
+
+    advice = "start and close a client in one asyncio.run, or use raftmq.sync, which any thread may call"
 
 
 class NoPositionError(UsageError):
@@ -306,6 +342,12 @@ class PoisonRecordError(UsageError):
         self.offset = offset
         self.attempts = attempts
         """How often this worker tried."""
+
+
+class HandlerError(UsageError):
+    """A worker's handler failed, and its own exception cannot be shown: it was raised in another process, or the process died."""
+
+    advice = "look at the text; exceptions that can be pickled come through as they are"
 
 
 # ----------------------------------------------------------------------------------------------------------- rejected
@@ -394,9 +436,17 @@ class ShuttingDownError(RejectedError):
 
 
 class OutOfOrderSequenceError(RejectedError):
-    """The batch does not follow the producer's last one: a batch between them is missing."""
+    """The batch does not follow the producer's last one: a batch between them is missing.
+
+    Its `outcome` is UNKNOWN when an earlier attempt was not answered and the broker remembers too little to tell what became of it.
+    """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE
+
+    def __init__(self, message: str = "", *, retry_after_ms: int = 0, is_certain: bool = False) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.is_certain = is_certain
+        """Whether the broker remembers all that this producer wrote: then no earlier attempt of the batch is written either."""
 
 
 class SequenceOverlapError(RejectedError):
@@ -574,7 +624,7 @@ class UnsupportedCompressionError(ProtocolError):
     """The compression codec is unknown to this side, or not allowed for the topic."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION
-    advice = "use lz4, zstd, snappy or none"
+    advice = "use lz4, zstd, snappy, gzip or none"
 
 
 class UnknownErrorCodeError(ProtocolError):

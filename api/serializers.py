@@ -21,7 +21,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
-from raftmq.errors import DeserializationError
+from raftmq.errors import DeserializationError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -85,7 +85,10 @@ class String(Serializer[str]):
         """The encoded text."""
         if not isinstance(value, str):
             raise TypeError(f"String takes str, not {type(value).__name__}")
-        return value.encode(self._encoding)
+        try:
+            return value.encode(self._encoding)
+        except UnicodeEncodeError as error:
+            raise _not_encodable(self._encoding, error) from error
 
     def deserialize(self, data: bytes) -> str:
         """The text."""
@@ -111,6 +114,11 @@ class Custom(Serializer[T]):
         return self._deserialize(data)
 
 
+def _not_encodable(target: str, error: UnicodeEncodeError) -> InvalidArgumentError:
+    """The error for text that a format cannot hold, such as a lone surrogate in UTF-8. It does not quote the value."""
+    return InvalidArgumentError(f"the text cannot be written as {target}: {error.reason} at position {error.start}")
+
+
 class _Typed(Serializer[T]):
     """What JSON and MessagePack share: msgspec's encoder and decoder of one type."""
 
@@ -129,7 +137,10 @@ class _Typed(Serializer[T]):
         """The value in the format."""
         if self._class is not None and not isinstance(value, self._class):
             raise TypeError(f"this serializer takes {self._name}, not {type(value).__name__}")
-        return self._encode(value)
+        try:
+            return self._encode(value)
+        except UnicodeEncodeError as error:
+            raise _not_encodable(self._format, error) from error
 
     def deserialize(self, data: bytes) -> T:
         """The value, checked against the type."""

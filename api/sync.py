@@ -17,29 +17,37 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import itertools
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar
 
+from raftmq.client import settings
 from raftmq.client.admin import Admin as _AsyncAdmin
-from raftmq.client.admin import BrokerRemoval, ClusterDescription, TopicDescription
+from raftmq.client.admin import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
 from raftmq.client.consumer import Consumer as _AsyncConsumer
+from raftmq.client.consumer_settings import OffsetReset
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.group_admin import GroupDescription, GroupListing, OffsetChange
 from raftmq.client.leader_calls import OffsetAndTimestamp
 from raftmq.client.loop_thread import LoopThread as _Loop
 from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
+from raftmq.client.partitioner import Partitioner, PartitionerName
+from raftmq.client.producer import CompressionType
 from raftmq.client.producer import Producer as _AsyncProducer
 from raftmq.client.producer_batch import AppendedSpan, FailedRecords
 from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
 from raftmq.client.producer_batch import Delivery as _AsyncDelivery
 from raftmq.client.rebalance_listener import RebalanceListener as _AsyncRebalanceListener
+from raftmq.client.record_checks import BulkRecord
+from raftmq.client.transport import Transport
 from raftmq.errors import ClosedClientError
-from raftmq.types import Record, RecordMetadata, TopicPartition
+from raftmq.types import KeyT_co, KeyT_contra, Record, RecordMetadata, TopicPartition, ValueT_co, ValueT_contra
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -62,8 +70,21 @@ class _Client:
         self._generation = current_generation()
         self._loop = _Loop.get()
 
+    def _note_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Have `close` called when the program lets the client go, or ends, without closing it."""
+        self._key = next(_keys)
+        _unclosed[self._key] = _Unclosed(self._loop, self._name.capitalize(), close)
+        weakref.finalize(self, _close_forgotten, self._key).atexit = False  # `_close_at_exit` sees to that
+
+    def _note_closed(self) -> None:
+        _unclosed.pop(self._key, None)
+
     def _check(self) -> None:
         check_not_forked(self._generation, self._name)
+
+    def _make(self, make: Callable[[], T]) -> T:
+        """Make the asynchronous client on its loop; it checks the caller's arguments."""
+        return _on_loop(self._loop, make)
 
     def _run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
         """Run what `coroutine_of` makes; it is made here, after the check, so that none is left unawaited."""
@@ -149,7 +170,7 @@ class BulkDelivery:
         return self._loop.run(wait(), timeout_seconds)
 
 
-class Producer(_Client):
+class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
     """`raftmq.Producer` for synchronous code; any number of threads may share one.
 
     Takes the same arguments and connects when it is made (or at ``with``, whichever is first). One that a program forgets to close
@@ -158,12 +179,49 @@ class Producer(_Client):
 
     _name = "producer"
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
+        client_id: str = "raftmq",
+        linger_ms: float = 0,
+        max_batch_size: int = 512 * settings.KIB,
+        compression_type: CompressionType | None = None,
+        enable_idempotence: bool = True,
+        producer_name: str | None = None,
+        buffer_memory: int = 64 * settings.MIB,
+        max_block_ms: float = 60_000,
+        delivery_timeout_ms: float = 120_000,
+        request_timeout_ms: float = 10_000,
+        partitioner: PartitionerName | Partitioner = "crc32",
+        key_serializer: Callable[[KeyT_contra], bytes | None] | None = None,
+        value_serializer: Callable[[ValueT_contra], bytes | None] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
         super().__init__()
-        self._client = _make(self._loop, _AsyncProducer, (), settings)
+        self._client = self._make(
+            lambda: _AsyncProducer(
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster_id,
+                client_id=client_id,
+                linger_ms=linger_ms,
+                max_batch_size=max_batch_size,
+                compression_type=compression_type,
+                enable_idempotence=enable_idempotence,
+                producer_name=producer_name,
+                buffer_memory=buffer_memory,
+                max_block_ms=max_block_ms,
+                delivery_timeout_ms=delivery_timeout_ms,
+                request_timeout_ms=request_timeout_ms,
+                partitioner=partitioner,
+                key_serializer=key_serializer,
+                value_serializer=value_serializer,
+                transport=transport,
+            )
+        )
         self._run(self._client.start)
-        _unclosed[self._client] = self._loop
-        weakref.finalize(self, _close_forgotten, self._client).atexit = False  # `_close_at_exit` sees to that
+        self._note_open(self._client.close)
 
     def __enter__(self) -> Self:
         self._check()
@@ -172,14 +230,14 @@ class Producer(_Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _unclosed.pop(self._client, None)
+        self._note_closed()
         self._run(lambda: self._client.__aexit__(kind, error, traceback))
 
     def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: ValueT_contra | None = None,
+        key: KeyT_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
@@ -191,8 +249,8 @@ class Producer(_Client):
     def send_and_wait(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: ValueT_contra | None = None,
+        key: KeyT_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
@@ -203,7 +261,7 @@ class Producer(_Client):
     def send_many(
         self,
         topic: str,
-        records: Iterable[Sequence[object]],
+        records: Iterable[BulkRecord[KeyT_contra, ValueT_contra]],
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -235,7 +293,7 @@ class Producer(_Client):
 
         When the time is over it is closed at once, as the asynchronous one is when cancelled, and `TimeoutError` raised.
         """
-        _unclosed.pop(self._client, None)
+        self._note_closed()
         self._run(lambda: _within(timeout_seconds, self._client.close))
 
 
@@ -247,41 +305,65 @@ async def _within(timeout_seconds: float | None, work: Callable[[], Coroutine[ob
 EXIT_FLUSH_SECONDS = 10.0
 """How long a program that ends without closing its producers is held up for what they have taken, in all."""
 EXIT_GRACE_SECONDS = 1.0
-"""And for connections to end."""
-_unclosed: dict[_AsyncProducer, _Loop] = {}
-"""Producers that the program opened and did not close, also those that it let go: what they took is to be written all the same."""
+"""And for connections to end, and for consumers to leave their groups."""
 
 
-def _close_forgotten(client: _AsyncProducer) -> None:
-    """The program let a producer go without closing it: close it in the background. From any thread, the loop's own included."""
-    loop = _unclosed.get(client)
-    if loop is None or loop.generation != current_generation():
+class _Unclosed(NamedTuple):
+    """A client that the program opened and did not close, also when it let the client go."""
+
+    loop: _Loop
+    kind: str
+    close: Callable[[], Coroutine[object, object, None]]
+
+    @property
+    def has_records(self) -> bool:
+        """Whether what it took is to be written all the same."""
+        return self.kind == "Producer"
+
+
+_unclosed: dict[int, _Unclosed] = {}
+"""By a number of each client's own. The entries must not refer to the wrappers, which the program may let go."""
+_keys = itertools.count()
+
+
+def _close_forgotten(key: int) -> None:
+    """The program let a client go without closing it: close it in the background. From any thread, the loop's own included."""
+    forgotten = _unclosed.get(key)
+    if forgotten is None or forgotten.loop.generation != current_generation():
         return
 
     async def close() -> None:
         try:
-            await client.close()
+            await forgotten.close()
         finally:
-            _unclosed.pop(client, None)
+            _unclosed.pop(key, None)
 
-    asyncio.run_coroutine_threadsafe(close(), loop.loop)
-    _warn_unclosed()
+    asyncio.run_coroutine_threadsafe(close(), forgotten.loop.loop)
+    _warn_unclosed([forgotten])
 
 
 def _close_at_exit() -> None:
     """A program that forgets to close must not lose records without a word: close all, then raise the first failure, for Python to show."""
-    loops = {client: loop for client, loop in _unclosed.items() if loop.generation == current_generation()}
-    if not loops:
+    forgotten = [one for one in _unclosed.values() if one.loop.generation == current_generation()]
+    _unclosed.clear()
+    if not forgotten:
         return
-    closing = [loop.start(_within(EXIT_FLUSH_SECONDS, client.close)) for client, loop in loops.items()]
-    concurrent.futures.wait(closing, EXIT_FLUSH_SECONDS + EXIT_GRACE_SECONDS)
-    for future in closing:
-        future.result(0)
-    _warn_unclosed()
+    closing = {
+        one.loop.start(_within(EXIT_FLUSH_SECONDS if one.has_records else EXIT_GRACE_SECONDS, one.close)): one
+        for one in forgotten
+    }
+    seconds = EXIT_FLUSH_SECONDS if any(one.has_records for one in forgotten) else 0.0
+    concurrent.futures.wait(closing, seconds + EXIT_GRACE_SECONDS)
+    for future, one in closing.items():
+        if one.has_records:
+            future.result(0)
+    _warn_unclosed(forgotten)
 
 
-def _warn_unclosed() -> None:
-    warnings.warn("a raftmq.sync.Producer was not closed: use with, or close()", ResourceWarning, stacklevel=2)
+def _warn_unclosed(forgotten: Iterable[_Unclosed]) -> None:
+    for kind in sorted({one.kind for one in forgotten}):
+        text = f"a raftmq.sync.{kind} was not closed: use with, or close()"
+        warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
 atexit.register(_close_at_exit)
@@ -319,7 +401,7 @@ class _ListenerInThread(_AsyncRebalanceListener):
         await asyncio.to_thread(self._listener.on_lost, partitions)
 
 
-class Consumer(_Client):
+class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
     """`raftmq.Consumer` for synchronous code; threads may share one, but each record goes to one of them.
 
     Takes the same arguments and connects when it is made.
@@ -327,18 +409,70 @@ class Consumer(_Client):
 
     _name = "consumer"
 
-    def __init__(self, *topics: str, **settings: object) -> None:
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        client_id: str = "raftmq",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: float = 5_000,
+        auto_offset_reset: OffsetReset = "latest",
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: float = 5_000,
+        max_poll_interval_ms: int = 300_000,
+        assignor: str = "sticky",
+        rack: str = "",
+        listener: RebalanceListener | _AsyncRebalanceListener | None = None,
+        max_poll_records: int = 10_000,
+        fetch_max_bytes: int = settings.FETCH_MESSAGE_BYTES_MAX,
+        max_partition_fetch_bytes: int = settings.MIB,
+        fetch_max_wait_ms: int = 500,
+        fetch_min_bytes: int = 1,
+        request_timeout_ms: float = 30_000,
+        key_deserializer: Callable[[bytes], KeyT_co] | None = None,
+        value_deserializer: Callable[[bytes], ValueT_co] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
         super().__init__()
-        listener = settings.get("listener")
-        if isinstance(listener, RebalanceListener):
-            settings = settings | {"listener": _ListenerInThread(listener)}
-        self._client = _make(self._loop, _AsyncConsumer, topics, settings)
+        hears = _ListenerInThread(listener) if isinstance(listener, RebalanceListener) else listener
+        self._client = self._make(
+            lambda: _AsyncConsumer(
+                *topics,
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster_id,
+                group_id=group_id,
+                group_instance_id=group_instance_id,
+                client_id=client_id,
+                enable_auto_commit=enable_auto_commit,
+                auto_commit_interval_ms=auto_commit_interval_ms,
+                auto_offset_reset=auto_offset_reset,
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                max_poll_interval_ms=max_poll_interval_ms,
+                assignor=assignor,
+                rack=rack,
+                listener=hears,
+                max_poll_records=max_poll_records,
+                fetch_max_bytes=fetch_max_bytes,
+                max_partition_fetch_bytes=max_partition_fetch_bytes,
+                fetch_max_wait_ms=fetch_max_wait_ms,
+                fetch_min_bytes=fetch_min_bytes,
+                request_timeout_ms=request_timeout_ms,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                transport=transport,
+            )
+        )
         self._lock = threading.Lock()
-        self._chunk: list[Record] = []  # fetched by the iterator and not yet handed out, last first
+        self._chunk: list[Record[KeyT_co, ValueT_co]] = []  # fetched by the iterator and not yet handed out, last first
         self._is_closed = False
         self._reader: int | None = None
         """The thread that was handed the last records."""
         self._run(self._client.start)
+        self._note_open(partial(self._client._finish, is_clean=False, left=None))
 
     def __enter__(self) -> Self:
         self._check()
@@ -356,6 +490,7 @@ class Consumer(_Client):
     def _close(self, *, is_clean: bool) -> None:
         """What the calling thread was handed last is done with, if it comes here by itself."""
         self._is_closed = True
+        self._note_closed()
         left: dict[TopicPartition, int] | None = None
         if is_clean and self._reader == threading.get_ident():
             with self._lock:
@@ -368,12 +503,12 @@ class Consumer(_Client):
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[KeyT_co, ValueT_co]]:
         """Records until the consumer is closed. Raises as `raftmq.Consumer.getmany`."""
         self._check()
         return self
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Record[KeyT_co, ValueT_co]:
         while True:
             self._check()
             with self._lock:
@@ -393,7 +528,7 @@ class Consumer(_Client):
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
         """The next records by partition; empty when there are none in time. As `raftmq.Consumer.getmany`."""
         self._give_back()
         self._reader = threading.get_ident()
@@ -401,10 +536,10 @@ class Consumer(_Client):
 
     def _take(
         self, partitions: Sequence[TopicPartition], timeout_ms: float, max_records: int | None
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
         """As `getmany`. Interrupted in the very moment in which records come (Ctrl-C), it gives them back: nobody was handed them."""
         self._check()
-        found: dict[TopicPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]] = {}
         interrupted = threading.Event()
 
         def give_back() -> None:
@@ -508,6 +643,10 @@ class Consumer(_Client):
         self._give_back()
         return self._run(lambda: self._client.lag(*partitions))
 
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """As `raftmq.Consumer.highwater`."""
+        return self._call(lambda: self._client.highwater(partition))
+
     def position(self, partition: TopicPartition) -> int:
         """As `raftmq.Consumer.position`."""
         self._give_back()
@@ -527,6 +666,11 @@ class Consumer(_Client):
         """As `raftmq.Consumer.seek_to_end`."""
         self._give_back()
         self._run(lambda: self._client.seek_to_end(*partitions))
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """As `raftmq.Consumer.seek_to_committed`."""
+        self._give_back()
+        return self._run(lambda: self._client.seek_to_committed(*partitions))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `raftmq.Consumer.beginning_offsets`."""
@@ -554,10 +698,27 @@ class Admin(_Client):
 
     _name = "admin"
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
+        client_id: str = "raftmq",
+        request_timeout_ms: float = 30_000,
+        transport: Transport | None = None,
+    ) -> None:
         super().__init__()
-        self._client = _make(self._loop, _AsyncAdmin, (), settings)
+        self._client = self._make(
+            lambda: _AsyncAdmin(
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster_id,
+                client_id=client_id,
+                request_timeout_ms=request_timeout_ms,
+                transport=transport,
+            )
+        )
         self._run(self._client.start)
+        self._note_open(self._client.close)
 
     def __enter__(self) -> Self:
         self._check()
@@ -570,6 +731,7 @@ class Admin(_Client):
 
     def close(self) -> None:
         """As `raftmq.Admin.close`."""
+        self._note_closed()
         self._run(self._client.close)
 
     def create_topic(
@@ -586,6 +748,11 @@ class Admin(_Client):
             lambda: self._client.create_topic(name, partitions, replication_factor, config, if_not_exists=if_not_exists)
         )
 
+    def create_topics(self, topics: Iterable[NewTopic], *, if_not_exists: bool = False) -> dict[str, TopicDescription]:
+        """As `raftmq.Admin.create_topics`."""
+        wanted = list(topics)
+        return self._run(lambda: self._client.create_topics(wanted, if_not_exists=if_not_exists))
+
     def delete_topic(self, name: str) -> None:
         """As `raftmq.Admin.delete_topic`."""
         self._run(lambda: self._client.delete_topic(name))
@@ -594,9 +761,9 @@ class Admin(_Client):
         """As `raftmq.Admin.list_topics`."""
         return self._run(self._client.list_topics)
 
-    def describe_topic(self, name: str) -> TopicDescription:
+    def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
         """As `raftmq.Admin.describe_topic`."""
-        return self._run(lambda: self._client.describe_topic(name))
+        return self._run(lambda: self._client.describe_topic(name, ask_leaders=ask_leaders))
 
     def alter_topic_config(
         self,
@@ -659,19 +826,10 @@ class Admin(_Client):
         """As `raftmq.Admin.remove_group_member`."""
         self._run(lambda: self._client.remove_group_member(group, member_id=member_id, instance_id=instance_id))
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
         """As `raftmq.Admin.describe_cluster`."""
-        return self._run(self._client.describe_cluster)
+        return self._run(lambda: self._client.describe_cluster(ask_brokers=ask_brokers))
 
     def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
         """As `raftmq.Admin.remove_broker`."""
         return self._run(lambda: self._client.remove_broker(node_id, force=force))
-
-
-def _make(loop: _Loop, cls: Callable[..., T], positional: Sequence[object], settings: Mapping[str, object]) -> T:
-    """Make the asynchronous client on its loop, with the caller's arguments as they are (it checks them)."""
-
-    async def make() -> T:
-        return cls(*positional, **settings)
-
-    return loop.run(make())

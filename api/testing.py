@@ -26,10 +26,13 @@ import grpc
 from google.protobuf.message import Message
 from raftmq.broker_process import BrokerProcess, LocalClusterError
 from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
+from raftmq.extras import require
 from raftmq.proto import queue_pb2
 
 __all__ = ["LocalCluster", "LocalClusterError"]
 
+OWN_COMMAND = (sys.executable, "-m", "raftmq")
+"""The ``raftmq`` of this environment; it needs the extra ``server``."""
 METADATA_VOTERS_MAX = 3
 """A cluster of three or more is complete when it has this many metadata voters (the brokers' default)."""
 STOP_TIMEOUT_SECONDS = 35.0
@@ -43,7 +46,7 @@ Answer = TypeVar("Answer", bound=Message)
 class LocalCluster:
     """A cluster of real broker processes on loopback, each with its own data, ports and host label.
 
-    Node ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
+    It needs the extra ``server``: ``pip install 'raftmq[server]'``. Node ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
     event loop; the other methods block for milliseconds, except `start`, `stop`, `restart` and `wait_formed`.
 
     Example::
@@ -71,7 +74,7 @@ class LocalCluster:
         first_port: int = 0,
         timeout_seconds: float = 60.0,
         broker_arguments: Sequence[str] = (),
-        command: Sequence[str] = (sys.executable, "-m", "raftmq"),
+        command: Sequence[str] = OWN_COMMAND,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
@@ -85,6 +88,10 @@ class LocalCluster:
         self._brokers: dict[int, BrokerProcess] = {}
         self._guard: subprocess.Popen[bytes] | None = None
         self._ports = HeldPorts()
+        self._voters: set[int] = set()
+        """Node ids of the metadata voters, as a broker said last."""
+        self._unawaited: set[int] = set()
+        """Brokers that `restart` started while no majority ran, and nobody has waited for since."""
 
     # ---------------------------------------------------------------------------------------------------- life cycle
 
@@ -93,9 +100,12 @@ class LocalCluster:
 
         Raises:
             LocalClusterError: A broker failed or took too long; everything started is cleaned up again.
+            MissingExtraError: This environment cannot run a broker: pip install 'raftmq[server]'.
         """
         if self._guard is not None:
             raise LocalClusterError("the cluster was started already")
+        if self._command == OWN_COMMAND:
+            require("server", "LocalCluster")
         try:
             self._start_all()
         except BaseException:  # Ctrl-C too: nothing may stay behind
@@ -219,6 +229,7 @@ class LocalCluster:
         broker = self._running(node_id)
         broker.kill()
         self._forget(broker)
+        self._unawaited.discard(node_id)
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP the broker: it keeps its connections and does nothing."""
@@ -248,6 +259,7 @@ class LocalCluster:
                 f"broker {node_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
             ) from None
         self._forget(broker)
+        self._unawaited.discard(node_id)
         return code
 
     def stop_all(self) -> None:
@@ -260,26 +272,58 @@ class LocalCluster:
             if broker.is_running:
                 self.stop(node_id)
 
-    def restart(self, node_id: int, *, wait: bool = True) -> None:
+    def restart(self, node_id: int, *, wait: bool | None = None) -> None:
         """Start the broker again on its data and its addresses, killing it first if it still runs.
 
-        If its data directory was removed meanwhile, it joins the others again, as a broker that lost its disk.
+        If its data directory was removed meanwhile, it joins the others again, as a broker that lost its disk. A broker serves
+        only while a majority of the metadata voters runs. So several brokers that are down are restarted one after the other: the first
+        calls return immediately, and the one that completes the majority waits for all of them.
 
         Args:
             node_id: Which broker.
-            wait: Return when it serves. With several brokers down, start all but the last with ``wait=False``: a broker serves only
-                once a majority runs.
+            wait: None: return when the broker serves, and those restarted before it, if a majority runs; else immediately. True: return
+                when this broker serves, in any case. False: return immediately.
+
+        Raises:
+            LocalClusterError: A broker that was waited for ended, or did not serve in time.
         """
         broker = self._broker(node_id)
+        if wait is None:
+            self._note_voters()
         if broker.is_running:
             self.kill(node_id)
-        if broker.data_dir.exists():
+        has_data = broker.data_dir.exists()
+        if has_data:
             self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
         else:
             others = [other.client_address for other in self._brokers.values() if other is not broker]
             self._launch(broker, "--join", ",".join(others))
         if wait:
             broker.wait_ready(self._timeout_seconds)
+        elif wait is None:
+            self._unawaited.add(node_id)
+            if self._has_majority(without=None if has_data else node_id):
+                for waiting in sorted(n for n in self._unawaited if not self._brokers[n].is_paused):
+                    self._unawaited.discard(waiting)
+                    self._brokers[waiting].wait_ready(self._timeout_seconds)
+
+    def _note_voters(self) -> None:
+        """Remember who votes on metadata, if a running broker says so: nobody can be asked once a majority is down."""
+        try:
+            answer = self._ask("DescribeCluster", queue_pb2.DescribeClusterRequest(), queue_pb2.DescribeClusterResponse)
+        except (grpc.RpcError, LocalClusterError):
+            return
+        self._voters = {node.node.node_id for node in answer.nodes if node.is_metadata_voter} or self._voters
+
+    def _has_majority(self, *, without: int | None) -> bool:
+        """Whether enough metadata voters run, not counting one that lost its data."""
+        running = [
+            n for n in self._voters if n in self._brokers and n != without and self._can_answer(self._brokers[n])
+        ]
+        return 2 * len(running) > len(self._voters)
+
+    def _can_answer(self, broker: BrokerProcess) -> bool:
+        return broker.is_running and not broker.is_paused
 
     # ------------------------------------------------------------------------------------------------- what there is
 
@@ -359,6 +403,7 @@ class LocalCluster:
             connected = sum(node.is_connected for node in answer.nodes)
             voting = sum(node.is_metadata_voter for node in answer.nodes)
             seen = f"{connected} of {self._count} brokers connected, {voting} of {voters} metadata voters"
+            self._voters = {node.node.node_id for node in answer.nodes if node.is_metadata_voter}
             return connected == self._count and voting >= voters
 
         if not self._wait(is_formed):
@@ -403,7 +448,7 @@ class LocalCluster:
         """
         problem: grpc.RpcError | None = None
         for broker in self._brokers.values():
-            if not broker.is_running or broker.is_paused:
+            if not self._can_answer(broker):
                 continue
             # A pool of its own: channels to one address otherwise share their reconnect back-off through the process.
             with grpc.insecure_channel(

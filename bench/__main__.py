@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import assignors, groups, partitions, workloads
+from bench import assignors, commits, groups, partitions, workloads
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
@@ -32,6 +32,7 @@ DEFAULT_OUTPUT = Path(".venv/bench.json")
 PARTITIONS = {"partitions_300": 300, "partitions_1000": 1000}
 GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[str, float]]]] = {
     "assignors": (assignors.figures, assignors.bench_assignors),
+    "commits": (commits.figures, commits.bench_commits),
     "groups": (groups.figures, groups.measure),
 }
 """Rows without rounds and peers: what is measured, and the measuring."""

@@ -17,6 +17,7 @@ from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.supervisor import Work
 from raftmq.types import NodeId
 
 ROUNDS = 5
@@ -36,6 +37,16 @@ class _Handler:
     def hello(self, target: int, channel: Channel) -> Hello:
         return Hello(WIRE_VERSION, "bench", self.node_id, f"u{self.node_id}", target, channel)
 
+    def contradiction(self, hello: Hello) -> str | None:
+        return None
+
+    def remember(self, hello: Hello) -> None:
+        return None
+
+    def on_other_cluster(self, address: str, said: str) -> None: ...
+
+    def on_stale(self, node_id: NodeId, reason: str) -> None: ...
+
     def refusal(self, hello: Hello) -> str | None:
         return None
 
@@ -53,6 +64,9 @@ class _Handler:
     def on_peer_refused(self, node_id: int) -> None: ...
 
     def on_snapshots_lost(self, node_id: int) -> None: ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        raise error
 
 
 async def framed_tcp(size: int, frames: int) -> float:

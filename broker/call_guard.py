@@ -122,6 +122,11 @@ class CallGuard(grpc.aio.ServerInterceptor):
             "watches": self._places[WATCH],
         }
 
+    def callers(self) -> set[str]:
+        """The peers of all calls, as gRPC names them."""
+        rooms = {id(room): room for room in self._places.values()}
+        return {context.peer() for room in rooms.values() for context in room.contexts()}
+
     def _guarded(self, method: str, handler: Handler) -> Handler:
         room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
         if not handler.request_streaming and not handler.response_streaming:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -154,6 +155,10 @@ class Room:
         else:
             self._remove(hold)  # it is the asker's: nobody else is woken
             hold.task.cancel()
+
+    def contexts(self) -> Iterator[Context]:
+        """The calls that have room."""
+        return (hold.context for hold in (*self._holds, *self._leaving))
 
     def touch(self, hold: Hold) -> None:
         """A sign of life."""

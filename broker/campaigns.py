@@ -19,8 +19,11 @@ from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
 
 FIRST_CAMPAIGN_SECONDS = 0.15
-"""The preferred leader of a new group asks for votes this often until its peers have created their replicas too."""
-_FIRST_CAMPAIGNS_MAX = 40
+"""The preferred leader of a new group asks for votes again after this time, until its peers have created their replicas too."""
+_FIRST_CAMPAIGN_GROWTH = 1.5
+"""Each further asking waits so many times longer: answers to an earlier one do not count, so one must be given the time for them."""
+_FIRST_CAMPAIGNS_SECONDS = 6.0
+"""So long; then the election timeout sees to it."""
 _GOLDEN_RATIO = 0.6180339887
 """Multiples of it, without their whole part, spread evenly however many they are."""
 _JITTER = 0.25
@@ -131,10 +134,14 @@ class Campaigns:
                 # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
                 self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, group, term)
 
-    def begin_first(self, group: Group[StateMachine], attempts: int = _FIRST_CAMPAIGNS_MAX) -> None:
+    def begin_first(self, group: Group[StateMachine]) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""
-        if not attempts or group.is_closed or group.core.leader_id:
+        self._ask_first(group, FIRST_CAMPAIGN_SECONDS, self._loop.time() + _FIRST_CAMPAIGNS_SECONDS)
+
+    def _ask_first(self, group: Group[StateMachine], pause: float, until: float) -> None:
+        if group.is_closed or group.core.leader_id or self._loop.time() >= until:
             return
         if group.core.role in _WAITING:
             self._host.guarded(group, self.ask, group)
-        self._loop.call_later(FIRST_CAMPAIGN_SECONDS, self.begin_first, group, attempts - 1)
+        next_pause = pause * _FIRST_CAMPAIGN_GROWTH if group.core.role is Role.PRE_CANDIDATE else pause
+        self._loop.call_later(pause, self._ask_first, group, next_pause, until)

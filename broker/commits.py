@@ -79,19 +79,22 @@ class Commits:
 
     # ------------------------------------------------------------------------------------------------ appends
 
-    def start(self, group: Group[StateMachine], work: AppendWork, inbound: int) -> None:
-        """Write what a Ready wants durable; `inbound` bytes of the budget are given back once it is."""
+    def start(self, group: Group[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
+        """Write what a Ready wants durable. `with_inbound`: it holds what the core was handed, whose budget comes back with it."""
         if work.entries:
             group.log.append(work.entries)
         if not work.must_sync:
             # rides with the next write; every earlier one is durable, because only one is in flight
-            self._inbound.total -= inbound
+            if with_inbound:
+                self._inbound.forget(group.group_id)
             self.finish(group, work)
             return
         update = self._update(group, work)
         group.append_in_flight = True
         group.append_started_at = self._loop.time()
-        self._writers.submit(group.key, update, _Write(group, work, update, inbound))
+        # from here on the write gives it back; a defect before this line leaves it to the group's end
+        inbound_bytes = self._inbound.waiting.pop(group.group_id, 0) if with_inbound else 0
+        self._writers.submit(group.key, update, _Write(group, work, update, inbound_bytes))
 
     def finish(self, group: Group[StateMachine], work: AppendWork) -> None:
         """The work is durable: send what waited for that, and tell the core."""
@@ -165,10 +168,10 @@ class Commits:
         else:
             self._host.mark_dirty(group)
 
-    def is_hanging(self, group: Group[StateMachine]) -> bool:
-        """Whether the write in flight has taken longer than an election timeout."""
+    def is_hanging(self, group: Group[StateMachine], elections: int = 1) -> bool:
+        """Whether the write in flight has taken longer than so many election timeouts."""
         return group.append_in_flight and (
-            self._loop.time() - group.append_started_at > self._timing.election_seconds(group.group_id)
+            self._loop.time() - group.append_started_at > elections * self._timing.election_seconds(group.group_id)
         )
 
     # ------------------------------------------------------------------------------------------------ derived state
@@ -178,19 +181,30 @@ class Commits:
         if not group.append_in_flight and self._may_write_derived(group):
             self._write_derived(group)
 
-    def truncate(self, group: Group[StateMachine], index: LogIndex) -> None:
+    async def truncate(self, group: Group[StateMachine], index: LogIndex) -> None:
         """Delete the log up to `index` (inclusive) as far as safety allows now: never past the durable state, nor past
         a snapshot being streamed.
         """
         index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
-        if group.pending_truncation is not None or group.snapshots_in_progress or not self._may_write_derived(group):
+        if index <= group.log_start.index or not self._may_truncate(group):
             return
-        position = group.position_of(index)
-        if position is None or position.index <= group.log_start.index:
+        position = await group.find_position(index)
+        # while a thread read, the log may have been truncated, or replaced by a snapshot's, and closed
+        if position is None or not self._may_truncate(group) or not group.core.log.has(position.index, position.term):
+            return
+        if not group.log_start.index < position.index <= min(group.durable_state_index, group.core.applied_index):
             return
         group.pending_truncation = position
         if not group.append_in_flight:
             self._write_derived(group)
+
+    def _may_truncate(self, group: Group[StateMachine]) -> bool:
+        is_free = group.pending_truncation is None and not group.snapshots_in_progress
+        return is_free and self._may_write_derived(group)
+
+    def delete_truncated_rows(self, group: Group[StateMachine]) -> None:
+        """Delete rows behind the truncation point that an earlier attempt, or another life of this process, left."""
+        self._truncated_rows.delete(group)
 
     @staticmethod
     def _may_write_derived(group: Group[StateMachine]) -> bool:
@@ -198,6 +212,10 @@ class Commits:
         return not group.is_closed and not group.is_installing and group.core.log.snapshot is None
 
     def _write_derived(self, group: Group[StateMachine]) -> None:
+        # rows that were taken from the machine and never written would be missing from the disk: that must end the replica
+        self._host.guarded(group, self._submit_derived, group)
+
+    def _submit_derived(self, group: Group[StateMachine]) -> None:
         update = self._update(group, None)
         group.append_in_flight = True
         group.append_started_at = self._loop.time()

@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 
 from dynaconf import Dynaconf
 from dynaconf.utils.inspect import get_history
-from raftmq.broker.limits import MIB, Limits, Timing
+from raftmq.broker.limits import GIB, MIB, Limits, Timing
+from raftmq.fsm.topic_config import suggestion
 
 T = TypeVar("T")
 
@@ -24,12 +25,19 @@ ENVIRONMENT_PREFIX: Final = "RAFTMQ_"
 DEFAULT_FILE: Final = Path("raftmq.toml")
 FOREIGN_ENVIRONMENT: Final = frozenset({"bootstrap_servers"})
 """`RAFTMQ_*` variables that belong to the clients."""
-GIB: Final = 1024 * MIB
+_SERVICE_NAME: Final = re.compile(
+    r"RAFTMQ_(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)\Z"
+)
+_SERVICE_PORT_NAME: Final = re.compile(r"RAFTMQ_(?:[A-Z0-9_]+_)?PORT\Z")
+_SERVICE_PORT_VALUE: Final = re.compile(r"(?:tcp|udp|sctp)://\S+\Z")
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt]i?b?|b)?\Z", re.IGNORECASE)
 _UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": GIB, "t": 1024 * GIB}
+_TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)\Z")
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 class ConfigError(ValueError):
@@ -75,11 +83,12 @@ def _integer(minimum: int, maximum: int) -> Callable[[object], int]:
 
 def _seconds(minimum: float, maximum: float) -> Callable[[object], float]:
     def parse(value: object) -> float:
-        expected = f"seconds between {minimum:g} and {maximum:g}"
+        expected = f"a time between {minimum:g} and {maximum:g} seconds (such as 500ms, 20s, 5m, 2h or 7d)"
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError(expected)  # noqa: TRY004 -- as above
         try:
-            number = float(value)
+            match = _TIME.match(value.strip()) if isinstance(value, str) else None
+            number = float(match[1]) * _TIME_UNITS[match[2]] if match is not None else float(value)
         except ValueError:
             raise ValueError(expected) from None
         if not minimum <= number <= maximum:  # also refuses nan
@@ -163,6 +172,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_service_link(name: str, text: str) -> bool:
+    """Whether Kubernetes sets this variable in every container because a service is called ``raftmq`` or ``raftmq-*``.
+
+    It tells where the service listens (``RAFTMQ_SERVICE_HOST``, ``RAFTMQ_PORT_9400_TCP_ADDR``, ``RAFTMQ_PORT=tcp://...``) and
+    says nothing to a broker. A plain ``*_PORT`` counts only with a URL as its value: else it is a mistyped setting.
+    """
+    if _SERVICE_NAME.match(name) is not None:
+        return True
+    return _SERVICE_PORT_NAME.match(name) is not None and _SERVICE_PORT_VALUE.match(text) is not None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
     if host == "localhost":
@@ -207,7 +227,12 @@ class BrokerConfig:
     rack: str = _key("", _text, "rack or zone label: replicas spread over these, too")
     node_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
     bootstrap: bool = _key(False, _flag, "form a new cluster of this one node")
-    join: tuple[str, ...] = _key((), _addresses, "client addresses of a cluster to join")
+    join: tuple[str, ...] = _key(
+        (),
+        _addresses,
+        "client addresses of a cluster to join; with bootstrap: of brokers that may have formed it already",
+    )
+    cluster_id: str = _key("", _text, "the only cluster this broker may belong to; it is never formed anew")
     replace_lost: bool = _key(
         False,
         _flag,
@@ -256,7 +281,7 @@ class BrokerConfig:
         "how long offsets of a consumer group without members are kept",
     )
     controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")
-    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown")
+    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown as a whole")
 
     def limits(self) -> Limits:
         """The process's budgets."""
@@ -326,7 +351,9 @@ def load_config(
         _add(layers, f"file {file}", _read_file(file))
     for name, text in (env or {}).items():
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name.startswith(ENVIRONMENT_PREFIX) and key not in FOREIGN_ENVIRONMENT:
+        if not name.startswith(ENVIRONMENT_PREFIX) or key in FOREIGN_ENVIRONMENT:
+            continue
+        if key in CONFIG_KEYS or not is_service_link(name, text):
             _add(layers, f"environment {name}", {key: text})
     for key, text in (settings or {}).items():
         _add(layers, f"--set {key}", {key: text})
@@ -348,7 +375,7 @@ def _add(layers: Dynaconf, source: str, values: Mapping[str, object]) -> None:
     for key, value in values.items():
         known = CONFIG_KEYS.get(key.lower())
         if known is None:
-            raise ConfigError(f"{source}: there is no key {key!r}; there are {', '.join(sorted(CONFIG_KEYS))}")
+            raise ConfigError(f"{source}: there is no key {key!r}{suggestion(key, CONFIG_KEYS)}")
         try:
             parsed = known.parse(value)
         except ValueError as error:
@@ -375,8 +402,6 @@ _EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 
 
 def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
-    if config.bootstrap and config.join:
-        raise ConfigError("bootstrap and join contradict each other: form a cluster, or join one")
     for name in ("listen", "peer_listen", "http_listen"):
         address = str(getattr(config, name))
         if not config.allow_insecure_remote and not is_loopback(split_address(address)[0]):

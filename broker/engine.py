@@ -14,7 +14,6 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import structlog
@@ -30,15 +29,28 @@ from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.leadership_table import LeadershipTable
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.log_pace import LogPace
-from raftmq.broker.peer_codec import FrameType, decode_beats, decode_leadership, decode_message, encode_message
+from raftmq.broker.peer_clocks import PeerClocks
+from raftmq.broker.peer_codec import (
+    FrameType,
+    SnapshotBegin,
+    decode_beats,
+    decode_leadership,
+    decode_message,
+    encode_message,
+)
 from raftmq.broker.peer_protocol import Channel, Transport
+from raftmq.broker.reader_pools import ReaderPools
 from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
-from raftmq.broker.snapshot_streams import SnapshotReceiver
+from raftmq.broker.snapshot_streams import SnapshotReceiver, memory_spools
 from raftmq.broker.snapshots import Snapshots
 from raftmq.broker.stall_aware_timers import StallAwareTimers
+from raftmq.broker.supervisor import Work
 from raftmq.broker.writers import Writers
+from raftmq.errors import InvariantError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import EntryKind
 from raftmq.raft.log_view import Random
@@ -47,10 +59,16 @@ from raftmq.raft.ready import Ready, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.storage.errors import StorageUnavailableError
 from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
 
 log = structlog.get_logger(__name__)
+
+HANGING_ELECTIONS_MAX = 2
+"""A leader whose write takes so many election timeouts steps down: the first is for the write, the second for a transfer."""
+_CLOCK_RETRY_MS = 50
+"""A few round trips to another node."""
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -71,6 +89,10 @@ class EngineOwner(Protocol):
         """A commit failed: the process must end."""
         ...
 
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """What is done for all groups together failed by a defect; it goes on."""
+        ...
+
     def client_address_of(self, node_id: NodeId) -> str:
         """Where clients reach a node; empty when unknown."""
         ...
@@ -84,7 +106,7 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         owner: EngineOwner,
         store: LogStore,
-        readers: Executor,
+        readers: ReaderPools,
         transport: Transport,
         writers: Writers,
         clock: Clock,
@@ -93,8 +115,9 @@ class Engine:
         limits: Limits,
         timing: Timing,
         raft_settings: RaftSettings | None = None,
+        spools: SnapshotSpools | None = None,
     ) -> None:
-        """`writers` must report to `on_completions` on the loop, `transport` what it receives to `on_frame`."""
+        """`spools` keep arriving snapshots; None: in memory. `writers` must report to `on_completions` on the loop, `transport` what it receives to `on_frame`."""
         self.loop = loop
         self.limits = limits
         self.timing = timing
@@ -104,13 +127,16 @@ class Engine:
         self.counters = EngineCounters()
         self.write_refusal: RequestError | None = None
         """Set by the disk watch while free space is below the reserve."""
+        self.refuses_entries = False
+        """Set by the disk watch while there is no room even for data that leaders took before theirs was short."""
+        self.cluster_level: Callable[[], int] = lambda: FEATURE_LEVEL
+        """The cluster's feature level; set by the node, which has the metadata."""
         self.map_used_fraction_max = 0.0
         """How full the map of the fullest replica file is (0..1), as housekeeping saw it last."""
         self._owner = owner
         self._store = store
         self._readers = readers
         self._transport = transport
-        self._clock = clock
         self._random = random
         self._settings = raft_settings or RaftSettings()
         self._postponed_pace = LogPace()
@@ -121,9 +147,17 @@ class Engine:
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
         self._inbound = InboundBytes()
-        self._receiver = SnapshotReceiver(limits.snapshot_bytes_max)
+        self._receiver = SnapshotReceiver(
+            loop,
+            readers.snapshots,
+            limits,
+            spools or memory_spools(limits),
+            self._on_snapshot,
+            transport.hold_snapshots,
+        )
         self.leadership = LeadershipTable(owner.on_leadership_row)
         self.publisher = LeadershipPublisher(loop, self.leadership, self.groups, transport, timing)
+        self.clocks = PeerClocks(loop, clock, transport, timing, lambda: self.publisher.peers)
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
         self.campaigns = Campaigns(loop, self, self.commits, self.groups, limits, timing, uniform)
         self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
@@ -136,6 +170,8 @@ class Engine:
         self._timers.arm(self._tick_metadata, self.timing.metadata_tick_seconds)
         self._timers.arm(self._tick_data, self.timing.data_tick_seconds)
         self._timers.arm(self.publisher.publish_all, self.timing.leadership_publish_seconds)
+        self._timers.arm(self.clocks.ask_all, self.timing.clock_check_seconds)
+        self.loop.call_soon(self.clocks.ask_all)
 
     def close(self) -> None:
         """Stop ticking and answer every waiter. Writes already handed over still complete."""
@@ -161,7 +197,7 @@ class Engine:
             if key.group_id == METADATA_GROUP_ID
             else self.timing.data_election_ticks,
         )
-        group_log = GroupLog(key, self._store, self.loop, self.in_thread, self.recent_budget)
+        group_log = GroupLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
         core = RaftCore(key.replica_id, restored, group_log, self._random, settings)
         group = Group(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
         group.durable_state_index = restored.state_index
@@ -195,7 +231,7 @@ class Engine:
 
     def now_ms(self) -> int:
         """See `GroupHost`."""
-        return self._clock.now_ms()
+        return self.clocks.now_ms()
 
     def reserve_uncommitted(self, size: int) -> bool:
         """See `GroupHost`."""
@@ -204,17 +240,37 @@ class Engine:
         self._uncommitted_bytes += size
         return True
 
+    def feature_level(self) -> int:
+        """See `GroupHost`."""
+        return self.cluster_level()
+
     def release_uncommitted(self, size: int) -> None:
         """See `GroupHost`."""
         self._uncommitted_bytes -= size
 
     def refusal_of_writes(self) -> RequestError | None:
         """See `GroupHost`."""
+        if self.write_refusal is None and not self.clocks.is_comparable:
+            return RequestError(
+                pb.NOT_READY,
+                "this broker does not know yet whether its clock is right: no other one has said what time it is; try again",
+                retry_after_ms=_CLOCK_RETRY_MS,
+            )
         return self.write_refusal
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """See `GroupHost`."""
-        return await self.loop.run_in_executor(self._readers, function, *arguments)
+        return await self.loop.run_in_executor(self._readers.clients, function, *arguments)
+
+    async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking read that a follower waits for: clients' reads do not hold it up."""
+        return await self.loop.run_in_executor(self._readers.catch_up, function, *arguments)
+
+    def shuffle(self, items: list[T]) -> None:
+        """Put a list into an order by chance."""
+        for last in range(len(items) - 1, 0, -1):
+            other = self._random.randrange(last + 1)
+            items[last], items[other] = items[other], items[last]
 
     def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
         """See `GroupHost`."""
@@ -242,10 +298,16 @@ class Engine:
         for group in dirty:
             group.is_dirty = False
             self.guarded(group, self._process, group)
-        self._heartbeats.flush()
-        self.publisher.publish_changes()
-        self._transport.flush()
+        self._send_out()
         self.counters.pass_seconds.observe(time.perf_counter() - began_at)
+
+    def _send_out(self) -> None:
+        """What has gathered for all groups. A defect in one of these keeps none of the others."""
+        for send in (self._heartbeats.flush, self.publisher.publish_changes, self._transport.flush):
+            try:
+                send()
+            except Exception as error:  # noqa: BLE001 -- as if it had been lost
+                self._owner.note_failure(Work.ENGINE, error)
 
     def guarded(
         self, group: Group[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
@@ -272,6 +334,7 @@ class Engine:
             replica_id=group.replica_id,
             error_code=type(error).__name__,
             reason=str(error),
+            exc_info=error if isinstance(error, InvariantError) else None,
         )
         self.remove_group(group.group_id)
         self._owner.on_replica_broken(group, error)
@@ -289,19 +352,18 @@ class Engine:
                     inbound.forget(group.group_id)  # the core threw it away
                 break
             ready = core.ready(with_append)
-            # whatever arrived before this point is in this append or was dropped as stale
-            self._run(group, ready, inbound.waiting.pop(group.group_id, 0) if with_append else 0)
+            self._run(group, ready, with_append)
         if core.beat_due:
             self._heartbeats.collect(group)
 
-    def _run(self, group: Group[StateMachine], ready: Ready, inbound_bytes: int) -> None:
+    def _run(self, group: Group[StateMachine], ready: Ready, with_append: bool) -> None:
         """Everything a core wants done, in the order that it needs."""
         for message in ready.messages:
             self.send(group, message)
         if ready.append is not None and ready.append.snapshot is None:
-            self.commits.start(group, ready.append, inbound_bytes)
-        else:
-            self._inbound.total -= inbound_bytes
+            self.commits.start(group, ready.append)
+        elif with_append:
+            self._inbound.forget(group.group_id)  # stale, or before the snapshot
             if ready.append is not None:
                 self.snapshots.install(group, ready.append)
         if ready.apply:
@@ -367,22 +429,27 @@ class Engine:
                 self._heartbeats.on_beats(node_id, decode_beats(body))
             case FrameType.BEAT_ECHOES:
                 self._heartbeats.on_echoes(decode_beats(body))
+            case FrameType.CLOCK_QUESTION:
+                self.clocks.on_question(node_id, body)
+            case FrameType.CLOCK:
+                self.clocks.on_answer(node_id, body)
             case FrameType.LEADERSHIP:
                 self.publisher.on_rows(node_id, decode_leadership(body))
             case FrameType.SNAPSHOT_BEGIN | FrameType.SNAPSHOT_ROWS | FrameType.SNAPSHOT_END:
-                whole = self._receiver.on_frame(node_id, frame_type, body)
-                if whole is not None:
-                    self.on_message(node_id, whole.group_id, whole.message)
+                self._receiver.on_frame(node_id, frame_type, body)
             case _:
                 if self._unexpected_pace.is_due((node_id, frame_type)):
                     log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
+
+    def _on_snapshot(self, node_id: NodeId, whole: SnapshotBegin) -> None:
+        self.on_message(node_id, whole.group_id, whole.message)
 
     def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
         """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""
         group = self.groups.get(group_id)
         if group is None or message.target != group.replica_id:
             return
-        group.learned_nodes[message.source] = node_id
+        group.learn_node(message.source, node_id)
         if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(group, message):
             return
         self.guarded(group, group.core.step, message)
@@ -391,7 +458,7 @@ class Engine:
     def _admit_inbound(self, group: Group[StateMachine], message: AppendRequest) -> bool:
         inbound = self._inbound
         size = sum(len(entry.payload) for entry in message.entries)
-        is_refused = self.write_refusal is not None and any(entry.kind is EntryKind.DATA for entry in message.entries)
+        is_refused = self.refuses_entries and any(entry.kind is EntryKind.DATA for entry in message.entries)
         # when nothing is held one append always fits: its follower would never get on, however often it came again
         is_over = inbound.total > 0 and inbound.total + size > self.limits.inbound_append_bytes_max
         if is_refused or is_over:
@@ -405,6 +472,23 @@ class Engine:
         """The connection to a peer is gone: what it was sending is given up."""
         self.publisher.on_peer_down(node_id)
         self._receiver.forget_peer(node_id)
+        self._note_lost(node_id)
+
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """There is a connection to a peer again, perhaps to another process than before."""
+        self.publisher.on_peer_up(node_id)
+        self.clocks.ask(node_id)
+        self.campaigns.on_peer_up(node_id)
+        # an answer of the process before may have been read after its connection was seen to be gone
+        self._note_lost(node_id)
+
+    def _note_lost(self, node_id: NodeId) -> None:
+        """Replicas there count as lagging until they answer: a process that comes back may have quarantined or lost them."""
+        for group in self.groups.values():
+            if group.role is Role.LEADER:
+                for voter in group.core.membership.voters:
+                    if group.node_of(voter) == node_id:
+                        group.core.note_lost(voter)
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
         """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
@@ -416,16 +500,14 @@ class Engine:
         group = self.groups.get(METADATA_GROUP_ID)
         if group is not None:
             self.guarded(group, self._tick, group, self._reads_expire_before())
-            self._heartbeats.flush()
-            self._transport.flush()
+            self._send_out()
 
     def _tick_data(self) -> None:
         expire_before = self._reads_expire_before()
         for group in list(self.groups.values()):
             if group.group_id != METADATA_GROUP_ID:
                 self.guarded(group, self._tick, group, expire_before)
-        self._heartbeats.flush()
-        self._transport.flush()
+        self._send_out()
 
     def _reads_expire_before(self) -> float:
         return self.loop.time() - self.timing.read_index_seconds
@@ -445,14 +527,16 @@ class Engine:
             self.mark_dirty(group)
 
     def _check_disk(self, group: Group[StateMachine]) -> None:
-        """A leader whose disk hangs hands over to whoever is furthest, or steps down."""
+        """A leader whose disk hangs hands over to the furthest voter within reach, or steps down.
+
+        Also when nobody has taken over after two election timeouts: the furthest one may stand still, and others can lead.
+        """
         if group.core.role is not Role.LEADER or not self.commits.is_hanging(group):
             return
         log.warning("leader_disk_hangs", group_id=group.group_id, replica_id=group.replica_id)
-        matches = group.core.match_indexes()
-        matches.pop(group.replica_id, None)
-        target = max(matches, key=lambda replica: matches[replica], default=None)
-        if target is None or group.core.transfer_leader(target) is not None:
+        target = group.core.furthest_voter(lambda replica: self._transport.is_connected(group.node_of(replica)))
+        is_in_vain = self.commits.is_hanging(group, HANGING_ELECTIONS_MAX)
+        if target is None or is_in_vain or group.core.transfer_leader(target) is not None:
             group.core.step_down()
         self.mark_dirty(group)
 
@@ -462,7 +546,7 @@ class Engine:
         """
         self.counters.stalls_total += 1
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
-        for group in self.groups.values():
+        for group in list(self.groups.values()):
             if group.core.role is Role.LEADER and seconds >= self.timing.election_seconds(group.group_id):
-                group.core.require_confirmation()
+                self.guarded(group, group.core.require_confirmation)
                 self.mark_dirty(group)

@@ -26,6 +26,8 @@ class EngineCounters:
     """Leaderships gained."""
     leaderships_lost_total: int = 0
     """Leaderships lost or handed over."""
+    space_returned_bytes_total: int = 0
+    """Given back to the volume by files of replicas that live on."""
     stalls_total: int = 0
     """Times the loop stood still."""
     dropped_messages_total: int = 0

@@ -20,12 +20,14 @@ from raftmq.broker.founding import born, unborn
 from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.peer_boots import lineage_of
 from raftmq.broker.peer_directory import PeerDirectory
-from raftmq.broker.readiness import METADATA_LEADERLESS_ELECTIONS
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.forwarder import detail_of
 from raftmq.errors import InvariantError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
+from raftmq.fsm.node_lineage import Boot
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.raft.membership import Membership
@@ -37,9 +39,9 @@ from raftmq.types import METADATA_GROUP_ID, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
-FEATURE_LEVEL = 1
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
+_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --node-id that this broker had if its disk was replaced"
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 4.0
 _CALL_SECONDS = 5.0
@@ -78,7 +80,10 @@ class Forming:
         peers: PeerDirectory,
         open_channel: Callable[[str], grpc.aio.Channel],
         new_uuid: Callable[[], str],
+        on_stale: Callable[[str], None],
     ) -> None:
+        """`on_stale` is told why the cluster says that this data directory is an older copy, or one that runs twice."""
+        self._on_stale = on_stale
         self._config = config
         self._version = version
         self._addresses = addresses
@@ -90,13 +95,20 @@ class Forming:
         self._peers = peers
         self.removal = ""
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
+        self.postponement = ""
+        """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
         self._postponed_pace = LogPace()
         self._unavailable_pace = LogPace()
         self._open_channel = open_channel
         self._new_uuid = new_uuid
 
     async def bootstrap(self) -> None:
-        """Form a cluster of one. Identity is durable first, then the replica, then it may speak."""
+        """Form a cluster of one. Identity is durable first, then the replica, then it may speak.
+
+        Raises:
+            RequestError: CLUSTER_ALREADY_FORMED when a broker named by --join is in a cluster, or when a cluster is insisted on.
+        """
+        await self._refuse_second_cluster()
         node_uuid = self._new_uuid()
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
@@ -116,6 +128,25 @@ class Forming:
             raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
         log.info("cluster_formed", cluster_id=cluster_id, node_id=self._registry.node_id)
 
+    async def _refuse_second_cluster(self) -> None:
+        """A disk that was lost looks like the first start: a second cluster would answer at the addresses of the first.
+
+        A broker whose forming was interrupted has an identity, and goes on.
+        """
+        mine = self._config.cluster_id
+        if mine:
+            raise RequestError(
+                pb.CLUSTER_ALREADY_FORMED,
+                f"cluster_id = {mine} names a cluster that exists, and --bootstrap would form another one: {_REJOIN}",
+            )
+        answers = await asyncio.gather(*(self._membership_of(seed) for seed in self._config.join))
+        for seed, cluster_id in zip(self._config.join, answers, strict=True):
+            if cluster_id:
+                raise RequestError(
+                    pb.CLUSTER_ALREADY_FORMED,
+                    f"{seed} belongs to {cluster_id}, and --bootstrap would form another one: {_REJOIN}",
+                )
+
     async def _initialize_cluster(self) -> None:
         command = InitializeCluster(self._registry.cluster_id, FEATURE_LEVEL, self._registry.uuid)
         result = await self._metadata.propose(command)
@@ -131,10 +162,12 @@ class Forming:
         if not self._config.join:
             raise RequestError(
                 pb.NOT_FORMED,
-                "this data directory belongs to no cluster: start with --bootstrap to form one or --join HOST:PORT",
+                f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "
+                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --node-id that it had to --join",
             )
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=self._new_uuid(), node_id=self._config.node_id)
+            # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
+            self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
         answer = await self._register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
         await self._start_as_learner(answer)
@@ -148,9 +181,9 @@ class Forming:
         self._registry.set_cluster(answer.cluster_id)
         self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
         await self._open_metadata(key)
-        self._metadata.require().learned_nodes.update(
-            {ReplicaId(r.replica_id): NodeId(r.node_id) for r in answer.metadata_replicas}
-        )
+        group = self._metadata.require()
+        for replica in answer.metadata_replicas:
+            group.learn_node(ReplicaId(replica.replica_id), NodeId(replica.node_id))
 
     async def check_seeds(self) -> None:
         """Before a restart: the seeds must not be of another cluster than this data directory.
@@ -161,6 +194,13 @@ class Forming:
             RequestError: WRONG_CLUSTER.
         """
         mine = self._registry.cluster_id
+        insisted = self._config.cluster_id
+        if insisted not in ("", mine):
+            raise RequestError(
+                pb.WRONG_CLUSTER,
+                f"cluster_id = {insisted}, and the data directory {self._config.data_dir} belongs to cluster {mine}: correct the "
+                "setting, or give the broker its own data directory",
+            )
         answers = await asyncio.gather(*(self._cluster_of(seed) for seed in self._config.join))
         others = [
             (seed, other) for seed, other in zip(self._config.join, answers, strict=True) if other not in ("", mine)
@@ -177,14 +217,29 @@ class Forming:
             "brokers of that cluster with --join, or start on an empty data directory to join the other",
         )
 
+    async def _membership_of(self, seed: str) -> str:
+        """The cluster that a broker is in, in words; empty for one that is in none, and for one that does not answer."""
+        try:
+            cluster_id = await self._ask_cluster_id(seed)
+        except grpc.aio.AioRpcError as error:
+            detail = detail_of(error)
+            if detail is None:
+                log.warning("seed_unavailable", address=seed, reason=error.details())
+            # a member says NOT_READY, and the like, while it has no majority of its cluster
+            return "" if detail is None or detail.code == pb.NOT_FORMED else "a cluster that is not ready"
+        return f"cluster {cluster_id}" if cluster_id else ""
+
     async def _cluster_of(self, seed: str) -> str:
         """The cluster that a broker says it belongs to; empty when it does not say."""
+        try:
+            return await self._ask_cluster_id(seed)
+        except grpc.aio.AioRpcError:
+            return ""
+
+    async def _ask_cluster_id(self, seed: str) -> str:
         async with self._open_channel(seed) as channel:
             stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-            try:
-                answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
-            except grpc.aio.AioRpcError:
-                return ""
+            answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
             return str(answer.cluster_id)
 
     async def resume(self) -> None:
@@ -232,13 +287,16 @@ class Forming:
         """
         pause = _RETRY_SECONDS / 2
         while not self.removal:
-            if self._is_known() and not self._is_cut_off():
+            if self._is_known() and not self._metadata.leaderless_seconds():
                 pause = _RETRY_SECONDS / 2
                 await asyncio.sleep(_RETRY_SECONDS_MAX)
                 continue
             try:
                 await self._announce_once()
             except RequestError as error:
+                if error.code == pb.STALE_DIRECTORY:
+                    self._on_stale(str(error))
+                    return
                 if error.code == pb.NODE_REMOVED:
                     self.removal = str(error)
                     log.error("node_removed", node_id=self._registry.node_id, reason=self.removal)
@@ -248,28 +306,11 @@ class Forming:
             await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
 
     def _is_known(self) -> bool:
-        """Whether metadata says of this node what it says of itself."""
+        """Whether metadata has the registration of this boot: what a node says of itself changes with its boots alone."""
         me = self._metadata.require().machine.node(self._registry.node_id)
-        mine = self._registration()
-        return me is not None and all(
-            getattr(me, name) == getattr(mine, name)
-            for name in (
-                "uuid",
-                "client_address",
-                "peer_address",
-                "http_address",
-                "version",
-                "host",
-                "rack",
-                "partitions_max",
-            )
-        )
-
-    def _is_cut_off(self) -> bool:
-        since = self._metadata.require().leaderless_since
-        timing = self._engine.timing
-        longest = METADATA_LEADERLESS_ELECTIONS * timing.election_seconds(METADATA_GROUP_ID)
-        return since is not None and self._engine.loop.time() - since > longest
+        if me is None or me.uuid != self._registry.uuid:
+            return False
+        return Boot(me.boot, me.boot_mark) == lineage_of(self._registry).current
 
     async def _announce_once(self) -> None:
         group = self._metadata.require()
@@ -305,6 +346,7 @@ class Forming:
         """
         request = self._request(damaged_metadata_replica)
         strangers: list[RequestError] = []
+        postponement = ""
         for seed in seeds:
             async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
@@ -316,10 +358,14 @@ class Forming:
                         if refusal.code != pb.WRONG_CLUSTER:
                             raise refusal from error
                         strangers.append(refusal)
+                    elif (detail := detail_of(error)) is not None:
+                        postponement = f"{seed} says: {detail.message}"
                     if self._unavailable_pace.is_due((seed, error.details())):
                         log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
+                    self.postponement = ""
                     return cast("pb.RegisterNodeResponse", answer)
+        self.postponement = postponement
         if len(strangers) == len(seeds):
             raise strangers[0]
         return None
@@ -337,15 +383,17 @@ class Forming:
             version=me.version,
             feature_level_max=me.feature_level_max,
             partitions_max=me.partitions_max,
-            cluster_id=self._registry.cluster_id,
+            cluster_id=self._registry.cluster_id or self._config.cluster_id,
             damaged_metadata_replica_id=damaged_metadata_replica,
             replaces_lost=self._config.replace_lost,
+            boot=me.boot,
+            lineage=me.lineage,
         )
 
     def _registration(self) -> RegisterNode:
         return RegisterNode(
             uuid=self._registry.uuid,
-            node_id=self._registry.node_id,
+            node_id=self._registry.node_id or self._config.node_id,
             client_address=self._addresses.client,
             peer_address=self._addresses.peer,
             http_address=self._addresses.http,
@@ -354,6 +402,8 @@ class Forming:
             version=self._version,
             feature_level_max=FEATURE_LEVEL,
             partitions_max=self._engine.limits.partitions_max,
+            boot=self._registry.boot,
+            lineage=self._registry.boot_marks,
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from raftmq.broker.group_log import GroupLog
+from raftmq.broker.limits import Limits
 from raftmq.broker.request_error import RequestError
 from raftmq.errors import InvariantError, invariant
 from raftmq.fsm.state_machine import StateMachine
@@ -20,7 +21,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
 
@@ -47,6 +48,7 @@ class GroupHost(Protocol):
     """What a group asks of the engine."""
 
     loop: asyncio.AbstractEventLoop
+    limits: Limits
 
     def mark_dirty(self, group: Group[StateMachine]) -> None:
         """Step the group in the next pass."""
@@ -57,11 +59,15 @@ class GroupHost(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch."""
+        """The time to stamp entries with, milliseconds since the epoch."""
         ...
 
     def reserve_uncommitted(self, size: int) -> bool:
         """Count proposed bytes against the process's budget; False: over it."""
+        ...
+
+    def feature_level(self) -> int:
+        """The cluster's feature level, as this node's copy of metadata says: never above the true one, since it only rises."""
         ...
 
     def release_uncommitted(self, size: int) -> None:
@@ -69,7 +75,7 @@ class GroupHost(Protocol):
         ...
 
     def refusal_of_writes(self) -> RequestError | None:
-        """Why this node takes no appends now (disk reserve), if it does not."""
+        """Why this node takes no appends now (disk reserve, a clock that was not compared), if it does not."""
         ...
 
     async def in_thread(self, function: Callable[..., object], *arguments: object) -> object:
@@ -125,7 +131,7 @@ class Group(Generic[MachineT]):
         self.log = log
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
-        """Where messages of a replica came from; used until metadata names its node (see `node_of`)."""
+        """Where messages of a replica came from, until metadata names its node. Written by `learn_node`."""
         self._host = host
         self.is_closed = False
         """Silent for ever: nothing of it is stepped, sent or answered any more."""
@@ -174,6 +180,20 @@ class Group(Generic[MachineT]):
     def node_of(self, replica_id: ReplicaId) -> NodeId:
         """The node of a replica: as metadata says, else where its messages came from; 0 when nobody knows."""
         return self.node_of_replica(replica_id) or self.learned_nodes.get(replica_id, NO_NODE)
+
+    def learn_node(self, replica_id: ReplicaId, node_id: NodeId) -> None:
+        """Remember where a replica's message came from. `Limits.peers_learned_max` are remembered, members of the group first.
+
+        Ids are the sender's to choose: without a bound a peer's defect would fill the memory of this node.
+        """
+        learned = self.learned_nodes
+        if replica_id not in learned and len(learned) >= self._host.limits.peers_learned_max:
+            members = self.core.membership.member_ids
+            stranger = next((known for known in learned if known not in members), None)
+            if replica_id not in members or stranger is None:
+                return
+            del learned[stranger]
+        learned[replica_id] = node_id
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
@@ -224,7 +244,8 @@ class Group(Generic[MachineT]):
         """Append to the log now; the future gives one state-machine result per proposal once they are applied.
 
         Raises:
-            RequestError: NOT_LEADER, NO_LEADER, THROTTLED or DISK_FULL; nothing was appended.
+            RequestError: NOT_LEADER, NO_LEADER, THROTTLED, DISK_FULL, or UNSUPPORTED_VERSION for a command that not every broker of
+                the cluster can read; nothing was appended.
 
         The future raises RequestError LEADERSHIP_LOST (outcome unknown) or NOT_LEADER (another term's entry took
         the place: definitely not applied). Cancelling it does not undo anything.
@@ -235,6 +256,7 @@ class Group(Generic[MachineT]):
         # commands are small, and some of them (trims, deletions) are what makes room again
         if refusal is not None and any(proposal.kind is EntryKind.DATA for proposal in proposals):
             raise refusal
+        self._require_readable(proposals)
         size = sum(len(proposal.payload) for proposal in proposals)
         if not self._host.reserve_uncommitted(size):
             raise RequestError(
@@ -249,6 +271,23 @@ class Group(Generic[MachineT]):
             self._host.break_group(self, error)
             raise self._leadership_lost() from error
         return self._await_applied(answer, size)
+
+    def _require_readable(self, proposals: Sequence[Proposal]) -> None:
+        """Every command comes through here: one that a replica could not read would stop that replica when it is committed."""
+        for proposal in proposals:
+            if proposal.kind is not EntryKind.COMMAND:
+                continue
+            needed = self.machine.level_needed(proposal.payload)
+            if needed is None:
+                raise RequestError(
+                    pb.INTERNAL, f"a command for group {self.group_id} cannot be read back: not proposed"
+                )
+            level = self._host.feature_level()
+            if needed > level:
+                raise RequestError(
+                    pb.UNSUPPORTED_VERSION,
+                    f"this change needs feature level {needed}, and the cluster is at {level}: upgrade every broker first",
+                )
 
     def propose_membership(self, change: MembershipChange) -> asyncio.Future[list[object]]:
         """Propose a change of the group's own membership. Raises and answers as `propose` does."""
@@ -480,10 +519,27 @@ class Group(Generic[MachineT]):
         header = self.log.header(index)
         return LogPosition(index, header.term, header.next_offset, header.append_time_ms)
 
+    async def find_position(self, index: LogIndex) -> LogPosition | None:
+        """`position_of`, with what is not in memory read by a thread: of a committed entry, so it stays what it is."""
+        start = self.core.log.position
+        if index == start.index or self.log.recent.get(index) is not None:
+            return self.position_of(index)
+        if not start.index < index <= self.core.log.durable_index:
+            return None
+        try:
+            header = await self.in_thread(self.log.read_header, index)
+        except (LogRangeError, ReplicaClosedError):  # truncated, replaced or closed meanwhile
+            return None
+        return LogPosition(index, header.term, header.next_offset, header.append_time_ms)
+
     @property
     def role(self) -> Role:
         """The core's role."""
         return self.core.role
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch."""
+        return self._host.now_ms()
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads."""

@@ -12,6 +12,7 @@ Source: KIP-848 (group coordinator).
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from raftmq.broker.group_planner import is_planned_for, plan_request
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.sessions import Sessions
+from raftmq.broker.supervisor import Work, background_step, pause_after
 from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
@@ -165,11 +167,17 @@ class GroupCoordinator:
             self._seen_index = metadata.machine.applied_index
             self._must_look = True
             self._grant_sessions(metadata.machine)
-        await self._end_sessions(metadata, now)
+        with self._step():
+            await self._end_sessions(metadata, now)
         if now - self._expiry_checked_at >= EXPIRY_CHECK_SECONDS:
             self._expiry_checked_at = now
-            await self.expire_groups()
-        self._begin_to_plan(metadata.machine)
+            with self._step():
+                await self.expire_groups()
+        with self._step():
+            self._begin_to_plan(metadata.machine)
+
+    def _step(self) -> AbstractContextManager[None]:
+        return background_step(Work.COORDINATOR, self._host.note_failure)
 
     def _take_office(self) -> bool:
         """Whether this node coordinates; everyone gets a full session when it begins to."""
@@ -221,7 +229,9 @@ class GroupCoordinator:
             self._leaving.clear()
 
     async def expire_groups(self) -> None:
-        """Forget groups whose last member left long ago."""
+        """Forget groups whose last member left long ago, if this node knows the time."""
+        if not self._host.is_clock_trusted:
+            return
         machine = self._host.metadata.machine
         before_ms = self._host.now_ms() - int(self._host.timing.offsets_retention_seconds * 1000)
         for name in machine.consumer_group_names():
@@ -270,7 +280,11 @@ class GroupCoordinator:
             group = machine.consumer_group(name)
             if group is None or not group.members or self._plan_failures.get(name, (0, 0.0))[1] > now:
                 continue
-            is_planned = is_planned_for(machine, group)
+            try:
+                is_planned = is_planned_for(machine, group)
+            except Exception as error:  # noqa: BLE001 -- a defect that one group's state shows keeps no other from its plan
+                self._on_defect(name, error)
+                continue
             if is_planned is None:
                 is_planned = self._matched_version.get(name) == self._topics_version
             if not is_planned:
@@ -287,10 +301,8 @@ class GroupCoordinator:
             except RequestError as error:  # leadership moved, and its successor plans; or the next tick does
                 log.debug("assignment_postponed", reason=str(error))
                 return
-            except Exception:
-                # a task nobody waits for: without this its group would stay as it is, and so would all behind it
-                log.exception("assignment_failed", consumer_group=name)
-                self._plan_failed(name, "", "a defect of the broker")
+            except Exception as error:  # noqa: BLE001 -- the task's root: nobody waits for it, and later groups have their turn
+                self._on_defect(name, error)
 
     async def _plan(self, name: str, topics_version: int) -> None:
         machine = self._host.metadata.machine
@@ -316,8 +328,13 @@ class GroupCoordinator:
             log.info("group_assigned", consumer_group=name, members=len(request.members), changed=len(found.changes))
         self._matched_version[name] = topics_version
 
+    def _on_defect(self, name: str, error: Exception) -> None:
+        log.error("assignment_failed", consumer_group=name, exc_info=error)
+        self._host.note_failure(Work.COORDINATOR, error)
+        self._plan_failed(name, "", "a defect of the broker")
+
     def _plan_failed(self, name: str, assignor: str, reason: str) -> None:
         count = self._plan_failures.get(name, (0, 0.0))[0] + 1
-        pause = min(PLAN_RETRY_SECONDS * 2.0 ** min(count - 1, 10), PLAN_RETRY_SECONDS_MAX)
+        pause = pause_after(count, PLAN_RETRY_SECONDS, PLAN_RETRY_SECONDS_MAX)
         self._plan_failures[name] = (count, self._host.loop.time() + pause)
         log.error("assignor_failed", consumer_group=name, assignor=assignor, reason=reason, attempt=count)

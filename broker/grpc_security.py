@@ -52,6 +52,8 @@ RIGHTS: Mapping[str, Right] = {
     "/raftmq.v1.Admin/RegisterNode": Right.ADMIN,
     "/raftmq.v1.Admin/ReportDamage": Right.ADMIN,
     "/raftmq.v1.Admin/ReportReplicas": Right.ADMIN,
+    "/raftmq.v1.Admin/DescribePartitions": Right.DESCRIBE,
+    "/raftmq.v1.Admin/DescribeNode": Right.DESCRIBE,
 }
 """What each method needs. Methods that are not here (reflection, health) need nothing."""
 

@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from raftmq.broker.assignor_process import PlanRunner, ProcessPlanRunner
 from raftmq.broker.call_guard import POLL, CallGuard
+from raftmq.broker.client_connections import ClientConnections
 from raftmq.broker.config import BrokerConfig, is_loopback, split_address
 from raftmq.broker.group_coordinator import GroupCoordinator
 from raftmq.broker.grpc_hardening import quiet_grpc, start_server
@@ -26,10 +27,13 @@ from raftmq.broker.request_error import RequestError
 from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.groups import GroupsService
+from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
@@ -37,6 +41,7 @@ from raftmq.broker.services.partition_leaders import PartitionLeaders
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
+from raftmq.broker.supervisor import Work, background_step
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -65,20 +70,22 @@ class GrpcServer:
     ) -> None:
         self._host = host
         self.metrics = metrics or RequestMetrics()
-        self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id)
+        self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
         self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
-        self.admin = AdminService(host, locator, leader)
+        calls = NodeCalls(host, self.forwarder)
+        self.health = HealthService(host, locator)
+        self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, locator, host.partitions)
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
-        self.groups = GroupsService(
-            host, leader, self.coordinator, PartitionLeaders(host, self.forwarder, self.offsets)
-        )
+        self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.guard = CallGuard(host.loop, host.limits, abort, {POLL: self._poll_bytes_max}, self._observe_refused)
+        self.connections = ClientConnections(host.limits.client_connections_max, self.guard.callers, host.note_failure)
+        self._connections_task: asyncio.Task[None] | None = None
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
@@ -101,7 +108,9 @@ class GrpcServer:
             )
         quiet_grpc()
         server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
-        services = Services(self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups)
+        services = Services(
+            self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups, self.health
+        )
         add_services(server, services, self._host, self.metrics)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -113,6 +122,7 @@ class GrpcServer:
             raise OSError(f"cannot listen on {listen}")
         await self._start_server(server)
         self._server = server
+        self._connections_task = self._watch_connections(port)
         self._health_task = self._host.loop.create_task(self._report_health())
         return port
 
@@ -123,6 +133,8 @@ class GrpcServer:
         self.topology.begin_shutdown()
         if self._health_task is not None:
             self._health_task.cancel()
+        if self._connections_task is not None:
+            self._connections_task.cancel()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
@@ -146,6 +158,9 @@ class GrpcServer:
     async def _start_server(self, server: grpc.aio.Server) -> None:
         await start_server(server, self._host.loop)
 
+    def _watch_connections(self, port: int) -> asyncio.Task[None] | None:
+        return self._host.loop.create_task(self.connections.run(port))
+
     def _poll_bytes_max(self, request: pb.PollRequest) -> int:
         bytes_max = self._host.limits.poll_bytes_max
         return min(request.max_bytes or bytes_max, bytes_max)
@@ -157,6 +172,7 @@ class GrpcServer:
             ("grpc.max_send_message_length", -1),  # the topology of many partitions may be larger than what we take in
             ("grpc.max_concurrent_streams", limits.concurrent_rpcs_max),
             ("grpc.max_allowed_incoming_connections", limits.client_connections_max),
+            ("grpc.max_connection_idle_ms", int(limits.client_idle_seconds * 1000)),
             # With it the window of a stream that nobody reads yet grows to megabytes; without, it is 64 KiB until its
             # message is asked for, and then the message's length.
             ("grpc.http2.bdp_probe", 0),
@@ -178,10 +194,14 @@ class GrpcServer:
         """Keep gRPC health equal to readiness: overall, and for each service."""
         last: int | None = None
         while True:
-            is_ready = not self._host.not_ready_reasons()
-            status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
-            if status != last:
-                last = status
-                for name in ("", *_SERVICE_NAMES):
-                    await self._health.set(name, status)
+            with background_step(Work.HEALTH, self._host.note_failure):
+                last = await self._tell_health(last)
             await asyncio.sleep(_HEALTH_SECONDS)
+
+    async def _tell_health(self, last: int | None) -> int:
+        is_ready = not self._host.not_ready_reasons()
+        status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        if status != last:
+            for name in ("", *_SERVICE_NAMES):
+                await self._health.set(name, status)
+        return int(status)

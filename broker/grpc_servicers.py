@@ -24,6 +24,7 @@ from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call
 from raftmq.broker.services.groups import GroupsService
+from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
@@ -190,11 +191,17 @@ class _TopologyServicer(pb_grpc.TopologyServicer):
 
 class _AdminServicer(pb_grpc.AdminServicer):
     def __init__(
-        self, service: AdminService, nodes: NodesService, removal: NodeRemovalService, adapter: _Adapter
+        self,
+        service: AdminService,
+        nodes: NodesService,
+        removal: NodeRemovalService,
+        health: HealthService,
+        adapter: _Adapter,
     ) -> None:
         self._service = service
         self._nodes = nodes
         self._removal = removal
+        self._health = health
         self._adapter = adapter
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
@@ -230,6 +237,14 @@ class _AdminServicer(pb_grpc.AdminServicer):
     async def ReportReplicas(self, request: pb.ReportReplicasRequest, context: Context) -> pb.ReportReplicasResponse:
         return await self._adapter.unary("ReportReplicas", self._nodes.report_replicas, request, context)
 
+    async def DescribePartitions(
+        self, request: pb.DescribePartitionsRequest, context: Context
+    ) -> pb.DescribePartitionsResponse:
+        return await self._adapter.unary("DescribePartitions", self._health.describe_partitions, request, context)
+
+    async def DescribeNode(self, request: pb.DescribeNodeRequest, context: Context) -> pb.DescribeNodeResponse:
+        return await self._adapter.unary("DescribeNode", self._health.describe_node, request, context)
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -242,6 +257,7 @@ class Services:
     nodes: NodesService
     removal: NodeRemovalService
     groups: GroupsService
+    health: HealthService
 
 
 def add_services(server: grpc.aio.Server, services: Services, host: ServiceHost, metrics: RequestMetrics) -> None:
@@ -249,7 +265,7 @@ def add_services(server: grpc.aio.Server, services: Services, host: ServiceHost,
     adapter = _Adapter(host, metrics)
     queue = _QueueServicer(services.queue, services.offsets, adapter)
     topology = _TopologyServicer(services.topology, adapter)
-    admin = _AdminServicer(services.admin, services.nodes, services.removal, adapter)
+    admin = _AdminServicer(services.admin, services.nodes, services.removal, services.health, adapter)
     groups = _GroupsServicer(services.groups, adapter)
     pb_grpc.add_QueueServicer_to_server(queue, server)  # type: ignore[no-untyped-call]  # generated
     pb_grpc.add_TopologyServicer_to_server(topology, server)  # type: ignore[no-untyped-call]  # generated

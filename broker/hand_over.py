@@ -33,19 +33,15 @@ async def hand_over(
         if not led:
             return
         for group in led:
-            _offer(engine, group, is_connected)
+            engine.guarded(group, offer, engine, group, is_connected)
         if not is_anyone_there():
             return
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _offer(engine: Engine, group: Group[StateMachine], is_connected: Callable[[NodeId], bool]) -> None:
-    voters = group.core.membership.voters
-    matches = {
-        replica: match
-        for replica, match in group.core.match_indexes().items()
-        if replica in voters and replica != group.replica_id and is_connected(group.node_of_replica(replica))
-    }
-    if matches:
-        group.core.transfer_leader(max(matches, key=lambda replica: matches[replica]))
+def offer(engine: Engine, group: Group[StateMachine], may_take: Callable[[NodeId], bool]) -> None:
+    """Give a led group to the furthest voter of the nodes that may take it; without any, it stays."""
+    target = group.core.furthest_voter(lambda replica: may_take(group.node_of_replica(replica)))
+    if target is not None:
+        group.core.transfer_leader(target)
         engine.mark_dirty(group)

@@ -39,9 +39,9 @@ class Heartbeats:
     def flush(self) -> None:
         """Queue one frame per node; the caller flushes the transport."""
         if self._due:
-            for node_id, beats in self._due.items():
+            due, self._due = self._due, {}  # first: what cannot be sent must not be in the way of the next ones
+            for node_id, beats in due.items():
                 self._transport.send(node_id, Channel.CONTROL, FrameType.BEATS, beats.encode())
-            self._due = {}
 
     def on_beats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
         """A node's beats of the groups it leads; the quiet ones are answered at once."""
@@ -52,10 +52,15 @@ class Heartbeats:
             if group is None or group.replica_id != target:
                 continue
             core = group.core
-            if core.on_quiet_beat(ReplicaId(source), Term(term), LogIndex(commit_index)):
+            try:
+                is_quiet = core.on_quiet_beat(ReplicaId(source), Term(term), LogIndex(commit_index))
+            except Exception as error:  # noqa: BLE001 -- one group's defect; the frame is of all of them
+                self._host.break_group(group, error)
+                continue
+            if is_quiet:
                 echoes.add(group_id, target, source, term, 0, counter)
             else:
-                group.learned_nodes[ReplicaId(source)] = node_id
+                group.learn_node(ReplicaId(source), node_id)
                 beat = Heartbeat(ReplicaId(source), ReplicaId(target), Term(term), LogIndex(commit_index), counter)
                 self._host.guarded(group, core.step, beat)
                 self._host.mark_dirty(group)
@@ -71,7 +76,12 @@ class Heartbeats:
             if group is None or group.replica_id != target:
                 continue
             core = group.core
-            if not core.on_quiet_beat_response(ReplicaId(source), Term(term), counter):
+            try:
+                is_quiet = core.on_quiet_beat_response(ReplicaId(source), Term(term), counter)
+            except Exception as error:  # noqa: BLE001 -- see `on_beats`
+                self._host.break_group(group, error)
+                continue
+            if not is_quiet:
                 echo = HeartbeatResponse(ReplicaId(source), ReplicaId(target), Term(term), counter)
                 self._host.guarded(group, core.step, echo)
                 self._host.mark_dirty(group)

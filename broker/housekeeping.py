@@ -1,15 +1,16 @@
-"""What is done from time to time for the replicas here: retention, truncation, map growth, trash, forgetting.
+"""Maintains the replicas of a node periodically: retention, truncation, map growth, expiry of offsets.
 
-Looks at everything every `Timing.retention_check_seconds`, one replica at a time so that the loop turns in between. Decides
-what to delete by rules alone: records by the topic's configuration, log rows below what is trimmed, files by their age in
-the trash; never a replica.
+Looks at everything every `Timing.retention_check_seconds`, one replica at a time, so that other tasks run in between. Deletes by
+rules alone: records by the topic's configuration, and log rows below the log's start; never a replica. `SpaceReturn` returns the
+space of deleted data to the volume.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import structlog
@@ -18,28 +19,22 @@ from raftmq.broker.group import Group
 from raftmq.broker.limits import Timing
 from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.log_pace import LogPace
+from raftmq.broker.log_tail import index_before_tail
 from raftmq.broker.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full, map_fractions
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.supervisor import Supervisor, Work
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.raft.ready import Role
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaClosedError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex
 
 log = structlog.get_logger(__name__)
 
-METADATA_TAIL_ENTRIES = 1000
-"""Metadata entries kept behind the durable state, so that a node away for a moment needs no snapshot."""
-METADATA_LOG_ENTRIES_MAX = 50_000
-"""Metadata entries kept for a member that is away."""
-TRASH_GRACE_SECONDS = 600.0
-"""How long a retired replica's file is kept: time to notice a mistake."""
-
 
 class Housekeeping:
-    """See the module. One per node."""
+    """Maintains all replicas of one node."""
 
     def __init__(
         self,
@@ -51,6 +46,7 @@ class Housekeeping:
         partitions: Mapping[GroupId, PartitionLog],
         spared_index: Callable[[Group[StateMachine]], LogIndex | None],
         timing: Timing,
+        supervisor: Supervisor,
     ) -> None:
         """`spared_index` says up to where the log of a led group may be deleted without cutting off a learner."""
         self._engine = engine
@@ -61,31 +57,40 @@ class Housekeeping:
         self._partitions = partitions
         self._spared_index = spared_index
         self._timing = timing
+        self._step = partial(supervisor.step, Work.HOUSEKEEPING)
         self._postponed_pace = LogPace()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Do a round every `Timing.retention_check_seconds`, until cancelled."""
         while True:
             await asyncio.sleep(self._timing.retention_check_seconds)
             await self.round()
 
     async def round(self) -> None:
-        """One look at everything."""
+        """Do one round. A step that fails, for one partition or for all, does not keep the others from running."""
         for partition in list(self._partitions.values()):
-            try:
+            with self._step(), self._postponing(partition.group):
                 await self._tend(partition)
-            except DamagedReplicaError as error:
-                self._engine.break_group(partition.group, error)
-            except CommitFailedError:
-                raise
-            except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed meanwhile
-                if self._postponed_pace.is_due((partition.group.group_id, type(error))):
-                    log.info("retention_postponed", group_id=partition.group.group_id, reason=str(error))
             await asyncio.sleep(0)
-        await self.tend_maps()
-        self._forget_deleted_groups()
-        self._trim_metadata()
-        await self._engine.loop.run_in_executor(self._readers, self._store.empty_trash, TRASH_GRACE_SECONDS)
+        with self._step():
+            await self.tend_maps()
+        with self._step():
+            self._forget_deleted_groups()
+        with self._step():
+            await self._trim_metadata()
+
+    @contextmanager
+    def _postponing(self, group: Group[StateMachine]) -> Iterator[None]:
+        """Leave work that this group cannot do now to the next round. A damaged replica is given up."""
+        try:
+            yield
+        except DamagedReplicaError as error:
+            self._engine.break_group(group, error)
+        except CommitFailedError:
+            raise
+        except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed in the meantime
+            if self._postponed_pace.is_due((group.group_id, type(error))):
+                log.info("retention_postponed", group_id=group.group_id, reason=str(error))
 
     async def _tend(self, partition: PartitionLog) -> None:
         await partition.retention.enforce()
@@ -97,14 +102,15 @@ class Housekeeping:
             index = min(index, spared)
         if index is not None and not group.is_closed:
             self._engine.commits.flush_state(group)
-            self._engine.commits.truncate(group, index)
-            await self._replicas.on_writer(group.key, lambda: self._store.compact_if_sparse(group.key))
+            await self._engine.commits.truncate(group, index)
 
     async def _expire_offsets(self, partition: PartitionLog) -> None:
         """Forget offsets that nobody touched for the retention, of groups that metadata does not know (any more).
 
         A group with members is known to it, and one without is, for the same time after its last member left.
         """
+        if not self._engine.clocks.is_trusted:
+            return
         loop = self._engine.loop
         machine = self._metadata.require().machine
         before_ms = self._engine.now_ms() - int(self._timing.offsets_retention_seconds * 1000)
@@ -121,10 +127,8 @@ class Housekeeping:
         fractions = await self._engine.loop.run_in_executor(self._readers, map_fractions, self._store, keys)
         for key, fraction in fractions.items():
             if fraction > NEARLY_FULL_FRACTION:
-                try:
+                with self._step(), suppress(ReplicaClosedError):  # closed in the meantime
                     await self._replicas.on_writer(key, partial(grow_map_if_nearly_full, self._store, key))
-                except ReplicaClosedError:  # it went meanwhile
-                    continue
         self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
 
     def _forget_deleted_groups(self) -> None:
@@ -136,14 +140,10 @@ class Housekeeping:
             if group_id != METADATA_GROUP_ID and is_deleted:
                 self._engine.leadership.forget(group_id)
 
-    def _trim_metadata(self) -> None:
+    async def _trim_metadata(self) -> None:
         """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
         group = self._metadata.require()
-        core = group.core
-        index = group.durable_state_index - METADATA_TAIL_ENTRIES
-        if core.role is Role.LEADER:
-            matches = [match for match in core.match_indexes().values() if match]
-            # a member that is away for very long gets a snapshot: it must not make the log grow for ever
-            index = max(min([index, *matches]), index - METADATA_LOG_ENTRIES_MAX)
-        if index > group.log_start.index + METADATA_TAIL_ENTRIES:
-            self._engine.guarded(group, self._engine.commits.truncate, group, LogIndex(index))
+        index = index_before_tail(group)
+        if index is not None:
+            with self._postponing(group):
+                await self._engine.commits.truncate(group, index)

@@ -11,19 +11,24 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, cast
 
 import h11
+import structlog
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.metrics import BrokerMetrics, MetricsHost
+from raftmq.broker.supervisor import Work
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+log = structlog.get_logger(__name__)
 
 _KEEP_ALIVE_SECONDS = 5
 _HEAD_BYTES_MAX: Final = 16 * 1024
@@ -66,9 +71,17 @@ class _Connection(H11Protocol):
     only what follows an answer.
     """
 
-    def __init__(self, limits: Limits, **arguments: Any) -> None:  # noqa: ANN401 -- uvicorn's
+    def __init__(
+        self,
+        limits: Limits,
+        on_evicted: Callable[[], None],
+        on_refused: Callable[[str], None],
+        **arguments: Any,  # noqa: ANN401 -- uvicorn's
+    ) -> None:
         super().__init__(**arguments)
         self._limits = limits
+        self._on_evicted = on_evicted
+        self._on_refused = on_refused
         self._ending: asyncio.TimerHandle | None = None
         self._cycle_seen: object = None
         self.began_at = 0.0
@@ -83,6 +96,7 @@ class _Connection(H11Protocol):
             oldest = min(others, key=lambda other: other.began_at)
             others.discard(oldest)
             oldest.transport.abort()
+            self._on_evicted()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ending is not None:
@@ -91,22 +105,46 @@ class _Connection(H11Protocol):
 
     def handle_events(self) -> None:
         """A request that began has as long again."""
-        super().handle_events()
+        self._guarded(super().handle_events)
         if self.cycle is not self._cycle_seen:
             self._cycle_seen = self.cycle
             self._begin_exchange()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that asks nothing more, whatever state garbage has left it in."""
+        self._guarded(super().timeout_keep_alive_handler)
+
+    def shutdown(self) -> None:
+        """Close the connection in order, whatever state garbage has left it in."""
+        self._guarded(super().shutdown)
+
     def send_400_response(self, msg: str) -> None:
-        """Also in the middle of an answer: a body turns out to be malformed while its request is being answered."""
-        # none before the first request, whatever uvicorn declares
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # what the application still says is dropped, else it raises, and is logged
-            cycle.message_event.set()
+        """Refuse what is not a request, also in the middle of an answer: its request's body may turn out to be malformed."""
+        self._on_refused(msg)
+        self._drop_answer()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.close()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run a step of uvicorn's. The client decides in which state it finds the connection, so a step that does not fit ends
+        the connection and is not a defect to be logged with its traceback.
+        """
+        try:
+            action()
+        except h11.ProtocolError as error:
+            self._on_refused(str(error))
+            self._drop_answer()
+            self.transport.close()
+
+    def _drop_answer(self) -> None:
+        """Drop what the application still says: sending it would raise, and be logged."""
+        # none before the first request, whatever uvicorn declares
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _begin_exchange(self) -> None:
         if self._ending is not None:
@@ -121,7 +159,11 @@ class HttpServer:
 
     def __init__(self, host: HttpHost) -> None:
         self._host = host
-        self._metrics = BrokerMetrics(host, lambda: self.connections)
+        self.evicted_total = 0
+        """Connections closed because there were too many, since the start."""
+        self._refused_pace = LogPace()
+        self._refused_unsaid = 0
+        self._metrics = BrokerMetrics(host, self)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._scrape: asyncio.Task[bytes] | None = None
@@ -130,6 +172,17 @@ class HttpServer:
     def connections(self) -> int:
         """Connections open now."""
         return len(self._server.server_state.connections) if self._server is not None else 0
+
+    def _count_evicted(self) -> None:
+        self.evicted_total += 1
+
+    def _say_refused(self, reason: str) -> None:
+        """Log one of the requests that were no requests, now and then: their senders choose how many there are."""
+        if self._refused_pace.is_due():
+            log.warning("http_request_refused", reason=reason, others=self._refused_unsaid)
+            self._refused_unsaid = 0
+        else:
+            self._refused_unsaid += 1
 
     async def start(self, host: str, port: int) -> int:
         """Listen and serve; returns the bound port. Raises OSError when the address cannot be bound."""
@@ -152,7 +205,10 @@ class HttpServer:
                 backlog=_BACKLOG,
                 lifespan="off",
                 # a class as far as uvicorn is concerned: it only calls it
-                http=cast("type[asyncio.Protocol]", functools.partial(_Connection, self._host.limits)),
+                http=cast(
+                    "type[asyncio.Protocol]",
+                    functools.partial(_Connection, self._host.limits, self._count_evicted, self._say_refused),
+                ),
                 h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
                 ws="none",
                 server_header=False,
@@ -167,7 +223,13 @@ class HttpServer:
         listening.cancel()
         if self._task.done():
             self._task.result()
+        self._task.add_done_callback(self._on_ended)
         return int(listener.getsockname()[1])
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        """It ends when it is told to; else nobody could ask any more, and somebody must hear of it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._host.note_failure(Work.HTTP, error)
 
     async def stop(self) -> None:
         """Close the port and every connection."""

@@ -14,9 +14,18 @@ EVENTS: Final[Mapping[str, str]] = {
     # life
     "broker_ready": "The broker serves",
     "broker_stopping": "It was told to stop: it hands its leaderships over and answers what waits",
-    "broker_exits": "A commit failed or the metadata replica is damaged: nothing after this could be believed. "
+    "broker_exits": "A commit failed, the metadata replica is damaged, or an orderly end hung: nothing after this could be believed. "
     "Look at the disk, then start it again: nothing acknowledged is lost",
-    "background_task_failed": "A defect of the broker; the process ends. Please report it with the traceback",
+    "background_work_failed": "A defect of the broker, in the work named by `loop`: it is begun again after a pause. Please report it with "
+    "the traceback. After a failed commit the process ends",
+    "background_step_postponed": "A step of the work named by `loop` was refused, as while leadership moves; the next round does it",
+    "shutdown_overdue": "A phase of the orderly end was not over in time and is left: something hangs, mostly a disk. The process ends all the "
+    "same, and its next start takes it for an abnormal exit",
+    "shutdown_phase_failed": "A phase of the orderly end failed; the others go on",
+    "broker_silenced": "The broker takes no part in its cluster until it is started again, as /readyz says: its data directory is an "
+    "older copy or runs twice (`stale_directory`), or the metadata is of a newer version (`unsupported_format`)",
+    "connections_limited": "The process may open too few files for all the connections that a broker takes: replica files come first. "
+    "Fewer clients can connect, as `limit` says; raise the limit (`ulimit -Hn`)",
     "partitions_limited": "The process may open too few files for `partitions_max`; raise the limit (`ulimit -n`)",
     # cluster
     "cluster_formed": "This broker formed a cluster, once",
@@ -24,6 +33,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "announcement_postponed": "The cluster could not yet be told this broker's addresses; it is tried again",
     "seed_unavailable": "A broker asked about the cluster does not answer; others are asked, and it again later",
     "seed_of_another_cluster": "A seed of `--join` belongs to another cluster, while another belongs to ours: correct the list",
+    "other_cluster_met": "Another cluster is at the address of a broker of this one, or connects to it: was it formed twice?",
+    "registry_older_than_replicas": "The only broker of a cluster found an older node.mdb beside its replicas, and goes on: replicas that it "
+    "does not know are quarantined",
     "node_removed": "The cluster refuses this data directory for ever, as /readyz says. Stop the broker, and start it on an "
     "empty directory to use the machine again",
     "broker_removed": "A broker was removed for good by an operator; `replicas` counts what it held",
@@ -50,9 +62,16 @@ EVENTS: Final[Mapping[str, str]] = {
     "counts them",
     "replicas_without_broker": "Partitions have fewer replicas than their topics want, and no broker within reach can take another: "
     "add one, or start those that are down. `replicas` counts the partitions",
+    "replica_not_verified": "A file that a process may have died of reading could not be verified in a child process, for the reason "
+    "given; it is opened all the same, and every read checks what it reads",
+    "last_exit_by_fault": "The process before this one died of a memory fault, as of a page that the disk cannot give: `replicas` are "
+    "the ones whose files it read last (group-replica), `reason` its stacks. They are verified before they are opened. Look at the disk",
     "replica_retired": "A replica that metadata does not want any more went to the trash",
     "replica_postponed": "The replica's file could not be read just now; it is tried again",
-    "replica_waits_for_space": "A new replica finds no room on the disk: make some",
+    "replica_not_served": "A replica that metadata wants here cannot be served, for the `reason`, of the kind `error_code`: it is tried again "
+    "after a pause that grows, and rebuilt by the others if that fails for ten minutes (not for lack of room)",
+    "replica_served_again": "A replica that could not be served is, after so many attempts",
+    "scrub_postponed": "A replica could not be read back now; the next pass comes to it again",
     "catch_up_read_failed": "Entries for a follower could not be read; it is tried again",
     # snapshots
     "snapshot_sent": "A replica elsewhere was sent the state of its group",
@@ -63,8 +82,15 @@ EVENTS: Final[Mapping[str, str]] = {
     # disk
     "disk_reserve_reached": "Less space is free than the reserve: appends are refused until there is more. Make room",
     "disk_space_recovered": "Appends are taken again",
+    "space_return_postponed": "What deleted data took in a replica's file could not be given back now; it is tried again",
+    "file_without_holes": "The file system, or this version of LMDB, does not let free parts of a file be given back where they are: "
+    "files are copied instead, as far as that takes neither long nor much space",
     "write_waits_for_space": "A write found no room; it is repeated until there is. Make room",
     "map_nearly_full": "The map of a replica's file was nearly full, and was grown",
+    # clocks
+    "clock_differs": "This broker's wall clock is not the majority's, or there is no majority (`reason`: differs, disputed). It deletes "
+    "nothing for its age, and gives its leaderships away in the first case. Set the clock, and keep it set",
+    "clock_agrees": "It is the majority's again",
     # data
     "log_trimmed": "Retention deleted the records before an offset",
     "retention_postponed": "A partition could not be trimmed now; the next round tries again",
@@ -73,6 +99,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "append_failed": "A defect of the broker in one request of a stream; its client was told that the outcome is unknown",
     "request_failed": "A defect of the broker in one call; its client was told the `error_id`. Please report it",
     "slow_reader_disconnected": "A client that did not take its answers was cut off, because others needed the memory",
+    "http_request_refused": "Something that is not HTTP was sent to the HTTP port, such as TLS: the sender got status 400 or lost the connection",
+    "client_connections_evicted": "Nearly all places for connections to the client port were taken, so those without a call were "
+    "closed, the longest silent first. More clients than `limit` need a higher limit of open files (`ulimit -Hn`)",
     # consumer groups
     "group_assigned": "Members of a consumer group were given partitions, or asked to give some up",
     "group_member_expired": "A member was put out of its consumer group: nothing was heard of it for a session, or it did not "
@@ -124,6 +153,9 @@ FIELDS: Final[Mapping[str, str]] = {
     "error_id": "ties a client's error to this event",
     "elapsed_seconds": "how long it took or has taken",
     "limit": "a bound",
+    "loop": "what runs in the background: the values of `raftmq_background_failures_total`",
+    "phase": "of an orderly end",
+    "offset_seconds": "how far this broker's clock is ahead of the others'",
     "steps": "of a change of membership",
     "damaged": "how many",
     "left": "how many",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import fcntl
 import gc
 import importlib.metadata
@@ -13,17 +14,22 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import IO
 
 import structlog
 import uvloop
 from raftmq.broker.config import BrokerConfig, split_address
+from raftmq.broker.limits import why_process_is_too_small
 from raftmq.broker.logs import configure_logs
 from raftmq.broker.node import Node
+from raftmq.broker.node_parts import end_process
 from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.disk_space import VolumeFullError
 from raftmq.storage.errors import ReplicaStorageError
+from raftmq.storage.lmdb_log_store import replica_file_count
 from raftmq.storage.registry import RegistryError
 
 log = structlog.get_logger(__name__)
@@ -49,6 +55,8 @@ EXIT_MACHINE = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 4
 EXIT_BAD_DATA = 6
+_EXIT_SECONDS = 2.0
+"""Time for the interpreter to end after the broker has."""
 
 
 def run_broker(config: BrokerConfig) -> int:
@@ -66,11 +74,16 @@ def run_broker(config: BrokerConfig) -> int:
         if problem is not None:
             return _complain(f"cannot listen on {problem}; choose another with --{key.replace('_', '-')}", EXIT_MACHINE)
     _raise_file_limit()
+    problem = why_process_is_too_small(config.map_bytes, replica_file_count(config.data_dir))
+    if problem is not None:
+        return _complain(problem, EXIT_MACHINE)
     _tune_allocator()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config))
+    except VolumeFullError as error:
+        return _complain(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
         return _complain(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
     finally:
@@ -79,11 +92,15 @@ def run_broker(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     node = Node(config, importlib.metadata.version("raftmq"))
+    if node.store.board is not None:
+        node.store.board.catch_faults()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(node.supervisor.on_loop_error)
     stopping: list[asyncio.Task[None]] = []
 
     def stop() -> None:
         if not stopping:
+            _bound_end(node.timing.shutdown_seconds + _EXIT_SECONDS)
             starting.cancel()
             stopping.append(loop.create_task(node.stop()))
 
@@ -122,6 +139,18 @@ async def _serve(config: BrokerConfig) -> int:
     return EXIT_OK
 
 
+def _bound_end(seconds: float) -> None:
+    """End the process after `seconds`, even when the loop hangs, or a thread that the interpreter waits for."""
+
+    def end() -> None:
+        log.error("shutdown_overdue", phase="process", elapsed_seconds=seconds)
+        end_process()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
 def _complain(sentence: str, exit_code: int) -> int:
     print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
     return exit_code
@@ -135,9 +164,14 @@ def _lock(data_dir: Path) -> IO[str]:
     except OSError:
         handle.close()
         raise
-    handle.truncate(0)
-    handle.write(str(os.getpid()))
-    handle.flush()
+    try:
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # the number is for people; what a full volume means for the start is said later, when the ballast is given back
     return handle
 
 
@@ -163,6 +197,6 @@ def _tune_allocator() -> None:
 
 
 def _raise_file_limit() -> None:
-    """An open replica costs three file descriptors."""
+    """Take what the machine gives: replicas and connections cost file descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import structlog
-from raftmq.storage.errors import ReplicaClosedError
+from raftmq.storage.errors import ReplicaStorageError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 
@@ -27,7 +27,7 @@ def map_fractions(store: LmdbLogStore, keys: Iterable[ReplicaKey]) -> dict[Repli
     for key in keys:
         try:
             fractions[key] = store.map_fraction(key)
-        except ReplicaClosedError:  # it went meanwhile
+        except ReplicaStorageError:  # it went meanwhile, or cannot be read: that keeps no other from growing
             continue
     return fractions
 

@@ -10,7 +10,9 @@ from typing import cast
 
 from raftmq.broker.engine import Engine
 from raftmq.broker.group import Group
-from raftmq.broker.local_replicas import LocalReplicas, create_replica, open_replica
+from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.readiness import METADATA_LEADERLESS_ELECTIONS
+from raftmq.broker.replica_files import create_replica, open_replica
 from raftmq.broker.request_error import RequestError
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
@@ -85,6 +87,17 @@ class MetadataReplica:
                 pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200
             )
         return group
+
+    def feature_level(self) -> int:
+        """The level that every broker of the cluster knows, as this copy says; 0 before it is filled."""
+        return self.group.machine.feature_level if self.group is not None else 0
+
+    def leaderless_seconds(self) -> float:
+        """For how long the group has had no leader; 0 while it may just be electing one."""
+        since = self.group.leaderless_since if self.group is not None else None
+        seconds = self._engine.loop.time() - since if since is not None else 0.0
+        longest = METADATA_LEADERLESS_ELECTIONS * self._engine.timing.election_seconds(METADATA_GROUP_ID)
+        return seconds if seconds > longest else 0.0
 
     async def propose(self, command: MetadataCommand) -> object:
         """Propose a command here and wait for its result. Raises RequestError as `Group.propose` does."""

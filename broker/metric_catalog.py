@@ -1,8 +1,9 @@
 """Every metric of /metrics by name, with its type, labels and meaning: what the page writes and the reference page prints.
 
 Names follow Prometheus: base units, `_total` for counters, and labels that cannot grow without bound. Nothing is labelled by
-client, connection, producer or follower. Only the metrics of partitions have two labels that grow with use, topic and
-partition: one series each for every replica on the node, of which there are at most `partitions_max`.
+client, connection, producer or follower. Only these have labels that grow with use: the metrics of partitions, topic and
+partition, one series each for every replica on the node, of which there are at most `partitions_max`; and consumer lag, group
+and topic, of which a node shows at most `lag_readers_max`.
 
 Source: https://prometheus.io/docs/practices/naming/
 """
@@ -29,9 +30,25 @@ _NODE: Final = (
     Metric("raftmq_node_info", "gauge", "Always 1; who it is", ("node_id", "cluster_id", "host", "rack")),
     Metric("raftmq_ready", "gauge", "1 when the node is ready, as /readyz says"),
     Metric("raftmq_not_ready", "gauge", "1 for each reason why the node is not ready, 0 for the others", ("reason",)),
+    Metric(
+        "raftmq_background_failures_total",
+        "counter",
+        "Times that work in the background failed by a defect and was begun again, by what it was",
+        ("loop",),
+    ),
+    Metric("raftmq_other_clusters", "gauge", "Addresses of brokers where another cluster was met in the last minute"),
     Metric("raftmq_process_threads", "gauge", "Threads of the process"),
-    Metric("raftmq_disk_free_bytes", "gauge", "Free space on the volume of the data directory"),
+    Metric(
+        "raftmq_disk_free_bytes",
+        "gauge",
+        "Free space on the volume of the data directory, less what its ballast file takes back",
+    ),
     Metric("raftmq_disk_reserve_bytes", "gauge", "Free space below which appends are refused"),
+    Metric(
+        "raftmq_clock_offset_seconds",
+        "gauge",
+        "This broker's wall clock less the majority's; where there is none, less the one that differs most",
+    ),
     Metric("raftmq_writes_refused", "gauge", "1 while appends are refused (disk reserve)"),
 )
 
@@ -77,6 +94,15 @@ _COMMITS: Final = (
     Metric("raftmq_commit_entries", "histogram", "Entries (batches, commands) in a write; 0 is state only"),
     Metric("raftmq_commit_bytes", "histogram", "Payload of the entries in a write"),
     Metric("raftmq_commit_oldest_seconds", "gauge", "Age of the oldest write in flight"),
+    Metric(
+        "raftmq_scrubbed_bytes_total", "counter", "Bytes of replica files and their rows read back in the background"
+    ),
+    Metric(
+        "raftmq_scrub_last_pass_timestamp_seconds",
+        "gauge",
+        "When the last pass over every replica here ended, in seconds since the epoch; 0 before the first of this process",
+    ),
+    Metric("raftmq_scrub_damaged_replicas_total", "counter", "Replicas that reading back found damaged"),
     Metric("raftmq_map_used_ratio", "gauge", "Part of its map that the fullest replica file uses (0-1)"),
 )
 
@@ -84,6 +110,11 @@ _LOOP: Final = (
     Metric("raftmq_loop_lag_seconds", "histogram", "Lag of the event loop, measured ten times a second from outside"),
     Metric("raftmq_loop_lag_max_seconds", "gauge", "Largest lag in the last minute, one that lasts included"),
     Metric("raftmq_loop_stalls_total", "counter", "Times the event loop stood still"),
+    Metric(
+        "raftmq_space_returned_bytes_total",
+        "counter",
+        "Given back to the volume by replica files from which data was deleted",
+    ),
     Metric("raftmq_engine_pass_seconds", "histogram", "Time of one pass of the engine over the groups with work"),
     Metric("raftmq_gc_pause_seconds", "histogram", "Time of one garbage collection"),
     Metric("raftmq_scrape_loop_seconds", "gauge", "Time that this scrape took on the event loop"),
@@ -108,7 +139,13 @@ _GROUPS: Final = (
     Metric(
         "raftmq_under_replicated_partitions",
         "gauge",
-        "Partitions led here with fewer replicas than their topic wants, or with one that does not vote or is not connected",
+        "Partitions led here with fewer replicas than their topic wants, or with one that does not vote, is not connected, is "
+        "known to be damaged, or has not lately acknowledged what the leader has",
+    ),
+    Metric(
+        "raftmq_metadata_voters_behind",
+        "gauge",
+        "On the node that leads the metadata: its voters that are not connected or do not keep up; 0 elsewhere",
     ),
     Metric("raftmq_consumer_groups", "gauge", "Consumer groups of the cluster, those without members included"),
     Metric("raftmq_consumer_group_members", "gauge", "Members of all consumer groups of the cluster"),
@@ -118,9 +155,32 @@ _GROUPS: Final = (
         "Members put out of their consumer groups by this node as coordinator, because nothing was heard of them",
     ),
     Metric("raftmq_consumer_group_assignments_total", "counter", "Assignments computed by this node as coordinator"),
+    Metric(
+        "raftmq_consumer_lag_records",
+        "gauge",
+        "Records that the consumer group has not read yet in the topic's partitions led here; where it never committed is left out",
+        ("group", "topic"),
+    ),
+    Metric(
+        "raftmq_consumer_lag_seconds",
+        "gauge",
+        "Age of the oldest of them, by the time it was appended",
+        ("group", "topic"),
+    ),
+    Metric(
+        "raftmq_consumer_lag_left_out",
+        "gauge",
+        "What the two before do not show: readers (groups in a topic, those least behind) over the limit lag_readers_max, and "
+        "ages (partitions of those shown) that took too long to look up",
+        ("what",),
+    ),
     Metric("raftmq_quarantined_replicas", "gauge", "Damaged replicas here, not replaced yet"),
     Metric(
-        "raftmq_replicas_not_serving", "gauge", "Replicas that this node should serve and does not, damaged ones too"
+        "raftmq_replicas_not_served",
+        "gauge",
+        "Replicas that metadata wants here and that this node does not serve: they are being opened, fail (a defect, or a file that "
+        "cannot be opened), find no room or descriptors, are of another format, or are quarantined",
+        ("reason",),
     ),
     Metric("raftmq_snapshots_sent_total", "counter", "Snapshots streamed to other nodes, whole"),
     Metric("raftmq_snapshots_installed_total", "counter", "Snapshots that replaced the state of a replica here"),
@@ -137,6 +197,12 @@ _PEERS: Final = (
 )
 
 _BUDGETS: Final = (
+    Metric(
+        "raftmq_connections_evicted_total",
+        "counter",
+        "Connections that were closed because their port had too many",
+        ("port",),
+    ),
     Metric("raftmq_budget_used_bytes", "gauge", "Memory in use of each named budget", ("budget",)),
     Metric("raftmq_budget_limit_bytes", "gauge", "Limit of that budget", ("budget",)),
     Metric("raftmq_places_used", "gauge", "Places taken of each kind that is counted", ("place",)),
@@ -145,6 +211,11 @@ _BUDGETS: Final = (
 
 _PARTITION: Final = ("topic", "partition")
 _PARTITIONS: Final = (
+    Metric(
+        "raftmq_producer_table_used_ratio",
+        "gauge",
+        "How full the fullest partition is of producers that it must remember (0-1); at 1 it takes no new ones",
+    ),
     Metric("raftmq_partition_log_start_offset", "gauge", "First readable offset", _PARTITION),
     Metric(
         "raftmq_partition_high_watermark",
@@ -161,7 +232,7 @@ _PARTITIONS: Final = (
         _PARTITION,
     ),
     Metric("raftmq_partition_appended_bytes_total", "counter", "Payload ever applied by the partition", _PARTITION),
-    Metric("raftmq_partition_file_bytes", "gauge", "Size of the replica's file", _PARTITION),
+    Metric("raftmq_partition_file_bytes", "gauge", "Space that the replica's file takes of the volume", _PARTITION),
 )
 
 SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {

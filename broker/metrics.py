@@ -12,9 +12,9 @@ import asyncio
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,18 +23,24 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from raftmq.broker.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.group import Group
 from raftmq.broker.histogram import Histogram
 from raftmq.broker.metric_catalog import CATALOG, Metric
+from raftmq.broker.other_clusters import OtherClusters
+from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.readiness import Reason
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.scrubber import Scrubber
 from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.unserved import NotServed, NotServedReason
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.ready import Role
 from raftmq.types import GroupId
 
 if TYPE_CHECKING:
+    from raftmq.broker.clock_watch import ClockWatch
     from raftmq.broker.config import BrokerConfig
     from raftmq.broker.disk_watch import DiskWatch
     from raftmq.broker.engine import Engine
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from raftmq.broker.grpc_server import GrpcServer
     from raftmq.broker.peer_protocol import Channel
     from raftmq.broker.peer_transport import PeerTransport
-    from raftmq.broker.reconciler import Reconciler
+    from raftmq.broker.supervisor import Supervisor
     from raftmq.broker.watchdog import Watchdog
     from raftmq.storage.log_store import LogStore, ReplicaKey
 
@@ -66,38 +72,53 @@ class MetricsHost(ServiceHost, Protocol):
     transport: PeerTransport
     watchdog: Watchdog
     gc_pauses: GcPauses
-    reconciler: Reconciler
     grpc: GrpcServer
+    partitions: Mapping[GroupId, PartitionLog]
     disk_watch: DiskWatch
+    supervisor: Supervisor
+    scrubber: Scrubber
+    clock_watch: ClockWatch
+    other_clusters: OtherClusters
 
     @property
     def store(self) -> LogStore:
         """Where its replicas are kept."""
         ...
 
-    def quarantined(self) -> dict[ReplicaKey, str]:
-        """Damaged replicas here, with the reason."""
+    def not_served(self) -> list[NotServed]:
+        """What metadata wants here and this node does not serve, each with the reason."""
         ...
 
-    def missing_replicas(self) -> list[GroupId]:
-        """Groups of which this node should serve a replica and does not, damaged ones left out."""
+
+class HttpConnections(Protocol):
+    """The connections of the HTTP port, which serves the metrics."""
+
+    evicted_total: int
+    """Connections closed because there were too many, since the start."""
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
         ...
 
 
 class BrokerMetrics:
     """One node's /metrics."""
 
-    def __init__(self, host: MetricsHost, http_connections: Callable[[], int]) -> None:
+    def __init__(self, host: MetricsHost, http: HttpConnections) -> None:
         self._host = host
-        self._http_connections = http_connections
+        self._http = http
+        self._lag = ConsumerLag(host, host.limits, host.timing)
         self._python = CollectorRegistry()
         ProcessCollector(registry=self._python)
         GCCollector(registry=self._python)
 
     async def render(self) -> bytes:
         """The text exposition format."""
-        partitions = _named_groups(self._host)
-        values = self.read(partitions)
+        named = [(labels[0], self._host.partitions[group.group_id]) for labels, group in _named_groups(self._host)]
+        lag = await self._lag.measure(named)
+        partitions = _named_groups(self._host)  # some may have come or gone in the meantime
+        values = self.read(partitions) | _lag_values(lag)
         return await asyncio.to_thread(self._render, values, [(labels, group.key) for labels, group in partitions])
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
@@ -110,7 +131,7 @@ class BrokerMetrics:
             **_engine_values(host),
             **_group_values(host),
             **_peer_values(host),
-            **_budget_values(host, self._http_connections()),
+            **_budget_values(host, self._http),
             **_partition_values(partitions),
         }
         values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
@@ -119,6 +140,8 @@ class BrokerMetrics:
     def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
         """The rest, which asks the operating system, and the text. Runs in a thread."""
         values["raftmq_process_threads"] = _thread_count()
+        clients = self._host.grpc.connections.count()
+        cast("list[_Sample]", values["raftmq_places_used"]).append((("client_connections",), float(clients)))
         values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
         return "".join(_lines(values)).encode() + generate_latest(self._python)
 
@@ -141,8 +164,13 @@ def _node_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_node_info": [((str(host.node_id), host.cluster_id, config.host_label(), config.rack), 1.0)],
         "raftmq_ready": float(not reasons),
         "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
+        "raftmq_background_failures_total": [
+            ((work.value,), float(count)) for work, count in host.supervisor.failures.items()
+        ],
+        "raftmq_other_clusters": float(len(host.other_clusters.addresses())),
         "raftmq_disk_free_bytes": float(disk.free_bytes),
         "raftmq_disk_reserve_bytes": float(disk.reserve_bytes),
+        "raftmq_clock_offset_seconds": host.clock_watch.offset_seconds,
         "raftmq_writes_refused": float(host.engine.write_refusal is not None),
     }
 
@@ -177,10 +205,14 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_commit_entries": counted.commit_entries.copy(),
         "raftmq_commit_bytes": counted.commit_bytes.copy(),
         "raftmq_commit_oldest_seconds": max(in_flight, default=0.0),
+        "raftmq_scrubbed_bytes_total": float(host.scrubber.bytes_total),
+        "raftmq_scrub_last_pass_timestamp_seconds": host.scrubber.last_pass_ms / 1000,
+        "raftmq_scrub_damaged_replicas_total": float(host.scrubber.damaged_total),
         "raftmq_map_used_ratio": engine.map_used_fraction_max,
         "raftmq_loop_lag_seconds": watchdog.lag.copy(),
         "raftmq_loop_lag_max_seconds": watchdog.lag_seconds_max(),
         "raftmq_loop_stalls_total": float(counted.stalls_total),
+        "raftmq_space_returned_bytes_total": float(counted.space_returned_bytes_total),
         "raftmq_engine_pass_seconds": counted.pass_seconds.copy(),
         "raftmq_gc_pause_seconds": host.gc_pauses.seconds.copy(),
         "raftmq_elections_started_total": float(counted.elections_total),
@@ -203,20 +235,23 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
     if group is None:
         return values
     metadata = group.machine
-    quarantined, missing = len(host.quarantined()), len(host.missing_replicas())
+    not_served = dict.fromkeys(NotServedReason, 0)
+    for one in host.not_served():
+        not_served[one.reason] += 1
     group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
     return values | {
         "raftmq_metadata_is_leader": float(group.role is Role.LEADER),
         "raftmq_metadata_term": float(group.term),
         "raftmq_metadata_applied_index": float(group.core.applied_index),
         "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
-        "raftmq_under_replicated_partitions": float(host.reconciler.under_replicated()),
+        "raftmq_under_replicated_partitions": float(len(host.under_replicated())),
+        "raftmq_metadata_voters_behind": float(len(host.metadata_voters_behind())),
         "raftmq_consumer_groups": float(metadata.consumer_group_count),
         "raftmq_consumer_group_members": float(metadata.member_count),
         "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),
         "raftmq_consumer_group_assignments_total": float(host.grpc.coordinator.plans_total),
-        "raftmq_quarantined_replicas": float(quarantined),
-        "raftmq_replicas_not_serving": float(missing + quarantined),
+        "raftmq_quarantined_replicas": float(len(host.quarantined())),
+        "raftmq_replicas_not_served": [((reason.value,), float(count)) for reason, count in not_served.items()],
     }
 
 
@@ -242,7 +277,7 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
     return [((channel.name.lower(),), float(count)) for channel, count in counts.items()]
 
 
-def _budget_values(host: MetricsHost, http_connections: int) -> dict[str, Value]:
+def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
     engine, transport, limits = host.engine, host.transport, host.limits
     rooms = host.grpc.guard.rooms()
     receiving, unsent = rooms.pop("receiving"), rooms.pop("unsent")
@@ -260,7 +295,7 @@ def _budget_values(host: MetricsHost, http_connections: int) -> dict[str, Value]
         "replicas": (len(host.partition_groups()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
-        "http_connections": (http_connections, limits.http_connections_max),
+        "http_connections": (http.connections, limits.http_connections_max),
         "peer_handshakes": (handshakes, limits.peer_handshakes_max),
         "peer_connections": (transport.inbound_connections - handshakes, limits.peer_connections_max),
     }
@@ -268,7 +303,15 @@ def _budget_values(host: MetricsHost, http_connections: int) -> dict[str, Value]
         "raftmq_budget_used_bytes": [((name,), float(used)) for name, (used, _) in budgets.items()],
         "raftmq_budget_limit_bytes": [((name,), float(limit)) for name, (_, limit) in budgets.items()],
         "raftmq_places_used": [((name,), float(used)) for name, (used, _) in places.items()],
-        "raftmq_places_limit": [((name,), float(limit)) for name, (_, limit) in places.items()],
+        "raftmq_places_limit": [
+            *(((name,), float(limit)) for name, (_, limit) in places.items()),
+            (("client_connections",), float(limits.client_connections_max)),
+        ],
+        "raftmq_connections_evicted_total": [
+            (("client",), float(host.grpc.connections.evicted_total)),
+            (("http",), float(http.evicted_total)),
+            (("peer",), float(transport.evicted_total)),
+        ],
     }
 
 
@@ -291,6 +334,7 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
         if is_leader:
             behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
     return {
+        "raftmq_producer_table_used_ratio": _fullest_producer_table(group.machine for _, group in partitions),
         "raftmq_partition_log_start_offset": starts,
         "raftmq_partition_high_watermark": ends,
         "raftmq_partition_uncommitted_entries": uncommitted,
@@ -298,6 +342,28 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
         "raftmq_partition_follower_lag_entries": behind,
         "raftmq_partition_appended_bytes_total": appended,
     }
+
+
+def _lag_values(lag: Lag) -> dict[str, Value]:
+    return {
+        "raftmq_consumer_lag_records": [(reader, float(records)) for reader, records in lag.records.items()],
+        "raftmq_consumer_lag_seconds": [*lag.seconds.items()],
+        "raftmq_consumer_lag_left_out": [
+            (("readers",), float(lag.left_out_readers)),
+            (("ages",), float(lag.left_out_ages)),
+        ],
+    }
+
+
+def _fullest_producer_table(machines: Iterable[LogPartition]) -> float:
+    """Of all partitions. A table is looked through only if it may be the fullest."""
+    fullest = 0.0
+    for machine in sorted(machines, key=lambda machine: len(machine.producers), reverse=True):
+        producers = machine.producers
+        if len(producers) <= fullest * producers.named_max:
+            break
+        fullest = max(fullest, producers.used_ratio(machine.expiry.now_ms))
+    return fullest
 
 
 def _named_groups(host: MetricsHost) -> list[_Named]:

@@ -7,12 +7,13 @@ The node decides nothing about the protocol; it wires parts, and every step that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import structlog
+from raftmq.broker.clock_watch import ClockWatch
 from raftmq.broker.config import BrokerConfig, split_address
-from raftmq.broker.disk_watch import CHECK_SECONDS, DiskWatch
+from raftmq.broker.disk_watch import DiskWatch
 from raftmq.broker.engine import Engine
 from raftmq.broker.forming import Forming, NodeAddresses
 from raftmq.broker.gc_pauses import GcPauses
@@ -20,40 +21,52 @@ from raftmq.broker.group import Group
 from raftmq.broker.hand_over import hand_over
 from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.limits import Limits, Timing, within_this_process
-from raftmq.broker.local_replicas import LocalReplicas, refuse_lost_registry
-from raftmq.broker.log_pace import LogPace
+from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.metadata_replica import MetadataReplica
 from raftmq.broker.node_parts import NodeParts
+from raftmq.broker.other_clusters import OtherClusters
 from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.peer_codec import FrameType
+from raftmq.broker.peer_boots import PeerBoots, lineage_of
+from raftmq.broker.peer_codec import FrameError, FrameType
 from raftmq.broker.peer_directory import PeerDirectory
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.broker.peer_transport import PeerTransport
 from raftmq.broker.readiness import (
-    METADATA_LEADERLESS_ELECTIONS,
     STALL_REMEMBERED_SECONDS,
     STARTING,
     NotReady,
     Reason,
 )
 from raftmq.broker.reconciler import Reconciler
+from raftmq.broker.replica_files import refuse_lost_registry, refuse_stale_directory
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.scrubber import Scrubber
 from raftmq.broker.services.call import Call
-from raftmq.errors import InvariantError
+from raftmq.broker.shutdown import Shutdown
+from raftmq.broker.space_return import SpaceReturn
+from raftmq.broker.supervisor import Supervisor, Work, is_fatal
+from raftmq.broker.unserved import NotServed, NotServedReason
+from raftmq.errors import InvariantError, UnsupportedDataError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.errors import DamagedReplicaError, StorageFullError, StorageUnavailableError
+from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.lmdb_log_store import replica_file_count
 from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import STALE_DIRECTORY_ADVICE
 from raftmq.storage.writer_threads import Completion
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
 
 log = structlog.get_logger(__name__)
 
 _REPORT_TIMEOUT_SECONDS = 10.0
 _HAND_OVER_SECONDS_MAX = 5.0
 _GRPC_GRACE_SECONDS = 2.0
+_PORTS_SECONDS_MAX = 5.0
+"""Closing a port takes no longer, or something hangs: most of the time is for writes under way."""
 
 
 class Node:
@@ -63,15 +76,19 @@ class Node:
         self.config = config
         self._parts = parts = parts or NodeParts(config)
         self.version = version
-        self.limits: Limits = within_this_process(config.limits())
+        self.limits: Limits = within_this_process(
+            config.limits(), config.map_bytes, replica_file_count(config.data_dir)
+        )
         self.timing: Timing = config.timing()
         self.loop = asyncio.get_running_loop()
+        self.supervisor = Supervisor(self.loop, self.on_fatal)
         disk = parts.disk_reserve()
         disk.prepare_opening()
         self.registry = parts.registry()
         self.store = parts.store(disk)
         refuse_lost_registry(self.store, self.registry)
-        self._readers = parts.readers()
+        refuse_stale_directory(self.registry)
+        self._readers = parts.readers(self.limits)
         self._random = parts.random()
         self.writers = parts.writers(self.store, self._on_writes_done, self.on_fatal)
         self.transport = PeerTransport(self.loop, self, self.limits, self.timing, self._random.random)
@@ -87,19 +104,41 @@ class Node:
             self._random.random,
             self.limits,
             self.timing,
+            spools=parts.snapshot_spools(self.limits, disk),
         )
         self._partitions: dict[GroupId, PartitionLog] = {}
         self.partitions: Mapping[GroupId, PartitionLog] = self._partitions
         self.replicas = LocalReplicas(
-            self.loop, self.engine, self.store, self.writers, self.registry, self._on_serving, self._on_retired
+            self.loop,
+            self.engine,
+            self.store,
+            self.writers,
+            self.registry,
+            self.supervisor,
+            self._in_background,
+            self._on_serving,
+            self._on_replica_changed,
         )
         self._metadata = MetadataReplica(
             self.engine, self.store, self.registry, self.replicas, self._on_metadata_changed
         )
         publisher = self.engine.publisher
-        self._peers = PeerDirectory(self.registry, self._metadata, self.transport, publisher, self._in_background)
+        self.other_clusters = OtherClusters(self.loop.time)
+        self._boots = PeerBoots(self.registry, self._metadata, self._in_background, self.limits)
+        self._peers = PeerDirectory(
+            self.registry,
+            self._metadata,
+            self.transport,
+            publisher,
+            self._in_background,
+            self.limits.groups_ahead_max,
+            self._boots,
+            self.other_clusters,
+        )
         publisher.may_lead = self._peers.may_lead
-        self.disk_watch = DiskWatch(disk, self.engine, config.data_dir)
+        self.engine.cluster_level = self._metadata.feature_level
+        self.disk_watch = DiskWatch(disk, self.engine, config.data_dir, self.supervisor)
+        self.clock_watch = ClockWatch(self.engine, self.is_connected)
         self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
         self.gc_pauses = GcPauses()
         self.grpc = parts.grpc_server(self)
@@ -107,12 +146,19 @@ class Node:
         self._housekeeping = Housekeeping(
             self.engine,
             self.store,
-            self._readers,
+            self._readers.upkeep,
             self.replicas,
             self._metadata,
             self.partitions,
             self.reconciler.spared_index,
             self.timing,
+            self.supervisor,
+        )
+        self._space_return = SpaceReturn(
+            self.engine, self.store, self._readers.upkeep, self.replicas, disk.is_short, self.timing, self.supervisor
+        )
+        self.scrubber = Scrubber(
+            self.engine, self.store, self._readers.upkeep, self.registry, self.replicas, self.limits, self.timing
         )
         self.http = parts.http_server(self)
         self.client_address = ""
@@ -120,11 +166,15 @@ class Node:
         self.http_address = ""
         self._forming: Forming | None = None
         """None until the ports are bound."""
-        self._space_pace = LogPace()
         self._is_caught_up = False
+        self._silence: NotReady | None = None
+        """Why this node takes no part in its cluster until it is started again."""
+        self._silenced = asyncio.Event()
+        self._port_closing: asyncio.Task[None] | None = None
+        self._entering: asyncio.Task[None] | None = None
+        """The start under way, or done."""
         self._is_stopping = False
         self._stopped = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
         self._metadata_changed = asyncio.Event()
         self._topology_version = 0
         self._topology_change: asyncio.Future[None] | None = None
@@ -132,7 +182,28 @@ class Node:
     # ------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Bind every port, form or join or continue a cluster, and serve. Returns when the node is ready."""
+        """Bind every port, form or join or continue a cluster, and serve. Returns when the node is ready.
+
+        A node that falls silent never is: it waits for its end, and `/readyz` says why.
+        """
+        entering = self._entering = self.loop.create_task(self._start())
+        silenced = self.loop.create_task(self._silenced.wait())
+        try:
+            await asyncio.wait((entering, silenced), return_when=asyncio.FIRST_COMPLETED)
+            if self._silence is None:
+                entering.result()
+                return
+            await self._stopped.wait()
+        except RequestError as error:
+            if error.code == pb.STALE_DIRECTORY:
+                self.registry.refuse(str(error))
+            raise
+        finally:
+            for task in (entering, silenced):
+                task.cancel()
+            await asyncio.gather(entering, silenced, return_exceptions=True)
+
+    async def _start(self) -> None:
         host, port = split_address(self.config.peer_listen)
         self.peer_address = self._advertised(host, await self.transport.listen(host, port))
         host, _ = split_address(self.config.listen)
@@ -143,16 +214,21 @@ class Node:
             log.warning(
                 "partitions_limited", limit=self.limits.partitions_max, reason=self.limits.partitions_max_reason
             )
+        if self.limits.client_connections_max < self.config.limits().client_connections_max:
+            log.warning("connections_limited", limit=self.limits.client_connections_max)
         self.watchdog.start()
         self.gc_pauses.start()
-        self._spawn(self.disk_watch.run())
+        self.supervisor.spawn(Work.DISK_WATCH, self.disk_watch.run)
+        self.supervisor.spawn(Work.CLOCK_WATCH, self.clock_watch.run)
         await self._enter_cluster()
         await self._catch_up()
         self._metadata_changed.set()
-        self._spawn(self._follow_metadata())
-        self._spawn(self.reconciler.run())
-        self._spawn(self.grpc.coordinator.run())
-        self._spawn(self._housekeeping.run())
+        self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
+        self.supervisor.spawn(Work.RECONCILER, self.reconciler.run)
+        self.supervisor.spawn(Work.COORDINATOR, self.grpc.coordinator.run)
+        self.supervisor.spawn(Work.HOUSEKEEPING, self._housekeeping.run)
+        self.supervisor.spawn(Work.SPACE_RETURN, self._space_return.run)
+        self.supervisor.spawn(Work.SCRUBBER, self.scrubber.run)
         while any(one.reason in STARTING for one in self.not_ready_reasons()):
             await self.next_topology_change()
         log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
@@ -170,11 +246,13 @@ class Node:
             self._peers,
             self._parts.open_channel,
             self._parts.new_uuid,
+            self._on_stale_directory,
         )
         if self.registry.cluster_id:
             await forming.check_seeds()
             await forming.resume()
-            self._spawn(forming.announce())
+            self._check_standing()
+            self.supervisor.spawn(Work.ANNOUNCEMENT, forming.announce)
         elif self.config.bootstrap:
             await forming.bootstrap()
         else:
@@ -188,7 +266,8 @@ class Node:
                 await group.read_index()
                 break
             except RequestError:
-                self._peers.refresh()  # replayed or received meanwhile: the leader may have moved
+                with self.supervisor.step(Work.METADATA_FOLLOWER):
+                    self._peers.refresh()  # replayed or received meanwhile: the leader may have moved
                 await asyncio.sleep(self.timing.metadata_tick_seconds)
         self._is_caught_up = True
 
@@ -211,40 +290,60 @@ class Node:
 
     async def _stop(self) -> None:
         log.info("broker_stopping", node_id=self.node_id)
-        seconds_max = min(_HAND_OVER_SECONDS_MAX, self.timing.shutdown_seconds)
-        await hand_over(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
-        for task in self._tasks:
-            task.cancel()
-        await self.grpc.stop(grace_seconds=_GRPC_GRACE_SECONDS)
+        end = Shutdown(self.loop, self.timing.shutdown_seconds)
+        seconds_max = min(_HAND_OVER_SECONDS_MAX, end.seconds_left / 2)
+        handing_over = hand_over(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
+        await end.phase("hand_over", handing_over, 2 * seconds_max)
+        self.supervisor.cancel()
+        bringing_up = self.replicas.close()
+        await self._close_ports(end)
         self.engine.close()
-        await self.transport.close()
-        await self.http.stop()
-        await self.loop.run_in_executor(None, self.writers.close)
+        if bringing_up:  # they were told to end, and hold what the writers shall close
+            await end.phase("replicas", asyncio.wait(bringing_up), end.seconds_left / 2)
+        is_idle = await end.phase("writers", self.loop.run_in_executor(None, self.writers.close))
         # the registry's writes among what waits there: a quarantine must be remembered
-        await self.loop.run_in_executor(None, self._readers.shutdown)
-        for key in self.store.open_replicas():
-            self.store.close(key)
-        self.registry.close(is_clean=True)
+        is_idle &= await end.phase("readers", self.loop.run_in_executor(None, self._readers.shutdown))
+        if is_idle and await end.phase("files", self.loop.run_in_executor(None, self._close_files)):
+            self.registry.close(is_clean=end.is_clean)
         self.watchdog.stop()
         self.gc_pauses.stop()
+        if end.overdue:
+            # a thread that hangs would keep the process; and what it still does must not count as an orderly end
+            log.critical(
+                "broker_exits", reason=f"not over in time: {', '.join(end.overdue)}", path=str(self.config.data_dir)
+            )
+            self._parts.end_process()
+        if end.failure is not None:
+            raise end.failure
 
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = self.loop.create_task(coroutine)
-        task.add_done_callback(self._on_task_done)
-        self._tasks.append(task)
+    async def _close_ports(self, end: Shutdown) -> None:
+        seconds_max = min(_PORTS_SECONDS_MAX, end.seconds_left / 4)
+        if self._port_closing is not None:
+            await end.phase("ports", self._port_closing, seconds_max)
+        else:
+            grace_seconds = min(_GRPC_GRACE_SECONDS, seconds_max / 2)
+            await end.phase("grpc", self.grpc.stop(grace_seconds=grace_seconds), seconds_max)
+            await end.phase("peers", self.transport.close(), seconds_max)
+        await end.phase("http", self.http.stop(), seconds_max)
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background_task_failed", reason=repr(error), exc_info=error)
-            self.on_fatal(error)
+    def _close_files(self) -> None:
+        for key in self.store.open_replicas():
+            self.store.close(key)
 
-    def _in_background(self, write: Callable[..., object], *arguments: object) -> None:
+    def _in_background(self, write: Callable[..., object], *arguments: object) -> Future[object]:
         """A short write of the registry, off the loop. A commit of its that fails ends the process like any other."""
-        self._readers.submit(write, *arguments).add_done_callback(self._on_written)
+        written = self._readers.upkeep.submit(write, *arguments)
+        written.add_done_callback(self._on_written)
+        return written
 
     def _on_written(self, done: Future[object]) -> None:
-        if (error := done.exception()) is not None:
+        error = done.exception()
+        if error is None:
+            return
+        if is_fatal(error) or isinstance(error, InvariantError):  # who this node is contradicts what it remembers
             self.on_fatal(error)
+        else:
+            self.loop.call_soon_threadsafe(self.supervisor.note_failure, Work.REGISTRY, error)
 
     def _advertised(self, host: str, port: int) -> str:
         name = self.config.advertise or host
@@ -253,8 +352,57 @@ class Node:
     # ------------------------------------------------------------------------------------------------ metadata and replicas
 
     def _on_metadata_changed(self) -> None:
+        self._check_standing()
         self._metadata_changed.set()
         self._bump_topology()
+
+    def _check_standing(self) -> None:
+        """Fall silent when committed metadata shows that this node must not take part: its data is older, or its program."""
+        group = self._metadata.group
+        if group is None:
+            return
+        stale = self._boots.own_contradiction()
+        me = group.machine.node(self.node_id)
+        if stale is not None and me is not None and len(group.machine.nodes()) == 1:
+            # Nobody but the replica beside it told a lone broker: so node.mdb is older than the replicas, not the directory.
+            log.warning("registry_older_than_replicas", node_id=self.node_id, reason=stale)
+            self.registry.adopt_boot(me.boot, me.boot_mark)
+        elif stale is not None:
+            self._on_stale_directory(f"metadata knows a later process of this node: {stale}")
+        elif group.machine.feature_level > FEATURE_LEVEL:
+            text = (
+                f"the cluster is at feature level {group.machine.feature_level}, and this version knows {FEATURE_LEVEL}"
+            )
+            self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
+
+    def _on_stale_directory(self, reason: str) -> None:
+        if self._silence is None:
+            self._in_background(self.registry.refuse, reason)
+            self._fall_silent(NotReady(Reason.STALE_DIRECTORY, f"{reason}: {STALE_DIRECTORY_ADVICE}"))
+
+    def _fall_silent(self, why: NotReady) -> None:
+        """Take no part in the cluster any more: no vote, no acknowledgement, no answer. Only health and metrics are served.
+
+        The process stays, so that an orchestrator does not start it again and again, and `/readyz` says what to do.
+        """
+        if self._silence is not None or self._is_stopping:
+            return
+        self._silence = why
+        log.critical("broker_silenced", node_id=self.node_id, error_code=why.reason.value, reason=why.message)
+        self.transport.shut()  # first: the engine may be in the middle of a pass
+        self.engine.close()
+        self._partitions.clear()
+        self.supervisor.cancel()
+        self.replicas.close()
+        if self._entering is not None:
+            self._entering.cancel()  # it may be about to open a replica
+        self._port_closing = self.loop.create_task(self._close_silent_ports())
+        self._silenced.set()
+        self._bump_topology()
+
+    async def _close_silent_ports(self) -> None:
+        await self.transport.close()
+        await self.grpc.stop(grace_seconds=0.0)
 
     async def _follow_metadata(self) -> None:
         """React to each change of metadata: peers' addresses, then this node's replicas."""
@@ -262,20 +410,17 @@ class Node:
             await self._metadata_changed.wait()
             self._metadata_changed.clear()
             self._peers.refresh()
-            try:
-                await self.replicas.reconcile(self._metadata.require().machine, self.node_id)
-            except (StorageFullError, StorageUnavailableError) as error:
-                if self._space_pace.is_due(str(error)):
-                    log.error("replica_waits_for_space", reason=str(error))
-                self.loop.call_later(CHECK_SECONDS, self._metadata_changed.set)
+            self.replicas.reconcile(self._metadata.require().machine, self.node_id)
             self._bump_topology()
 
     def _on_serving(self, group: Group[LogPartition]) -> None:
         self._partitions[group.group_id] = PartitionLog(group, self, self.store, self.engine.break_group)
         self._bump_topology()
 
-    def _on_retired(self, group_id: GroupId) -> None:
-        self._partitions.pop(group_id, None)
+    def _on_replica_changed(self, group_id: GroupId) -> None:
+        partition = self._partitions.get(group_id)
+        if partition is not None and partition.group.is_closed:
+            del self._partitions[group_id]
         self._bump_topology()
 
     # ------------------------------------------------------------------------------------------------ ServiceHost
@@ -294,6 +439,20 @@ class Node:
         """See `ReconcilerHost`."""
         await self.grpc.nodes.report_replicas(request, Call(self.loop.time() + _REPORT_TIMEOUT_SECONDS))
 
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        """See `ServiceHost`."""
+        mine = lineage_of(self.registry)
+        if uuid == self.registry.uuid:
+            if lineage == mine:
+                return None
+            return RequestError(pb.STALE_DIRECTORY, f"this node runs as boot {mine.boot} of the same data directory")
+        stale = self._boots.contradiction(uuid, lineage)
+        if stale is not None:
+            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
+        node = self.metadata.machine.node_by_uuid(uuid)
+        rivalry = self.transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
+        return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
+
     def note_damage(self, key: ReplicaKey) -> None:
         """See `ServiceHost`."""
         self.reconciler.note_damage(key)
@@ -306,6 +465,18 @@ class Node:
     def quarantined(self) -> dict[ReplicaKey, str]:
         """See `ReconcilerHost`."""
         return self.registry.quarantined() if self.replicas.broken else {}
+
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        """See `ServiceHost`."""
+        return self.reconciler.in_sync(group)
+
+    def under_replicated(self) -> list[GroupId]:
+        """See `ServiceHost`."""
+        return self.reconciler.under_replicated()
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """See `ServiceHost`."""
+        return self.reconciler.metadata_voters_behind()
 
     @property
     def cluster_id(self) -> str:
@@ -335,18 +506,28 @@ class Node:
         """See `ServiceHost`."""
         return self.engine.now_ms()
 
+    @property
+    def is_clock_trusted(self) -> bool:
+        """See `ServiceHost`."""
+        return self.engine.clocks.is_trusted
+
     def is_led(self, group_id: GroupId) -> bool:
         """See `ServiceHost`."""
         return self.engine.publisher.is_led(group_id)
 
-    def missing_replicas(self) -> list[GroupId]:
-        """See `MetricsHost`."""
+    def not_served(self) -> list[NotServed]:
+        """See `MetricsHost`: whatever metadata wants here and is not served, each with the reason."""
         if self._metadata.group is None:
             return []
-        wanted = (GroupId(view.group_id) for view in self._metadata.group.machine.partitions_of_node(self.node_id))
-        return [
-            group_id for group_id in wanted if group_id not in self.partitions and group_id not in self.replicas.broken
-        ]
+        return self.replicas.not_served(self._metadata.group.machine, self.node_id)
+
+    def missing_replicas(self) -> list[GroupId]:
+        """See `ServiceHost`."""
+        return [one.key.group_id for one in self.not_served() if one.reason is not NotServedReason.QUARANTINED]
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """See `ServiceHost`."""
+        self.supervisor.note_failure(work, error)
 
     def not_ready_reasons(self) -> list[NotReady]:
         """See `ServiceHost`."""
@@ -356,6 +537,8 @@ class Node:
         reasons += self._reasons_of_standing()
         if self.engine.write_refusal is not None:
             reasons.append(NotReady(Reason.DISK_RESERVE, str(self.engine.write_refusal)))
+        if (wrong_clock := self.clock_watch.not_ready()) is not None:
+            reasons.append(wrong_clock)
         lag = self.watchdog.lag_seconds_max(STALL_REMEMBERED_SECONDS)
         if lag > self.timing.stall_seconds:
             text = f"the event loop stood still for {lag:.1f} s a moment ago: the machine is overloaded, or swaps"
@@ -364,11 +547,13 @@ class Node:
 
     def _reasons_of_standing(self) -> list[NotReady]:
         """What keeps the node from being a part of the cluster that can be relied upon."""
+        if self._silence is not None:
+            return [self._silence]
         group = self._metadata.group
         if group is None:
             seeds = ", ".join(self.config.join)
             text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
-            return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}")]
+            return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
         removal = self._forming.removal if self._forming is not None else ""
         if not removal and group.machine.is_uuid_retired(self.registry.uuid):
             removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
@@ -377,22 +562,30 @@ class Node:
         reasons = []
         if not self._is_caught_up:
             text = "no majority of the metadata voters has confirmed yet what this broker knows: are enough of them running?"
-            reasons.append(NotReady(Reason.RECOVERING_METADATA, text))
-        elif missing := self.missing_replicas():
-            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{len(missing)} replicas are not serving yet"))
-        seconds = self.loop.time() - (group.leaderless_since or self.loop.time())
-        if self._is_caught_up and (
-            seconds > METADATA_LEADERLESS_ELECTIONS * self.timing.election_seconds(METADATA_GROUP_ID)
-        ):
+            reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
+        elif count := sum(one.is_starting for one in self.not_served()):
+            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
+        seconds = self._metadata.leaderless_seconds()
+        if self._is_caught_up and seconds:
             text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
             reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
         return reasons
 
+    def _postponement(self) -> str:
+        said = self._forming.postponement if self._forming is not None else ""
+        return f" ({said})" if said else ""
+
     def warnings(self) -> list[str]:
-        """See `HttpHost`. A damaged replica is rebuilt by its peers, and what this node has of others is served meanwhile."""
-        return [
-            f"replica {key.replica_id} of group {key.group_id} is quarantined and waits to be replaced: {reason}"
-            for key, reason in sorted(self.quarantined().items())
+        """See `HttpHost`. What this node has of others is served meanwhile, and another one may be taken away."""
+        said = [
+            f"replica {one.key.replica_id} of group {one.key.group_id} is not served ({one.reason}): {one.message}"
+            for one in sorted(self.not_served())
+            if not one.is_starting
+        ]
+        said += [f"{work} fails, and is tried again: {error}" for work, error in self.supervisor.failing().items()]
+        return said + [
+            f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
+            for address, answer in sorted(self.other_clusters.addresses().items())
         ]
 
     def is_connected(self, node_id: NodeId) -> bool:
@@ -424,17 +617,16 @@ class Node:
 
     def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
         """See `EngineOwner`."""
-        self._partitions.pop(group.group_id, None)
-        self.replicas.broken[group.group_id] = str(error)
-        # a defect of this program says nothing about the data: such a replica is silent until the next start only
-        is_suspect = isinstance(error, DamagedReplicaError | InvariantError)
+        if group.group_id == METADATA_GROUP_ID and isinstance(error, UnsupportedDataError):
+            self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, str(error)))
+            return
         if group.group_id == METADATA_GROUP_ID:
-            if is_suspect:
+            # nothing here works without it, and a start is how it is opened again
+            if isinstance(error, DamagedReplicaError | InvariantError):
                 self.registry.quarantine(group.key, str(error))
             self.on_fatal(error)
-        if is_suspect:
-            self._in_background(self.registry.quarantine, group.key, str(error))
-        self._bump_topology()
+        else:
+            self.replicas.on_broken(group, error)
 
     def on_fatal(self, error: BaseException) -> None:
         """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""
@@ -458,15 +650,35 @@ class Node:
         """See `PeerHandler`."""
         return self._peers.refusal(hello)
 
+    def contradiction(self, hello: Hello) -> str | None:
+        """See `PeerHandler`."""
+        return self._peers.contradiction(hello)
+
+    def remember(self, hello: Hello) -> asyncio.Future[object] | None:
+        """See `PeerHandler`."""
+        return self._boots.remember(hello)
+
+    def on_other_cluster(self, address: str, said: str) -> None:
+        """See `PeerHandler`."""
+        self.other_clusters.note(address, said)
+
+    def on_stale(self, node_id: NodeId, reason: str) -> None:
+        """See `PeerHandler`."""
+        self._on_stale_directory(f"node {node_id} says: {reason}")
+
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
         """See `PeerHandler`."""
-        self.engine.on_frame(node_id, frame_type, body)
+        try:
+            self.engine.on_frame(node_id, frame_type, body)
+        except FrameError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- as if the frame had been lost: the connection is all groups'
+            self.supervisor.note_failure(Work.PEERS, error)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""
         log.info("peer_connected", peer_id=node_id)
-        self.engine.publisher.on_peer_up(node_id)
-        self.engine.campaigns.on_peer_up(node_id)
+        self.engine.on_peer_up(node_id)
 
     def on_peer_down(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""

@@ -11,25 +11,29 @@ import random
 import sys
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Final, NoReturn
 
 import grpc.aio
+import structlog
 from raftmq.broker.clock import Clock, WallClock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.grpc_server import GrpcHost, GrpcServer
 from raftmq.broker.http_server import HttpHost, HttpServer
+from raftmq.broker.limits import Limits
+from raftmq.broker.loop_pause import LoopPause
+from raftmq.broker.reader_pools import ReaderPools
 from raftmq.broker.watchdog import Watchdog
 from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.fault_board import FaultBoard, last_fault
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.registry import Registry
+from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion, WriterThreads
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
+log = structlog.get_logger(__name__)
 
-_READER_THREADS = 4
-"""Cold reads, snapshots and registry writes: enough that one slow disk read does not hold the others up."""
+EXIT_ABNORMAL: Final = 70
+"""Exit code of a process that ends without its clean-up. The next start takes it for a crash."""
 
 
 class NodeParts:
@@ -44,15 +48,35 @@ class NodeParts:
 
     def registry(self) -> Registry:
         """The node's own memory."""
-        return Registry(self.config.data_dir / "node.mdb")
+        fault = last_fault(self.config.data_dir)
+        if fault is not None:
+            suspects = [f"{key.group_id}-{key.replica_id}" for key in sorted(fault.suspects)]
+            log.error("last_exit_by_fault", replicas=suspects, reason=fault.trace)
+        return Registry(self.config.data_dir / "node.mdb", suspects=fault.suspects if fault is not None else ())
 
     def store(self, disk: DiskReserve) -> LmdbLogStore:
         """The replicas' files."""
-        return LmdbLogStore(self.config.data_dir, map_bytes=self.config.map_bytes, spare_bytes=disk.spare_bytes)
+        return LmdbLogStore(
+            self.config.data_dir,
+            map_bytes=self.config.map_bytes,
+            spare_bytes=disk.copy_bytes,
+            board=FaultBoard(self.config.data_dir),
+            undisturbed=LoopPause(asyncio.get_running_loop()),
+        )
 
-    def readers(self) -> Executor:
+    def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
+        """Where arriving snapshots are kept until they are whole."""
+        return SnapshotSpools(
+            self.config.data_dir,
+            memory_bytes=limits.snapshot_spool_memory_bytes,
+            files_max=limits.snapshot_spool_files_max,
+            disk_bytes_min=limits.snapshot_spool_disk_bytes_min,
+            spare_bytes=disk.spare_bytes,
+        )
+
+    def readers(self, limits: Limits) -> ReaderPools:
         """Who blocks on reads."""
-        return ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="raftmq-reader")
+        return ReaderPools.of(limits)
 
     def writers(
         self,
@@ -92,6 +116,11 @@ class NodeParts:
         return uuid.uuid4().hex
 
     def end_process(self) -> None:
-        """End the process at once: no clean-up may run after a failed commit."""
-        sys.stderr.flush()
-        os._exit(70)
+        """End the process immediately: no clean-up may run after a failed commit."""
+        end_process()
+
+
+def end_process() -> NoReturn:
+    """End the process immediately. Callable from any thread."""
+    sys.stderr.flush()
+    os._exit(EXIT_ABNORMAL)

@@ -199,13 +199,14 @@ class PartitionAppends:
                 ticket.refuse(
                     RequestError(
                         pb.TOO_MANY_PRODUCERS,
-                        "the partition remembers as many producers as it may; try again when some have expired",
+                        "the partition remembers as many producers as it may, and none of them is idle for long enough; try "
+                        "again later, and let programs that write often keep one producer",
                         retry_after_ms=1000,
                     )
                 )
-            case Gap(last_sequence):
+            case Gap():
                 if is_confirmed:
-                    ticket.refuse(_out_of_order(header, last_sequence))
+                    ticket.refuse(_out_of_order(header, verdict))
                 else:
                     ticket.gap_position = number
         return False
@@ -292,10 +293,17 @@ def _format_error(error: BatchFormatError, number: int) -> RequestError:
     return RequestError(code, f"batch {number}: {error.reason}")
 
 
-def _out_of_order(header: BatchHeader, last_sequence: int) -> RequestError:
-    known = f"the last sequence known is {last_sequence}" if last_sequence >= 0 else "no batch of this epoch is known"
+def _out_of_order(header: BatchHeader, gap: Gap) -> RequestError:
+    known = (
+        f"the last sequence known is {gap.last_sequence}"
+        if gap.last_sequence >= 0
+        else "no batch of this epoch is known"
+    )
+    if not gap.is_certain:
+        known += " any more: the producer was idle for too long"
     return RequestError(
         pb.OUT_OF_ORDER_SEQUENCE,
         f"batch begins at sequence {header.first_sequence}, {known}",
-        last_sequence=max(last_sequence, 0),
+        last_sequence=max(gap.last_sequence, 0),
+        is_certain=gap.is_certain,
     )

@@ -13,6 +13,7 @@ from typing import TypeVar
 import structlog
 from raftmq.broker.commands import execute
 from raftmq.broker.group import Group
+from raftmq.broker.log_tail import index_before_tail
 from raftmq.broker.partition_appends import PartitionAppends
 from raftmq.broker.partition_offsets import PartitionOffsets
 from raftmq.broker.partition_retention import PartitionRetention
@@ -55,10 +56,12 @@ class PartitionLog:
         self._on_damage = on_damage
         self._read_positions: OrderedDict[int, LogIndex] = OrderedDict()
         """Offset → index of the entry that comes there: where cold readers will go on."""
+        self._first_record: tuple[int, LogIndex] | None = None
+        """(log start offset, index of the entry that holds it): found once, since a committed entry stays where it is."""
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
         self.appends = PartitionAppends(host.loop, group, self.config, ProducerFence(lambda: host.metadata))
-        self.offsets = PartitionOffsets(host.loop, group)
+        self.offsets = PartitionOffsets(host.loop, group, host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
         group.on_applied = self.retention.on_applied
         group.on_leadership = self.appends.start_term
@@ -170,18 +173,20 @@ class PartitionLog:
         index: LogIndex | None = self._read_positions.pop(offset, None)
         if index is not None and index <= self.group.log_start.index:
             index = None
+        is_remembered = index is not None
         found: list[Entry] = []
         failure: RequestError | None = None
         try:
             if index is None:
                 index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
             last = self.group.core.applied_index
-            while not found and index is not None and index <= last:
-                entries = await self.in_thread(self._store.entries, self.group.key, index, last, bytes_max)
-                if not entries:
-                    break
-                found = _data_from(entries, offset)
-                index = LogIndex(entries[-1].index + 1)
+            if index is not None and index <= last:
+                found = _data_from(await self._entries(index, last, bytes_max), offset)
+            if is_remembered and not found:
+                # commands came behind the last batch that was read, maybe very many: the next one is found past all of them
+                index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
+                if index is not None and index <= last:
+                    found = _data_from(await self._entries(index, last, bytes_max), offset)
         except RequestError as error:
             failure = error
         # while a thread read, a trim may have passed by: whatever came of the reading, that is what the reader must hear
@@ -192,6 +197,9 @@ class PartitionLog:
         if found:
             self._remember_position(found[-1])
         return found
+
+    async def _entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
+        return await self.in_thread(self._store.entries, self.group.key, first, last, bytes_max)
 
     def _remember_position(self, last: Entry) -> None:
         positions = self._read_positions
@@ -244,6 +252,10 @@ class PartitionLog:
             return None
         return await self.in_thread(self._store.header, self.group.key, index)
 
+    async def file_bytes(self) -> int:
+        """Size of this replica's file. Raises RequestError as `in_thread`."""
+        return await self.in_thread(self._store.file_bytes, self.group.key)
+
     # ------------------------------------------------------------------------------------------------ trimming
 
     async def delete_records(self, before_offset: int, deadline: float) -> int:
@@ -263,23 +275,41 @@ class PartitionLog:
     async def truncation_index(self) -> LogIndex | None:
         """The last log index whose row may be deleted here: everything up to it is below the log's start.
 
-        None when no record can go. The caller still keeps to the durable state. A follower behind it gets a snapshot,
-        which holds all there is to know of what is gone.
+        None when nothing that is worth it can go. The caller still keeps to the durable state. A follower behind it gets a
+        snapshot, which holds all there is to know of what is gone. Commands before the first record go, too, but for a tail.
         """
-        machine, core = self.group.machine, self.group.core
-        start = machine.log_start_offset
-        if start <= self.group.log_start.next_offset:
+        machine, group = self.group.machine, self.group
+        has_records_to_delete = machine.log_start_offset > group.log_start.next_offset
+        before_tail = index_before_tail(group)
+        if not has_records_to_delete and before_tail is None:
             return None
+        index = await self._index_before_records()
+        if index is None or has_records_to_delete:
+            return index
+        # its own entries are few, and the same at the next look: a log that begins with a record has nothing to give
+        before_tail = index_before_tail(group)
+        return min(index, before_tail) if before_tail is not None and index > group.log_start.index else None
+
+    async def _index_before_records(self) -> LogIndex | None:
+        """The last index before the first record that is kept."""
+        machine = self.group.machine
+        start = machine.log_start_offset
         if start >= machine.next_offset:
-            return core.applied_index
+            return self.group.core.applied_index
+        if self._first_record is not None and self._first_record[0] == start:
+            return LogIndex(self._first_record[1] - 1)
         index = self.group.log.recent.index_of_offset(Offset(start))
         if index is None:
             index = await self.in_thread(self._store.find_offset, self.group.key, Offset(start))
-        return LogIndex(index - 1) if index is not None else None
+        if index is None:
+            return None
+        self._first_record = (start, index)
+        return LogIndex(index - 1)
 
     def _on_restored(self) -> None:
         self.retention.on_restored()
         self._read_positions.clear()
+        self._first_record = None
 
 
 def _data_from(entries: Sequence[Entry], offset: int) -> list[Entry]:

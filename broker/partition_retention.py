@@ -107,7 +107,7 @@ class PartitionRetention:
     async def _target_by_time(self, retention_ms: int) -> int:
         partition = self._partition
         start = partition.log_start_offset
-        if retention_ms < 0:
+        if retention_ms < 0 or not self._host.is_clock_trusted:
             return start
         cutoff_ms = self._host.now_ms() - retention_ms
         if self._oldest is None or self._oldest[0] != start:

@@ -39,7 +39,7 @@ WIRE_VERSION = 1
 
 NUMBER_MAX = (1 << 56) - 1
 """Of ids, terms, indexes and offsets: no cluster gets there, and one more than a claimed term still fits into its 64 bits.
-Counters of reads are not limited: they are only compared."""
+Counters of reads and rounds of votes are not limited: they are only compared."""
 
 FRAME_HEADER = struct.Struct("<IBI")
 """Body length, frame type, CRC32C of the body."""
@@ -58,6 +58,8 @@ class FrameType(IntEnum):
     SNAPSHOT_BEGIN = 14
     SNAPSHOT_ROWS = 15
     SNAPSHOT_END = 16
+    CLOCK_QUESTION = 17
+    CLOCK = 18
 
 
 FRAME_TYPES = {int(one): one for one in FrameType}
@@ -82,8 +84,8 @@ def frame(frame_type: FrameType, body: Parts) -> Parts:
 
 _COMMON = struct.Struct("<QBQQQ")
 """group_id, message kind, source, target, term."""
-_VOTE_REQUEST = struct.Struct("<QQQQBB")
-_VOTE_RESPONSE = struct.Struct("<BBQQ")
+_VOTE_REQUEST = struct.Struct("<QQQQQBB")
+_VOTE_RESPONSE = struct.Struct("<QBBQQ")
 _APPEND_REQUEST = struct.Struct("<QQQI")
 _APPEND_RESPONSE = struct.Struct("<QBQQ")
 _HEARTBEAT = struct.Struct("<QQ")
@@ -152,6 +154,7 @@ def encode_message(group_id: GroupId, message: Message) -> Parts:
             return [
                 _head(group_id, _Kind.VOTE_REQUEST, message)
                 + _VOTE_REQUEST.pack(
+                    message.round,
                     message.last_index,
                     message.last_term,
                     message.commit_index,
@@ -164,7 +167,7 @@ def encode_message(group_id: GroupId, message: Message) -> Parts:
             return [
                 _head(group_id, _Kind.VOTE_RESPONSE, message)
                 + _VOTE_RESPONSE.pack(
-                    message.is_pre_vote, message.is_granted, message.commit_index, message.commit_term
+                    message.round, message.is_pre_vote, message.is_granted, message.commit_index, message.commit_term
                 )
             ]
         case Heartbeat():
@@ -229,15 +232,15 @@ def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, bo
             _check_numbers(index | hint_index | hint_term)
             return AppendResponse(source, target, term, index, bool(rejected), hint_index, hint_term)
         case _Kind.VOTE_REQUEST:
-            last_index, last_term, commit, commit_term, pre, transfer = _VOTE_REQUEST.unpack_from(body, at)
+            round_, last_index, last_term, commit, commit_term, pre, transfer = _VOTE_REQUEST.unpack_from(body, at)
             _check_numbers(last_index | last_term | commit | commit_term)
             return VoteRequest(
-                source, target, term, last_index, last_term, commit, commit_term, bool(pre), bool(transfer)
+                source, target, term, round_, last_index, last_term, commit, commit_term, bool(pre), bool(transfer)
             )
         case _Kind.VOTE_RESPONSE:
-            pre, granted, commit, commit_term = _VOTE_RESPONSE.unpack_from(body, at)
+            round_, pre, granted, commit, commit_term = _VOTE_RESPONSE.unpack_from(body, at)
             _check_numbers(commit | commit_term)
-            return VoteResponse(source, target, term, bool(pre), bool(granted), commit, commit_term)
+            return VoteResponse(source, target, term, round_, bool(pre), bool(granted), commit, commit_term)
         case _Kind.HEARTBEAT:
             commit, counter = _HEARTBEAT.unpack_from(body, at)
             _check_numbers(commit)
@@ -344,6 +347,41 @@ def _unpacked(data: memoryview) -> array[int]:
     return column
 
 
+# ---------------------------------------------------------------------------------------------------------- clocks
+
+_CLOCK_QUESTION = struct.Struct("<Q")
+"""The question's number."""
+_CLOCK = struct.Struct("<QQ")
+"""The question's number, wall clock in milliseconds since the epoch."""
+
+
+def encode_clock_question(number: int) -> Parts:
+    """The body of a CLOCK_QUESTION frame."""
+    return [_CLOCK_QUESTION.pack(number)]
+
+
+def decode_clock_question(body: memoryview) -> int:
+    """The reverse of `encode_clock_question`."""
+    if len(body) != _CLOCK_QUESTION.size:
+        raise FrameError("a question for the time of another length")
+    (number,) = _CLOCK_QUESTION.unpack(body)
+    return int(number)
+
+
+def encode_clock(number: int, wall_ms: int) -> Parts:
+    """The body of a CLOCK frame. A clock from before the epoch says 0, which is as wrong."""
+    return [_CLOCK.pack(number, max(0, wall_ms))]
+
+
+def decode_clock(body: memoryview) -> tuple[int, int]:
+    """The reverse of `encode_clock`."""
+    if len(body) != _CLOCK.size:
+        raise FrameError("a time of another length")
+    number, wall_ms = _CLOCK.unpack(body)
+    _check_numbers(wall_ms)
+    return number, wall_ms
+
+
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 _SNAPSHOT_BEGIN = struct.Struct("<QQQQQQQQqQQB")
@@ -424,6 +462,15 @@ def encode_snapshot_rows(stream_id: int, rows: Sequence[tuple[bytes, bytes]]) ->
         parts.append(key)
         parts.append(value)
     return parts
+
+
+def snapshot_stream_of(body: memoryview) -> int:
+    """The stream that a SNAPSHOT_ROWS frame belongs to. Raises `FrameError`. The rows are not looked at."""
+    try:
+        (stream_id,) = _COUNTER.unpack_from(body)
+    except struct.error as error:
+        raise FrameError(f"malformed rows: {error}") from error
+    return int(stream_id)
 
 
 def decode_snapshot_rows(body: memoryview) -> tuple[int, list[tuple[bytes, bytes]]]:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 from raftmq.broker.leadership_publisher import LeadershipPublisher
 from raftmq.broker.metadata_replica import MetadataReplica
+from raftmq.broker.other_clusters import OtherClusters
+from raftmq.broker.peer_boots import PeerBoots
 from raftmq.broker.peer_codec import WIRE_VERSION
 from raftmq.broker.peer_link import NOT_FORMED_REASON
-from raftmq.broker.peer_protocol import Channel, Hello, Transport
+from raftmq.broker.peer_protocol import OTHER_CLUSTER, STALE_DIRECTORY, Channel, Hello, Transport
 from raftmq.fsm.metadata import Metadata
 from raftmq.storage.registry import Registry
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
@@ -28,7 +30,13 @@ class PeerDirectory:
         transport: Transport,
         publisher: LeadershipPublisher,
         in_background: Callable[..., object],
+        groups_ahead_max: int,
+        boots: PeerBoots,
+        others: OtherClusters,
     ) -> None:
+        self._others = others
+        self._boots = boots
+        self._groups_ahead_max = groups_ahead_max
         self._registry = registry
         self._metadata = metadata
         self._transport = transport
@@ -68,17 +76,29 @@ class PeerDirectory:
         return node.client_address if node is not None else ""
 
     def may_lead(self, group_id: GroupId, node_id: NodeId) -> bool:
-        """Whether the node has a replica of the group, as far as this one knows."""
+        """Whether the node has a replica of the group, as far as this one knows. Both ids are the other node's to choose.
+
+        A partition that this copy of metadata has not heard of counts while it is one of the next to be made: group ids are
+        given in order. One that was deleted has no leader.
+        """
         group = self._metadata.group
-        if group is None or group_id == METADATA_GROUP_ID:
+        if group is None:
             return True
-        partition = group.machine.partition(group_id)
-        return partition is None or any(r.node_id == node_id for r in partition.replicas + partition.retiring)
+        metadata = group.machine
+        if group_id == METADATA_GROUP_ID:
+            node = metadata.node(node_id)
+            return not metadata.cluster_id or (node is not None and node.state != "removed")
+        partition = metadata.partition(group_id)
+        if partition is None:
+            return 0 <= group_id - metadata.next_group_id < self._groups_ahead_max
+        return any(r.node_id == node_id for r in partition.replicas + partition.retiring)
 
     def hello(self, target: NodeId, channel: Channel, address: str) -> Hello:
         """What this node, which takes connections of peers at `address`, says of itself to a peer."""
         mine = self._registry
-        return Hello(WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address)
+        return Hello(
+            WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address, mine.boot_marks
+        )
 
     def refusal(self, hello: Hello) -> str | None:
         """Why a peer is not let in; None to let it in."""
@@ -86,13 +106,28 @@ class PeerDirectory:
         if not cluster_id:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
-            return f"this node belongs to cluster {cluster_id}, not {hello.cluster_id}"
+            self._others.note(
+                hello.address or "an unknown address", f"it is of cluster {hello.cluster_id} and connects to this node"
+            )
+            return f"{OTHER_CLUSTER} {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:
             return f"this is node {node_id}, not {hello.target_node_id}"
         if hello.node_id < 1 or hello.node_id == node_id:
             return f"{hello.node_id} is no other node's id"
         group = self._metadata.group
-        return _stranger(group.machine, hello) if group is not None else None
+        stranger = _stranger(group.machine, hello) if group is not None else None
+        return stranger or self._stale(hello)
+
+    def contradiction(self, hello: Hello) -> str | None:
+        """Why the sender's data directory is not the one that is known of it; None when it may be."""
+        return hello.lineage.defect() or self._boots.contradiction(hello.uuid, hello.lineage)
+
+    def _stale(self, hello: Hello) -> str | None:
+        defect = hello.lineage.defect()
+        if defect is not None:
+            return f"malformed lineage: {defect}"
+        stale = self._boots.contradiction(hello.uuid, hello.lineage)
+        return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
 
 
 def _stranger(metadata: Metadata, hello: Hello) -> str | None:

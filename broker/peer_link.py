@@ -8,13 +8,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 import structlog
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import FrameError, FrameType, Parts, frame
-from raftmq.broker.peer_protocol import Channel, FrameProtocol, Hello, PeerHandler, decode_hello, tune
+from raftmq.broker.peer_protocol import (
+    OTHER_CLUSTER,
+    STALE_DIRECTORY,
+    Channel,
+    FrameProtocol,
+    Hello,
+    OtherClusterError,
+    PeerHandler,
+    StaleDirectoryError,
+    decode_hello,
+    tune,
+)
+from raftmq.broker.supervisor import Work
 from raftmq.types import NodeId
 
 log = structlog.get_logger(__name__)
@@ -58,7 +71,12 @@ class _Outbound(FrameProtocol):
             self.welcomed.set_result(decode_hello(body))
         else:
             reason = bytes(body).decode(errors="replace") if frame_type is FrameType.REFUSED else "no WELCOME"
-            self.welcomed.set_exception(FrameError(f"the peer refused the connection: {reason}"))
+            kind = FrameError
+            if reason.startswith(STALE_DIRECTORY):
+                kind = StaleDirectoryError
+            elif reason.startswith(OTHER_CLUSTER):
+                kind = OtherClusterError
+            self.welcomed.set_exception(kind(f"the peer refused the connection: {reason}"))
 
     def on_frame_error(self, error: FrameError) -> None:
         log.warning("peer_frame_refused", peer_id=self._link.node_id, error_code="FRAME", reason=str(error))
@@ -147,34 +165,47 @@ class Link:
                     protocol = await self._connect()
             except ConnectionRefusedError:
                 if self.channel is Channel.CONTROL:
-                    self._owner.handler.on_peer_refused(self.node_id)
+                    self._tell(self._owner.handler.on_peer_refused)
             except FrameError as error:
                 # again and again until somebody acts, and on all three channels for the same reason: said once
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     self._say_refused(refusal)
-            except (
-                OSError,
-                TimeoutError,
-                ValueError,
-            ) as error:  # ValueError: an address that is none, or not in DNS's letters
+                if isinstance(error, StaleDirectoryError):
+                    self._owner.handler.on_stale(self.node_id, str(error))
+                if isinstance(error, OtherClusterError):
+                    self._owner.handler.on_other_cluster(self.address, str(error))
+            except (OSError, ValueError) as error:  # ValueError: a malformed address, or no name that DNS can have
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
+            except Exception as error:  # noqa: BLE001 -- the task's root: without it the peer would be given up
+                self._owner.handler.note_failure(Work.PEERS, error)
             else:
                 opened_at = self.loop.time()
                 refusal = ""
-                self.protocol = protocol
-                if self.channel is Channel.CONTROL:
-                    self._owner.handler.on_peer_up(self.node_id)
-                await protocol.closed
-                self.protocol = None
-                self.pending, self.pending_bytes = [], 0
-                if self.channel is Channel.CONTROL:
-                    self._owner.handler.on_peer_down(self.node_id)
+                await self._hold(protocol)
                 if self.loop.time() - opened_at > self._owner.timing.reconnect_max_seconds:
                     delay = self._owner.timing.reconnect_min_seconds
                     continue  # at once: a refusal now is the evidence that the process is gone
             await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
             delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)
+
+    async def _hold(self, protocol: _Outbound) -> None:
+        """The connection is open, until it is lost."""
+        self.protocol = protocol
+        if self.channel is Channel.CONTROL:
+            self._tell(self._owner.handler.on_peer_up)
+        await protocol.closed
+        self.protocol = None
+        self.pending, self.pending_bytes = [], 0
+        if self.channel is Channel.CONTROL:
+            self._tell(self._owner.handler.on_peer_down)
+
+    def _tell(self, event: Callable[[NodeId], None]) -> None:
+        """What a handler makes of a peer's coming and going must not end the link."""
+        try:
+            event(self.node_id)
+        except Exception as error:  # noqa: BLE001 -- see above
+            self._owner.handler.note_failure(Work.PEERS, error)
 
     def _say_refused(self, reason: str) -> None:
         if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
@@ -192,6 +223,9 @@ class Link:
             transport.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
             welcome = await protocol.welcomed
             self._check(welcome, hello)
+            remembered = self._owner.handler.remember(welcome)
+            if remembered is not None:
+                await remembered
         except BaseException:
             transport.abort()
             raise
@@ -212,8 +246,13 @@ class Link:
         raise verdict(failures)
 
     def _check(self, welcome: Hello, hello: Hello) -> None:
-        if welcome.node_id != self.node_id or welcome.cluster_id != hello.cluster_id:
+        if welcome.cluster_id != hello.cluster_id:
+            raise OtherClusterError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+        if welcome.node_id != self.node_id:
             raise FrameError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+        stale = self._owner.handler.contradiction(welcome)
+        if stale is not None:
+            raise FrameError(f"{self.address} runs on a {STALE_DIRECTORY} of node {welcome.node_id}: {stale}")
 
 
 def verdict(failures: list[OSError]) -> OSError:

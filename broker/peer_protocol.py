@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 from crc32c import crc32c
 from raftmq.broker.limits import Timing
 from raftmq.broker.peer_codec import FRAME_HEADER, FRAME_TYPES, FrameError, FrameType, Parts
+from raftmq.broker.supervisor import Work
+from raftmq.fsm.node_lineage import Lineage
 from raftmq.types import NodeId
 
 _HELLO_BYTES_MAX = 4096
@@ -40,6 +42,29 @@ class Hello(msgspec.Struct, frozen=True):
     boot: int = 0
     address: str = ""
     """Where the sender takes connections of peers (``host:port``); empty: it does not say."""
+    marks: bytes = b""
+    """Of the latest boots of the sender's data directory, `boot`'s last (`fsm/node_lineage.py`)."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """The lineage of the sender's data directory, as the sender claims."""
+        return Lineage(self.boot, self.marks)
+
+
+STALE_DIRECTORY: Final = "stale data directory"
+"""How a refusal begins that is for good: the sender's directory is an older copy, or one that runs twice."""
+
+
+OTHER_CLUSTER: Final = "this node belongs to cluster"
+"""How a refusal begins that a node of another cluster gives."""
+
+
+class OtherClusterError(FrameError):
+    """A node of another cluster is at the peer's address."""
+
+
+class StaleDirectoryError(FrameError):
+    """A peer knows a later boot of this node's directory, or another process of it."""
 
 
 class PeerHandler(Protocol):
@@ -51,6 +76,22 @@ class PeerHandler(Protocol):
 
     def refusal(self, hello: Hello) -> str | None:
         """Why an inbound connection is not accepted; None to accept it."""
+        ...
+
+    def contradiction(self, hello: Hello) -> str | None:
+        """Why the sender's data directory is not the one that is known of it; None when it may be."""
+        ...
+
+    def remember(self, hello: Hello) -> asyncio.Future[object] | None:
+        """Remember the sender's boot before anything else is exchanged. None when it is durable, else when it will be."""
+        ...
+
+    def on_other_cluster(self, address: str, said: str) -> None:
+        """A node of another cluster answers at a peer's address."""
+        ...
+
+    def on_stale(self, node_id: NodeId, reason: str) -> None:
+        """A peer refuses this node's data directory for good."""
         ...
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
@@ -67,6 +108,10 @@ class PeerHandler(Protocol):
 
     def on_peer_refused(self, node_id: NodeId) -> None:
         """The peer's host answers and nobody listens: its process is gone."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """A connection failed by a defect; it is opened again."""
         ...
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
@@ -99,6 +144,10 @@ class Transport(Protocol):
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
         """Wait until the channel can take more; False when it is down."""
+        ...
+
+    def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
+        """Stop reading the snapshots that the peer sends, or go on. A new connection of the peer is read."""
         ...
 
 

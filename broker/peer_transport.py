@@ -16,7 +16,17 @@ from raftmq.broker.config import split_address
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.peer_codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.broker.peer_link import Link
-from raftmq.broker.peer_protocol import Channel, FrameProtocol, Hello, PeerHandler, decode_hello, tune
+from raftmq.broker.peer_protocol import (
+    STALE_DIRECTORY,
+    Channel,
+    FrameProtocol,
+    Hello,
+    PeerHandler,
+    decode_hello,
+    tune,
+)
+from raftmq.broker.supervisor import Work
+from raftmq.fsm.node_lineage import NO_BOOT, Boot
 from raftmq.types import NodeId
 
 log = structlog.get_logger(__name__)
@@ -40,6 +50,8 @@ class _Inbound(FrameProtocol):
         self._node_id: NodeId | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._channel: Channel | None = None
+        self._is_greeted = False
+        """HELLO has come; it may take a write until it is answered."""
         self.hello: Hello | None = None
         """What the node said of itself; None before."""
         self._reserved = 0
@@ -63,14 +75,42 @@ class _Inbound(FrameProtocol):
             return
         if frame_type is not FrameType.HELLO:
             raise FrameError("the first frame must be HELLO")
+        if self._is_greeted:
+            raise FrameError("a peer waits for WELCOME before it says anything else")
+        self._is_greeted = True
         hello = decode_hello(body)
-        assert self.transport is not None
         reason = self._refusal(hello)
         if reason is not None:
-            refusal = reason[:_REASON_CHARACTERS_MAX].encode()
-            self.transport.writelines(frame(FrameType.REFUSED, [refusal]))
-            self.close()
+            self._refuse(reason)
             return
+        remembered = self._server.handler.remember(hello)
+        if remembered is None:
+            self._accept(hello)
+        else:
+            remembered.add_done_callback(lambda done: self._on_remembered(hello, done))
+
+    def _on_remembered(self, hello: Hello, done: asyncio.Future[object]) -> None:
+        if done.cancelled() or done.exception() is not None or self._is_closed:
+            return
+        reason = self._refusal(hello)  # another connection may have been taken in the meantime
+        if reason is not None:
+            self._refuse(reason)
+        elif self._node_id is None:
+            self._accept(hello)
+
+    def boot_of(self, uuid: str) -> Boot:
+        """The boot that the node of this identity said it is in; `NO_BOOT` for another identity, and before it said anything."""
+        if self.hello is None or self.hello.uuid != uuid:
+            return NO_BOOT
+        return self.hello.lineage.current
+
+    def _refuse(self, reason: str) -> None:
+        assert self.transport is not None
+        self.transport.writelines(frame(FrameType.REFUSED, [reason[:_REASON_CHARACTERS_MAX].encode()]))
+        self.close()
+
+    def _accept(self, hello: Hello) -> None:
+        assert self.transport is not None
         if self._timeout is not None:
             self._timeout.cancel()
         self._node_id = NodeId(hello.node_id)
@@ -92,7 +132,8 @@ class _Inbound(FrameProtocol):
                 split_address(hello.address)
             except ValueError as error:
                 return f"your peer address {error}"
-        return self._server.handler.refusal(hello)
+        refusal = self._server.handler.refusal(hello)
+        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.lineage.current)
 
     def on_frame_error(self, error: FrameError) -> None:
         self._server.say_refused(error)
@@ -142,9 +183,13 @@ class PeerTransport:
         """Handed to the connections, ever."""
         self.received_bytes = dict.fromkeys(Channel, 0)
         """Received from greeted peers, ever."""
+        self.evicted_total = 0
+        """Inbound connections closed because there were too many, ever."""
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
+        self._rivals: dict[str, tuple[Boot, float]] = {}
+        """By uuid: a later boot that came while an earlier one of it is connected, and when it first did."""
         self._is_closed = False
 
     async def listen(self, host: str, port: int) -> int:
@@ -154,13 +199,17 @@ class PeerTransport:
 
     async def close(self) -> None:
         """Close every connection, those included that were accepted and are not made yet."""
+        self.shut()
+        await asyncio.sleep(0)
+
+    def shut(self) -> None:
+        """Say nothing more to any peer, and hear none: from the return on, not one frame leaves."""
         self._is_closed = True
         self.set_peers({})
         if self._server is not None:
             self._server.close()
         for inbound in (*self._handshakes, *self._inbound.values()):
             inbound.close()
-        await asyncio.sleep(0)
 
     @property
     def inbound_connections(self) -> int:
@@ -202,6 +251,35 @@ class PeerTransport:
         assert inbound.transport is not None
         tune(inbound.transport.get_extra_info("socket"), self.timing)
 
+    def rivalry(self, node_id: NodeId, uuid: str, boot: Boot) -> str | None:
+        """Why a boot of a node is refused while another process of it is connected; None when none is.
+
+        A process that ended has lost its connections, at the latest when its host stops acknowledging. So either that is not
+        noticed yet, or both live: then what came later runs on a copy, and lacks what the original goes on acknowledging.
+        """
+        others = [
+            (inbound, other)
+            for channel in Channel
+            if (inbound := self._inbound.get((node_id, channel))) is not None
+            and (other := inbound.boot_of(uuid)) not in (NO_BOOT, boot)
+        ]
+        now = self.loop.time()
+        rival, since = self._rivals.get(uuid, (NO_BOOT, now))
+        if not others:
+            if rival == boot:
+                self._rivals.pop(uuid, None)
+            return None
+        if rival != boot:
+            self._rivals[uuid] = (boot, now)
+            since = now
+        heard_at = max(inbound.heard_at for inbound, _ in others)
+        number = others[0][1].number
+        if heard_at - since > self.timing.rival_heard_seconds:
+            return f"{STALE_DIRECTORY}: node {node_id} goes on running as boot {number}, so this is a copy of its directory"
+        if now - max(since, heard_at) > self.timing.rival_silent_seconds:
+            return None
+        return f"node {node_id} is still connected as boot {number}: this is its restart, or a copy of its directory"
+
     def promote(self, inbound: _Inbound, node_id: NodeId, channel: Channel) -> None:
         """The connection is a peer's. It takes the place of one before it: a node that comes again has lost that one."""
         self._handshakes.pop(inbound, None)
@@ -212,7 +290,16 @@ class PeerTransport:
         elif len(self._inbound) >= self.limits.peer_connections_max:
             self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
         self._inbound[node_id, channel] = inbound
+        self._drop_other_processes(node_id, inbound)
         self._keep_links()
+
+    def _drop_other_processes(self, node_id: NodeId, inbound: _Inbound) -> None:
+        """What an earlier process of the node still says on its other channels counts no more."""
+        assert inbound.hello is not None
+        for channel in Channel:
+            other = self._inbound.get((node_id, channel))
+            if other is not None and other.boot_of(inbound.hello.uuid) != inbound.boot_of(inbound.hello.uuid):
+                self._drop(other)
 
     def dismiss(self, inbound: _Inbound) -> None:
         """An inbound connection is gone."""
@@ -221,12 +308,15 @@ class PeerTransport:
             del self._inbound[key]
             self._on_ended(*key)
             self._keep_links()
+            if inbound.hello is not None and not any((key[0], channel) in self._inbound for channel in Channel):
+                self._rivals.pop(inbound.hello.uuid, None)
 
     def _on_ended(self, node_id: NodeId, channel: Channel) -> None:
         if channel is Channel.SNAPSHOT:
             self.handler.on_snapshots_lost(node_id)
 
     def _drop(self, inbound: _Inbound) -> None:
+        self.evicted_total += 1
         inbound.close()
         self.dismiss(inbound)
 
@@ -293,12 +383,25 @@ class PeerTransport:
         """See `Transport`."""
         links, self.links_to_flush = self.links_to_flush, []
         for link in links:
-            link.flush()
+            try:
+                link.flush()
+            except Exception as error:  # noqa: BLE001 -- what one link has to send keeps none of the others
+                self.handler.note_failure(Work.PEERS, error)
 
     def is_connected(self, node_id: NodeId) -> bool:
         """See `Transport`."""
         link = self._links.get((node_id, Channel.CONTROL))
         return link is not None and link.open_transport is not None
+
+    def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
+        """See `Transport`."""
+        inbound = self._inbound.get((node_id, Channel.SNAPSHOT))
+        if inbound is None or inbound.transport is None or inbound.transport.is_closing():
+            return
+        if is_held:
+            inbound.transport.pause_reading()
+        else:
+            inbound.transport.resume_reading()
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
         """See `Transport`."""

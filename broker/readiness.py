@@ -25,6 +25,10 @@ class Reason(StrEnum):
     """The node belongs to no cluster yet."""
     REMOVED = "removed"
     """The cluster refuses this data directory for ever: its node was removed, or another disk took its place."""
+    STALE_DIRECTORY = "stale_directory"
+    """The data directory is an older copy of itself, or runs a second time: its replicas count as lost, and it is silent."""
+    UNSUPPORTED_FORMAT = "unsupported_format"
+    """The metadata was written by a newer version: the node is silent, and its files are kept for such a version."""
     RECOVERING_METADATA = "recovering_metadata"
     """No quorum has confirmed, in this boot, what this node knows of the metadata."""
     STARTING_REPLICAS = "starting_replicas"
@@ -33,12 +37,22 @@ class Reason(StrEnum):
     """The metadata group has had no leader for several election timeouts: probably a majority of its voters is away."""
     DISK_RESERVE = "disk_reserve"
     """There is less free disk space than the reserve: appends are refused, here and for groups that need this node."""
+    CLOCK_DIFFERS = "clock_differs"
+    """The wall clock is not the majority's, or there is no majority: nothing is deleted for its age."""
     LOOP_STALLED = "loop_stalled"
     """The event loop stood still a moment ago."""
 
 
 STARTING: Final = frozenset(
-    {Reason.JOINING, Reason.REMOVED, Reason.RECOVERING_METADATA, Reason.STARTING_REPLICAS, Reason.STOPPING}
+    {
+        Reason.JOINING,
+        Reason.REMOVED,
+        Reason.STALE_DIRECTORY,
+        Reason.UNSUPPORTED_FORMAT,
+        Reason.RECOVERING_METADATA,
+        Reason.STARTING_REPLICAS,
+        Reason.STOPPING,
+    }
 )
 """Reasons that keep a start from being complete; the others come and go in a node's life."""
 

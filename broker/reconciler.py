@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,7 +22,9 @@ from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.membership_plan import Target, choose_metadata_voters, is_reached, partition_target, plan_change
 from raftmq.broker.replacement_plan import WantedPartition, plan_replacements
+from raftmq.broker.replication_health import lagging_voters
 from raftmq.broker.request_error import RequestError
+from raftmq.broker.supervisor import Work, background_step
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
@@ -65,6 +68,10 @@ class ReconcilerHost(Protocol):
     @property
     def metadata(self) -> Group[Metadata]:
         """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """A step failed, for a reason that is no refusal."""
         ...
 
     def partition_groups(self) -> list[Group[LogPartition]]:
@@ -149,15 +156,26 @@ class Reconciler:
                 log.debug("reconciliation_postponed", reason=str(error))
 
     async def round(self) -> None:
-        """One look at everything this node leads."""
+        """One look at everything this node leads. A step that fails keeps none of the others from its turn."""
         metadata = self._host.metadata
+        left: list[ReplicaKey] = []
+        spared: list[ReplicaKey] = []
         if metadata.is_leader:
-            await self._tend_metadata(metadata)
-            await self._replace_missing(metadata)
-        left = self._tend_partitions(metadata.machine)
-        spared = await self._spare_damaged(metadata.machine)
-        await self._tell_metadata_leader(spared, left)
-        await self._tell_leaders_of_damage(metadata.machine)
+            with self._step():
+                await self._tend_metadata(metadata)
+            with self._step():
+                await self._replace_missing(metadata)
+        with self._step():
+            left = self._tend_partitions(metadata.machine)
+        with self._step():
+            spared = await self._spare_damaged(metadata.machine)
+        with self._step():
+            await self._tell_metadata_leader(spared, left)
+        with self._step():
+            await self._tell_leaders_of_damage(metadata.machine)
+
+    def _step(self) -> AbstractContextManager[None]:
+        return background_step(Work.RECONCILER, self._host.note_failure)
 
     def note_damage(self, key: ReplicaKey) -> None:
         """A node says that its replica of a group led here is damaged."""
@@ -176,20 +194,39 @@ class Reconciler:
         matches = group.core.match_indexes()
         return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
 
-    def under_replicated(self) -> int:
-        """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or is not connected."""
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        """Voters of a group led here that keep up: connected, not reported as damaged, and not lagging."""
+        lagging = lagging_voters(group)
+        return frozenset(
+            voter
+            for voter in group.core.membership.voters
+            if voter not in lagging
+            and self._host.is_connected(group.node_of(voter))
+            and ReplicaKey(group.group_id, voter) not in self._reported_damage
+        )
+
+    def under_replicated(self) -> list[GroupId]:
+        """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or does not keep up."""
         metadata = self._host.metadata.machine
-        count = 0
+        found: list[GroupId] = []
         for group in self._host.partition_groups():
             # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
             partition = metadata.partition(group.group_id) if group.core.role is Role.LEADER else None
             if partition is not None:
-                voters = group.core.membership.voters
-                count += _wanted(metadata, partition).missing_count > 0 or not all(
-                    replica.replica_id in voters and self._host.is_connected(NodeId(replica.node_id))
-                    for replica in partition.replicas
-                )
-        return count
+                in_sync = self.in_sync(group)
+                if _wanted(metadata, partition).missing_count or not all(
+                    replica.replica_id in in_sync for replica in partition.replicas
+                ):
+                    found.append(group.group_id)
+        return found
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """Nodes whose vote on metadata is wanted or counted and does not keep up, as its leader sees it; empty where this node does not lead."""
+        group = self._host.metadata
+        if group.core.role is not Role.LEADER:
+            return []
+        wanted = {*group.core.membership.voters, *map(ReplicaId, group.machine.metadata_voters)}
+        return sorted(group.node_of(voter) for voter in wanted - self.in_sync(group))
 
     # ------------------------------------------------------------------------------------------------ metadata group
 
@@ -259,21 +296,12 @@ class Reconciler:
         catching_up = sum(1 for group in led.values() if group.core.membership.learners)
         settled: dict[GroupId, tuple[int, Membership]] = {}
         for group in led.values():
-            state = (metadata.revision, group.core.membership)
-            if self._settled.get(group.group_id) == state:
-                settled[group.group_id] = state
-                continue
-            partition = metadata.partition(group.group_id)
-            if partition is None:
-                continue
-            had_learners = bool(group.core.membership.learners)
-            may_add = had_learners or catching_up < self._host.limits.catching_up_max
-            target = partition_target(partition)
-            if self._advance(group, target, may_add=may_add) and not had_learners:
-                catching_up += 1
-            left += self._left(group, _wanted(metadata, partition))
-            if not partition.retiring and is_reached(group.core.membership, target):
-                settled[group.group_id] = state
+            with self._step():
+                had_learners = bool(group.core.membership.learners)
+                may_add = had_learners or catching_up < self._host.limits.catching_up_max
+                gone, has_added = self._tend_partition(metadata, group, settled, may_add=may_add)
+                left += gone
+                catching_up += has_added and not had_learners
         self._settled = settled
         self._seals = {
             group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
@@ -284,6 +312,29 @@ class Reconciler:
             if group_id == METADATA_GROUP_ID or group_id in led
         }
         return left
+
+    def _tend_partition(
+        self,
+        metadata: Metadata,
+        group: Group[LogPartition],
+        settled: dict[GroupId, tuple[int, Membership]],
+        *,
+        may_add: bool,
+    ) -> tuple[list[ReplicaKey], bool]:
+        """Advance one partition. Returns retiring replicas that have left it, and whether it was given learners."""
+        state = (metadata.revision, group.core.membership)
+        if self._settled.get(group.group_id) == state:
+            settled[group.group_id] = state
+            return [], False
+        partition = metadata.partition(group.group_id)
+        if partition is None:
+            return [], False
+        target = partition_target(partition)
+        has_added = self._advance(group, target, may_add=may_add)
+        left = self._left(group, _wanted(metadata, partition))
+        if not partition.retiring and is_reached(group.core.membership, target):
+            settled[group.group_id] = state
+        return left, has_added
 
     def _left(self, group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
         """The retiring replicas that the group will never need again.

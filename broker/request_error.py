@@ -46,6 +46,7 @@ class RequestError(Exception):
         log_start_offset: int = 0,
         high_watermark: int = 0,
         last_sequence: int = 0,
+        is_certain: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -60,6 +61,7 @@ class RequestError(Exception):
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             last_sequence=last_sequence,
+            is_certain=is_certain,
         )
         if leader_node_id or leader_epoch:
             self.detail.leader.node_id = leader_node_id

@@ -8,10 +8,14 @@ from typing import Protocol
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
 from raftmq.broker.readiness import NotReady
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.supervisor import Work
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.node_lineage import Lineage
+from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import GroupId, NodeId, Term
+from raftmq.types import GroupId, NodeId, ReplicaId, Term
 
 
 class ServiceHost(Protocol):
@@ -45,7 +49,16 @@ class ServiceHost(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch."""
+        """Wall clock, milliseconds since the epoch; the majority's, where this node's differs."""
+        ...
+
+    @property
+    def is_clock_trusted(self) -> bool:
+        """Whether this node's clock is the majority's: without that nothing may be called too old."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """Work in the background failed, for a reason that is no refusal; whoever caught it goes on."""
         ...
 
     def not_ready_reasons(self) -> list[NotReady]:
@@ -63,8 +76,36 @@ class ServiceHost(Protocol):
         """Whether this node's control channel to that node is up (True for itself)."""
         ...
 
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        """Why the directory that a node of this identity runs on may not be taken for its own; None when it may."""
+        ...
+
     def note_damage(self, key: ReplicaKey) -> None:
         """A replica of a group that this node may lead was reported damaged by its own node."""
+        ...
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
+
+    def warnings(self) -> list[str]:
+        """What is wrong here without making the node unready."""
+        ...
+
+    def missing_replicas(self) -> list[GroupId]:
+        """Groups of which this node should serve a replica and does not, damaged ones left out."""
+        ...
+
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        """Voters of a group led here that keep up, as far as this node can tell."""
+        ...
+
+    def under_replicated(self) -> list[GroupId]:
+        """Partitions led here of which not every wanted replica votes and keeps up."""
+        ...
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """Nodes whose vote on metadata does not keep up; empty where this node does not lead it."""
         ...
 
     def partition_groups(self) -> list[Group[LogPartition]]:

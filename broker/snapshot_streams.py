@@ -1,11 +1,14 @@
-"""Snapshots on their way: rows read from one transaction in a thread, sent in chunks on a channel of their own, and put
-together on the other side before the core sees them.
+"""Streams snapshots between nodes.
+
+The sender reads rows from one transaction, in a thread, and sends them in chunks on a channel of their own. The receiver spools
+the frames to disk until the snapshot is complete and the core sees it. Neither side holds more than a few chunks in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from itertools import count
@@ -14,6 +17,7 @@ from typing import Final
 import structlog
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
+from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_codec import (
     FrameError,
     FrameType,
@@ -21,27 +25,31 @@ from raftmq.broker.peer_codec import (
     SnapshotBegin,
     decode_snapshot_begin,
     decode_snapshot_end,
-    decode_snapshot_rows,
     encode_snapshot_begin,
     encode_snapshot_end,
     encode_snapshot_rows,
+    snapshot_stream_of,
 )
 from raftmq.broker.peer_protocol import Channel, Transport
+from raftmq.broker.snapshot_rows import SnapshotRows
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore
 from raftmq.storage.row_stream import ClosableRows
+from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
 Row = tuple[bytes, bytes]
 
-ROW_BYTES: Final = 136
-"""Of a row beside its key and value: two `bytes`, a tuple, a place in a list."""
-STREAM_BYTES: Final = 2048
-"""Of a stream without members and rows."""
+CHUNK_BYTES: Final = 256
+"""Memory of a queued frame beside its bytes."""
+STREAM_BYTES: Final = 4096
+"""Memory of a stream without members and rows."""
+STOOD_STILL_SECONDS: Final = 10.0
+"""A stream without a frame for this long is evicted when another one lacks room."""
 MEMBER_BYTES_FACTOR: Final = 5
 """A replica id has 8 bytes on the wire; here 32 and a place in a tuple."""
 
@@ -114,7 +122,7 @@ class SnapshotSender:
     ) -> bool:
         state_index = meta.state_index
         if group.group_id == METADATA_GROUP_ID:
-            position_at_state = group.position_of(state_index)
+            position_at_state = await group.find_position(state_index)
             if position_at_state is None:
                 return False
             meta = dataclasses.replace(meta, position=position_at_state)
@@ -157,53 +165,90 @@ def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:
     return chunk
 
 
-class _Assembly:
-    __slots__ = ("begin", "rows", "size")
+def memory_spools(limits: Limits) -> SnapshotSpools:
+    """Spools without a disk: for the simulator and tests."""
+    return SnapshotSpools(
+        None, memory_bytes=limits.snapshot_spool_memory_bytes, files_max=limits.snapshot_spool_files_max
+    )
 
-    def __init__(self, begin: SnapshotBegin, size: int) -> None:
+
+class _Incoming:
+    """An incomplete stream."""
+
+    __slots__ = ("begin", "count", "is_writing", "moved_at", "queue", "rows", "size")
+
+    def __init__(self, begin: SnapshotBegin, rows: SnapshotRows) -> None:
         self.begin = begin
-        self.rows: list[Row] = []
-        self.size = size
-        """What it holds in memory, which for small rows is many times what came over the wire."""
+        self.rows = rows
+        self.queue: deque[bytes] = deque()
+        """Frames that are not spooled yet."""
+        self.is_writing = False
+        self.count: int | None = None
+        """Number of rows by the sender's END frame; None before it."""
+        self.size = 0
+        """Bytes held in memory, without the frame that is being written."""
+        self.moved_at = 0.0
+        """Loop time of the last frame."""
 
 
 class SnapshotReceiver:
-    """Puts streams together; per peer one stream a group, the newest wins. Bounded in bytes over all of them: the stream
-    that has stood still for longest makes room, so that one that nobody finishes is not in the way of others.
+    """Assembles streams. Each peer has one stream for a group, the newest.
 
-    Invariant: `bytes_held` is the sum of the sizes of the streams that are held.
+    Rows go to spools, in threads, so a snapshot may be as large as the disk. The bytes not spooled yet are bounded. A peer whose rows
+    come faster than they are written is not read. When memory is short the stream that has been idle for longest is evicted, so
+    that one that nobody finishes is not in the way of others.
+
+    Invariant: `bytes_held` is the sum of the sizes of the streams held and of the frames being written.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: Executor,
+        limits: Limits,
+        spools: SnapshotSpools,
+        on_whole: Callable[[NodeId, SnapshotBegin], None],
+        hold: Callable[[NodeId, bool], None],
+    ) -> None:
+        """`on_whole` is called with each complete snapshot. `hold` pauses and resumes reading a peer's snapshots."""
+        self._loop = loop
+        self._threads = threads
+        self._bytes_max = limits.snapshot_memory_bytes_max
+        self._unwritten_bytes_max = limits.snapshot_unwritten_bytes_max
+        self._spools = spools
+        self._on_whole = on_whole
+        self._hold = hold
         self.bytes_held = 0
-        """Of all unfinished streams."""
-        self._assemblies: dict[tuple[NodeId, int], _Assembly] = {}
+        """Memory of all incomplete streams."""
+        self._incoming: dict[tuple[NodeId, int], _Incoming] = {}
         """In the order of their last frame."""
         self._by_group: dict[tuple[NodeId, GroupId], tuple[NodeId, int]] = {}
-        """The one stream of a peer and a group: a flood of beginnings must not look through all of them each time."""
+        """The stream of each peer and group, so that a flood of BEGIN frames need not search all streams each time."""
+        self._unwritten: dict[NodeId, int] = {}
+        """Bytes of each peer that are queued or being written."""
+        self._held: set[NodeId] = set()
+        """Peers whose snapshots are not read now."""
+        self._dropped_pace = LogPace(1.0)
 
-    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> SnapshotBegin | None:
-        """Take a frame in; the whole snapshot when this was its last."""
+    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
+        """Take a frame in. Raises `FrameError`."""
         if frame_type is FrameType.SNAPSHOT_BEGIN:
             self._begin(node_id, decode_snapshot_begin(body), len(body))
-            return None
-        if frame_type is FrameType.SNAPSHOT_ROWS:
-            stream_id, rows = decode_snapshot_rows(body)
-            self._extend((node_id, stream_id), rows, len(body))
-            return None
-        stream_id, row_count = decode_snapshot_end(body)
-        assembly = self._drop((node_id, stream_id))
-        if assembly is None:
-            return None
-        if row_count != len(assembly.rows):
-            raise FrameError(f"a snapshot of {row_count} rows came with {len(assembly.rows)}")
-        message = dataclasses.replace(assembly.begin.message, data=assembly.rows)
-        return assembly.begin._replace(message=message)
+        elif frame_type is FrameType.SNAPSHOT_ROWS:
+            self._extend((node_id, snapshot_stream_of(body)), body)
+        else:
+            stream_id, row_count = decode_snapshot_end(body)
+            incoming = self._incoming.get((node_id, stream_id))
+            if incoming is not None:
+                incoming.count = row_count
+                self._go_on((node_id, stream_id), incoming)
 
     def forget_peer(self, node_id: NodeId) -> None:
-        """The peer's connection is gone: its unfinished streams will not be finished."""
-        for key in [key for key in self._assemblies if key[0] == node_id]:
+        """Drop the streams of a peer of which a connection is gone, but for those whose rows have all arrived."""
+        if node_id in self._held:  # its snapshot connection may still be there, and would never be read again
+            self._held.remove(node_id)
+            self._hold(node_id, False)
+        for key in [key for key, incoming in self._incoming.items() if key[0] == node_id and incoming.count is None]:
             self._drop(key)
 
     def _begin(self, node_id: NodeId, begin: SnapshotBegin, wire_bytes: int) -> None:
@@ -212,34 +257,108 @@ class SnapshotReceiver:
             self._drop(before)
         key = (node_id, begin.stream_id)
         self._drop(key)  # a stream of another group has the id: it was not finished and never will be
-        self._assemblies[key] = _Assembly(begin, 0)
+        self._incoming[key] = _Incoming(begin, SnapshotRows(self._spools.new()))
         self._by_group[node_id, begin.group_id] = key
-        self._hold(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
+        self._count(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
 
-    def _extend(self, key: tuple[NodeId, int], rows: list[Row], wire_bytes: int) -> None:
-        assembly = self._assemblies.pop(key, None)
-        if assembly is None:
+    def _extend(self, key: tuple[NodeId, int], body: memoryview) -> None:
+        incoming = self._incoming.pop(key, None)
+        if incoming is None:
             return
-        self._assemblies[key] = assembly  # at the end
-        assembly.rows.extend(rows)
-        self._hold(key, wire_bytes + ROW_BYTES * len(rows))
+        self._incoming[key] = incoming  # at the end
+        if incoming.count is not None:
+            raise FrameError("rows came behind the end of their snapshot")
+        incoming.queue.append(bytes(body))
+        self._count_unwritten(key[0], len(body))
+        self._count(key, len(body) + CHUNK_BYTES)
+        if self._incoming.get(key) is incoming:
+            self._go_on(key, incoming)
 
-    def _hold(self, key: tuple[NodeId, int], size: int) -> None:
-        """Count what a stream took, and make room for it."""
-        self._assemblies[key].size += size
+    def _go_on(self, key: tuple[NodeId, int], incoming: _Incoming) -> None:
+        """Spool the next frame, or finish the stream."""
+        if incoming.is_writing:
+            return
+        if incoming.queue:
+            body = incoming.queue.popleft()
+            incoming.size -= len(body) + CHUNK_BYTES  # `bytes_held` counts it on, until it is written
+            incoming.is_writing = True
+            before = incoming.rows.memory_bytes
+            future = self._loop.run_in_executor(self._threads, incoming.rows.take, body)
+            future.add_done_callback(lambda done: self._on_kept(key, incoming, len(body), before, done))
+        elif incoming.count is not None:
+            self._finish(key, incoming)
+
+    def _on_kept(
+        self, key: tuple[NodeId, int], incoming: _Incoming, size: int, before: int, done: asyncio.Future[None]
+    ) -> None:
+        incoming.is_writing = False
+        self.bytes_held -= size + CHUNK_BYTES
+        self._count_unwritten(key[0], -size)
+        error = None if done.cancelled() else done.exception()
+        if self._incoming.get(key) is not incoming:
+            return
+        if error is not None:
+            self._fail(key, error)
+            return
+        self._count(key, incoming.rows.memory_bytes - before)
+        if self._incoming.get(key) is incoming:
+            self._go_on(key, incoming)
+
+    def _finish(self, key: tuple[NodeId, int], incoming: _Incoming) -> None:
+        self._drop(key)
+        if incoming.count != len(incoming.rows):
+            self._say_dropped(key, incoming, f"{incoming.count} rows were sent and {len(incoming.rows)} came")
+            return
+        message = dataclasses.replace(incoming.begin.message, data=incoming.rows)
+        self._on_whole(key[0], incoming.begin._replace(message=message))
+
+    def _fail(self, key: tuple[NodeId, int], error: BaseException) -> None:
+        """Drop a stream that cannot be spooled, and one that has been idle for long: it may hold the room that this one lacked."""
+        dropped = self._drop(key)
+        assert dropped is not None
+        self._say_dropped(key, dropped, str(error))
+        longest = next(iter(self._incoming.items()), None)
+        if longest is not None and self._loop.time() - longest[1].moved_at > STOOD_STILL_SECONDS:
+            self._drop(longest[0])
+            self._say_dropped(*longest, "stood still, and another needs the room")
+
+    def _count(self, key: tuple[NodeId, int], size: int) -> None:
+        """Count bytes that a stream holds, and evict idle streams while all together hold too much."""
+        incoming = self._incoming[key]
+        incoming.size += size
+        incoming.moved_at = self._loop.time()
         self.bytes_held += size
-        while self.bytes_held > self._bytes_max:
-            longest = next(iter(self._assemblies))
+        while self.bytes_held > self._bytes_max and self._incoming:
+            longest = next(iter(self._incoming))
             dropped = self._drop(longest)
             assert dropped is not None
-            log.warning(
-                "snapshot_dropped", peer_id=longest[0], group_id=dropped.begin.group_id,
-                reason="too large" if longest == key else "stood still, and another needs the room",
-            )  # fmt: skip
+            self._say_dropped(
+                longest,
+                dropped,
+                "too much of it is not written" if longest == key else "stood still, and another needs the room",
+            )
 
-    def _drop(self, key: tuple[NodeId, int]) -> _Assembly | None:
-        assembly = self._assemblies.pop(key, None)
-        if assembly is not None:
-            self.bytes_held -= assembly.size
-            del self._by_group[key[0], assembly.begin.group_id]
-        return assembly
+    def _count_unwritten(self, node_id: NodeId, size: int) -> None:
+        """Count bytes that a peer has sent and that are not spooled yet. Pause reading the peer while there are too many."""
+        unwritten = self._unwritten[node_id] = self._unwritten.get(node_id, 0) + size
+        if not unwritten:
+            del self._unwritten[node_id]
+        if unwritten > self._unwritten_bytes_max and node_id not in self._held:
+            self._held.add(node_id)
+            self._hold(node_id, True)
+        elif unwritten <= self._unwritten_bytes_max // 4 and node_id in self._held:
+            self._held.remove(node_id)
+            self._hold(node_id, False)
+
+    def _drop(self, key: tuple[NodeId, int]) -> _Incoming | None:
+        incoming = self._incoming.pop(key, None)
+        if incoming is not None:
+            self.bytes_held -= incoming.size
+            del self._by_group[key[0], incoming.begin.group_id]
+            self._count_unwritten(key[0], -sum(map(len, incoming.queue)))
+            incoming.queue.clear()
+        return incoming
+
+    def _say_dropped(self, key: tuple[NodeId, int], incoming: _Incoming, reason: str) -> None:
+        if self._dropped_pace.is_due((key[0], incoming.begin.group_id)):
+            log.warning("snapshot_dropped", peer_id=key[0], group_id=incoming.begin.group_id, reason=reason)

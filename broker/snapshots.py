@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from concurrent.futures import Executor, Future
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import cast
 
 import structlog
 from raftmq.broker.commits import SPACE_RETRY_SECONDS, Commits
@@ -18,6 +20,8 @@ from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits
 from raftmq.broker.log_pace import LogPace
 from raftmq.broker.peer_protocol import Transport
+from raftmq.broker.reader_pools import ReaderPools
+from raftmq.broker.snapshot_rows import Row
 from raftmq.broker.snapshot_streams import SnapshotSender
 from raftmq.broker.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
@@ -28,7 +32,6 @@ from raftmq.raft.ready import AppendWork
 from raftmq.storage.errors import (
     CommitFailedError,
     LogRangeError,
-    ReplicaStorageError,
     StorageFullError,
     StorageUnavailableError,
 )
@@ -50,7 +53,7 @@ class Snapshots:
         host: EngineHost,
         commits: Commits,
         store: LogStore,
-        readers: Executor,
+        readers: ReaderPools,
         writers: Writers,
         transport: Transport,
         limits: Limits,
@@ -59,6 +62,7 @@ class Snapshots:
         self._host = host
         self._commits = commits
         self._store = store
+        self._threads = readers.snapshots
         self._writers = writers
         self._transport = transport
         self._space_pace = LogPace()
@@ -66,7 +70,9 @@ class Snapshots:
         """Snapshots streamed to the end."""
         self.installed_total = 0
         """Snapshots that replaced a replica's state here."""
-        self._sender = SnapshotSender(loop, transport, store, readers, limits, self._on_streamed, host.break_group)
+        self._sender = SnapshotSender(
+            loop, transport, store, readers.snapshots, limits, self._on_streamed, host.break_group
+        )
 
     @property
     def streams(self) -> int:
@@ -82,7 +88,7 @@ class Snapshots:
         if group.durable_membership != group.core.membership:
             # a snapshot must name its receiver as a member: make the change that added it durable first. Not now: the
             # core is being asked for its work, and a write begun in between would be a second one in flight
-            self._loop.call_soon(self._commits.flush_state, group)
+            self._loop.call_soon(self._host.guarded, group, self._commits.flush_state, group)
             return None
         position: LogPosition | None = group.log_start
         state_index = group.durable_state_index
@@ -123,32 +129,44 @@ class Snapshots:
         """Replace the replica's file by a snapshot; nothing else of the group moves until that is durable."""
         message = work.snapshot
         assert message is not None
-        rows = message.data
-        assert isinstance(rows, list)
-        core = group.core
-        position = message.meta.position
-        # appends may have come behind the snapshot and moved the commit index: their entries are not in this write
-        hard_state = HardState(core.term, core.vote, LogIndex(min(core.commit_index, position.index)))
+        rows = cast("Collection[Row]", message.data)
         group.is_installing = True
         group.append_in_flight = True
         group.append_started_at = self._loop.time()
         group.log.clear()
         log.info(
             "snapshot_install_started", group_id=group.group_id, replica_id=group.replica_id,
-            index=position.index, rows=len(rows),
+            index=message.meta.position.index, rows=len(rows),
         )  # fmt: skip
+        fresh = type(group.machine)()
+        restoring = self._threads.submit(fresh.restore, rows, message.meta.state_index)
+        restoring.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._on_restored, group, work, fresh, done)
+        )
+
+    def _on_restored(
+        self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
+    ) -> None:
+        """The rows make sense: put them in the place of the replica's. Until then its file is as it was."""
+        if group.is_closed:
+            return
+        error = done.exception()
+        if error is not None:
+            self._host.break_group(group, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            return
+        message = work.snapshot
+        assert message is not None
+        core, rows = group.core, cast("Collection[Row]", message.data)
+        # appends may have come behind the snapshot and moved the commit index: their entries are not in this write
+        commit_index = LogIndex(min(core.commit_index, message.meta.position.index))
+        hard_state = HardState(core.term, core.vote, commit_index)
         future = self._writers.run(group.key, lambda: self._store.install(group.key, hard_state, message.meta, rows))
         future.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._on_installed, group, work, message.meta, rows, done)
+            lambda done: self._loop.call_soon_threadsafe(self._on_installed, group, work, fresh, done)
         )
 
     def _on_installed(
-        self,
-        group: Group[StateMachine],
-        work: AppendWork,
-        meta: SnapshotMeta,
-        rows: list[tuple[bytes, bytes]],
-        done: Future[None],
+        self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
     ) -> None:
         error = done.exception()
         if group.is_closed and not isinstance(error, CommitFailedError):
@@ -158,21 +176,21 @@ class Snapshots:
             if self._space_pace.is_due(group.group_id):
                 log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
             self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, group, work)
-        elif isinstance(error, ReplicaStorageError) and not isinstance(error, CommitFailedError):
+        elif isinstance(error, Exception) and not isinstance(error, CommitFailedError):
             self._host.break_group(group, error)
         elif error is not None:
             self._host.on_fatal(error)
         else:
-            self._host.guarded(group, self._on_durable, group, work, meta, rows)
+            self._host.guarded(group, self._on_durable, group, work, fresh)
 
     def _install_again(self, group: Group[StateMachine], work: AppendWork) -> None:
         if not group.is_closed:
             self.install(group, work)
 
-    def _on_durable(
-        self, group: Group[StateMachine], work: AppendWork, meta: SnapshotMeta, rows: list[tuple[bytes, bytes]]
-    ) -> None:
-        group.machine.restore(rows, meta.state_index)
+    def _on_durable(self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine) -> None:
+        assert work.snapshot is not None
+        meta = work.snapshot.meta
+        group.machine.adopt(fresh)
         self.installed_total += 1
         group.durable_state_index = meta.state_index
         group.durable_membership = meta.membership
@@ -185,7 +203,7 @@ class Snapshots:
         group.wake_progress()
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
-            self._commits.start(group, rest, 0)
+            self._commits.start(group, rest, with_inbound=False)
         else:
             self._commits.finish(group, rest)
         self._host.mark_dirty(group)

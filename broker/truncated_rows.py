@@ -13,7 +13,7 @@ from raftmq.broker.engine_host import EngineHost
 from raftmq.broker.group import Group
 from raftmq.broker.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.storage.errors import CommitFailedError, ReplicaStorageError, StorageFullError, StorageUnavailableError
+from raftmq.storage.errors import CommitFailedError, StorageFullError, StorageUnavailableError
 from raftmq.storage.log_store import LogStore
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class TruncatedRows:
         if error is None:
             if done.result():
                 self.delete(group)
-        elif isinstance(error, CommitFailedError) or not isinstance(error, ReplicaStorageError):
+        elif isinstance(error, CommitFailedError) or not isinstance(error, Exception):
             self._host.on_fatal(error)
         elif group.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
             # the rows are behind the truncation point, so harmless: the next truncation takes them along

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 import structlog
 from raftmq.broker.histogram import SHORT_SECONDS, Histogram
@@ -71,7 +72,8 @@ class Watchdog:
             except RuntimeError:  # the loop is closed
                 return
             if not turned.wait(self._stall_seconds) and not self._stop.is_set():
-                self._on_blocked(asked_at)
+                with suppress(Exception):  # stderr may be closed, and without this thread no stall would be seen again
+                    self._on_blocked(asked_at)
                 while not turned.wait(_PROBE_SECONDS) and not self._stop.is_set():
                     pass
             self._note(asked_at)

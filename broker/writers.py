@@ -22,6 +22,14 @@ class Writers(Protocol):
         """Run something else on the replica's writer, in order with its updates."""
         ...
 
+    def lane(self, key: ReplicaKey) -> int:
+        """Which writer does what is to be done for this replica: two of one lane wait for each other."""
+        ...
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """Give up this replica's updates that found no room: its file is opened again. To be called on its writer."""
+        ...
+
     def forget(self, key: ReplicaKey) -> None:
         """Nothing of this replica will be submitted again."""
         ...

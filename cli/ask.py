@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +13,8 @@ Answer = TypeVar("Answer")
 
 def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
     """Run one call with an open Admin. `timeout` is in seconds."""
+    import asyncio
+
     from raftmq.client.admin import Admin
 
     async def run() -> Answer:

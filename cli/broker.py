@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported, reported_question
-from raftmq.cli.options import key_values
+from raftmq.cli.numbers import WholeNumber
+from raftmq.cli.options import COUNT_MAX, key_values
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
     from raftmq.broker.config import LoadedConfig
 
-app = typer.Typer(help="Run a broker.", no_args_is_help=True)
-config_app = typer.Typer(help="Look at a broker's configuration.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a broker.", no_args_is_help=True, epilog=examples("raftmq broker start --bootstrap --data-dir ./data")
+)
+config_app = typer.Typer(
+    help="Look at a broker's configuration.", no_args_is_help=True, epilog=examples("raftmq config show")
+)
 
 ConfigFileOption = Annotated[
     Path | None,
@@ -26,7 +32,7 @@ ConfigFileOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of the configuration; may be given several times."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of the configuration. Repeat it for several."),
 ]
 
 
@@ -51,7 +57,14 @@ def config_group() -> None:
     """Look at a broker's configuration."""
 
 
-@app.command("start")
+@app.command(
+    "start",
+    epilog=examples(
+        "raftmq broker start --bootstrap --data-dir /var/lib/raftmq",
+        "raftmq broker start --join 10.0.0.1:9400 --data-dir /var/lib/raftmq",
+        "raftmq broker start --config /etc/raftmq.toml --set log_level=debug",
+    ),
+)
 @reported
 def start(
     data_dir: Annotated[
@@ -65,12 +78,16 @@ def start(
         ),
     ] = None,
     bootstrap: Annotated[
-        bool, typer.Option("--bootstrap", help="Form a new cluster of one; once in a cluster's life.")
+        bool,
+        typer.Option(
+            "--bootstrap",
+            help="Form a new cluster of one; once in a cluster's life. With --join it is refused if one of those brokers is in a cluster.",
+        ),
     ] = False,
     join: Annotated[
         str | None,
         typer.Option(
-            "--join", metavar="HOST:PORT[,HOST:PORT…]", help="Join the cluster of these brokers (client addresses)."
+            "--join", metavar="HOST:PORT[,HOST:PORT...]", help="Join the cluster of these brokers (client addresses)."
         ),
     ] = None,
     listen: Annotated[
@@ -110,7 +127,13 @@ def start(
     ] = None,
     rack: Annotated[str | None, typer.Option("--rack", help="Label of the rack or zone.")] = None,
     node_id: Annotated[
-        int | None, typer.Option("--node-id", min=0, help="This broker's id; without it the cluster chooses.")
+        int | None,
+        typer.Option(
+            "--node-id",
+            parser=WholeNumber(0, COUNT_MAX),
+            metavar="N",
+            help="This broker's id; without it the cluster chooses.",
+        ),
     ] = None,
     replace_lost: Annotated[
         bool,
@@ -132,11 +155,10 @@ def start(
     """Run a broker until SIGTERM or Ctrl-C.
 
     The first broker of a cluster starts with --bootstrap, every other with --join. A broker that belongs to a cluster needs neither.
+    After a disk replacement, start with --join and the broker's --node-id.
     When it serves, it prints one line of JSON with its addresses on standard output; its log goes to standard error.
     Flags win over RAFTMQ_* variables, those over the file.
     """
-    if bootstrap and join is not None:
-        raise typer.BadParameter("give --bootstrap or --join, not both: a cluster forms once")
     flags = {
         "data_dir": data_dir,
         "bootstrap": bootstrap or None,
@@ -158,7 +180,8 @@ def start(
     is_new = not any((directory / name).exists() for name in ("node.mdb", "groups"))
     if is_new and not (loaded.config.bootstrap or loaded.config.join):
         raise typer.BadParameter(
-            f"{directory} belongs to no cluster: give --bootstrap to form one, or --join HOST:PORT to join one"
+            f"{directory} belongs to no cluster: give --bootstrap to form one, once, or --join HOST:PORT to join one. If this broker's "
+            "disk was replaced, give --join and the --node-id that it had"
         )
 
     from raftmq.broker.main import run_broker
@@ -166,7 +189,11 @@ def start(
     raise SystemExit(run_broker(loaded.config))
 
 
-@config_app.command("show")
+@config_app.command(
+    "show",
+    short_help="Show each value, and where it comes from.",
+    epilog=examples("raftmq config show", "raftmq config show --config /etc/raftmq.toml -o json"),
+)
 @reported_question
 def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show each value a broker started here would use, and where it comes from."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.ask import ask
-from raftmq.cli.exit_codes import ExitCode, reported, reported_question
+from raftmq.cli.cluster_health import Problem, exit_code, problems_of
+from raftmq.cli.examples import examples
+from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -17,12 +21,17 @@ from raftmq.cli.options import (
     YesOption,
     confirm,
 )
-from raftmq.cli.output import Output, OutputOption, print_json, print_table
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.errors import UnknownNodeError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import BrokerRemoval, ClusterDescription
+    from raftmq.client.admin import BrokerRemoval, ClusterDescription, NodeDescription
 
-app = typer.Typer(help="Look at the cluster, and remove brokers from it.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at the cluster, and remove brokers from it.",
+    no_args_is_help=True,
+    epilog=examples("raftmq cluster status", "raftmq cluster remove 3"),
+)
 
 _NAMED_MAX = 10
 """Partitions named for people; JSON has more."""
@@ -33,40 +42,65 @@ def group() -> None:
     """Look at the cluster, and remove brokers from it."""
 
 
-@app.command("status")
+@app.command(
+    "status",
+    short_help="Show the brokers, and what is wrong.",
+    epilog=examples("raftmq cluster status", "raftmq cluster status -o json | jq '.problems'"),
+)
 @reported_question
 def status(
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the brokers and whether every partition has a leader. Exit code 3 when one has none, or nobody leads the cluster."""
-    cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
+    """Show the brokers, ask each of them how it is, and say what is wrong.
+
+    Exit code 3 when something is not served: a partition or the metadata has no leader that answers. Exit code 6 when everything is
+    served, and one more failure may change that: a broker is not connected, does not answer or is not ready, a replica is damaged,
+    not served or behind. Exit code 0 means that none of this is so.
+    """
+    cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
+    problems = problems_of(cluster)
     if output is Output.JSON:
-        print_json(dataclasses.asdict(cluster))
+        sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
+        print_json({**dataclasses.asdict(cluster), "problems": sentences})
     else:
-        print_cluster(cluster)
-    if cluster.partitions_without_leader or led_by_unconnected(cluster) or not cluster.metadata_leader_node_id:
-        raise SystemExit(ExitCode.UNAVAILABLE)
+        print_cluster(cluster, problems)
+    if problems:
+        raise SystemExit(exit_code(problems))
 
 
-@app.command("remove")
+@app.command(
+    "remove",
+    short_help="Remove a broker for good.",
+    epilog=examples("raftmq cluster remove 3", "raftmq cluster remove 3 --force --yes"),
+)
 @reported
 def remove(
     node_id: Annotated[
-        int, typer.Argument(metavar="NODE_ID", min=1, max=COUNT_MAX, help="The broker's number.", show_default=False)
+        int,
+        typer.Argument(
+            metavar="NODE_ID", parser=WholeNumber(1, COUNT_MAX), help="The broker's number.", show_default=False
+        ),
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="It died: give up what it held, and make it again on the others.")
+        bool,
+        typer.Option("--force", help="Remove a dead broker that still holds replicas: they are rebuilt elsewhere."),
     ] = False,
     yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Remove a broker for good: its data directory is refused for ever. One that died with replicas needs --force."""
+    """Remove a broker for good: its data directory is refused from then on.
+
+    Shows what the broker holds, then asks. A broker that died with replicas needs --force.
+    """
     given_up = " and give up the data on it" if force else ""
-    confirm(f"Remove broker {node_id} for ever{given_up}?", is_agreed=yes)
+    if not yes:
+        cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
+        print(preview_of(cluster, node_id), file=sys.stderr)
+    confirm(f"Remove broker {node_id} for good{given_up}?", is_agreed=yes)
     removal = ask(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
     if output is Output.JSON:
         print_json(
@@ -83,26 +117,40 @@ def remove(
         print_removal(removal)
 
 
+def preview_of(cluster: ClusterDescription, node_id: int) -> str:
+    """What a removal would remove. Raises `UnknownNodeError`."""
+    node = next((node for node in cluster.nodes if node.node_id == node_id), None)
+    if node is None:
+        others = ", ".join(str(node.node_id) for node in cluster.nodes)
+        raise UnknownNodeError(f"there is no broker {node_id}; there are {others}")
+    held = f"{counted(node.replica_count, 'replica')}, leads {counted(node.leader_count, 'partition')}"
+    return f"broker {node_id} at {node.address}: {_state(node)}, {held}"
+
+
 def print_removal(removal: BrokerRemoval) -> None:
     """What was removed, and what is to be expected now."""
     print(f"broker {removal.node_id} removed")
     rebuilt = removal.replica_count - removal.without_majority_count
     if rebuilt:
+        gets = "gets" if rebuilt == 1 else "get"
         print(
-            f"{rebuilt} partitions get another replica where a broker can take it: see raftmq_under_replicated_partitions"
+            f"{counted(rebuilt, 'partition')} {gets} another replica where a broker can take it: see raftmq cluster status"
         )
     if removal.without_majority_count:
         names = ", ".join(f"{topic}/{partition}" for topic, partition in removal.without_majority[:_NAMED_MAX])
         more = removal.without_majority_count - min(len(removal.without_majority), _NAMED_MAX)
+        is_one = removal.without_majority_count == 1
+        has, stay, their = ("has", "stays", "its") if is_one else ("have", "stay", "their")
         print(
-            f"{removal.without_majority_count} partitions have no majority of replicas within reach and stay unavailable until "
-            f"their other brokers are back: {names}{f' and {more} more' if more else ''}"
+            f"{counted(removal.without_majority_count, 'partition')} {has} no majority of replicas within reach and {stay} unavailable "
+            f"until {their} other brokers are back: {names}{f' and {more} more' if more else ''}"
         )
 
 
-def print_cluster(cluster: ClusterDescription) -> None:
-    """A cluster for people: its brokers, then its totals."""
+def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
+    """A cluster for people: its brokers, its totals, and what is wrong."""
     print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_node_id} sees it\n")
+    leader = cluster.metadata_leader_node_id if cluster.health is None or cluster.health.is_metadata_led else 0
     print_table(
         ("broker", "address", "host", "rack", "version", "state", "metadata", "leads", "replicas"),
         [
@@ -112,24 +160,32 @@ def print_cluster(cluster: ClusterDescription) -> None:
                 node.host,
                 node.rack or "-",
                 node.version,
-                node.state if node.is_connected else f"{node.state}, not connected",
-                "leader"
-                if node.node_id == cluster.metadata_leader_node_id
-                else "voter"
-                if node.is_metadata_voter
-                else "learner",
+                _state(node),
+                "leader" if node.node_id == leader else "voter" if node.is_metadata_voter else "learner",
                 node.leader_count,
                 node.replica_count,
             )
             for node in cluster.nodes
         ],
     )
-    without, unconnected = cluster.partitions_without_leader, led_by_unconnected(cluster)
-    print(f"\n{cluster.topic_count} topics, {cluster.partition_count} partitions, {without or 'none'} without a leader")
-    if unconnected:
-        print(f"{unconnected} partitions were last led by a broker that is not connected")
+    totals = f"{counted(cluster.topic_count, 'topic')}, {counted(cluster.partition_count, 'partition')}"
+    print(f"\n{totals}, {_summary(cluster, problems)}")
+    for problem in problems:
+        print(f"{'OUTAGE' if problem.is_outage else 'warning'}: {problem.sentence}")
 
 
-def led_by_unconnected(cluster: ClusterDescription) -> int:
-    """Partitions whose last known leader is out of reach: their other replicas have elected nobody (yet), or there are none."""
-    return sum(node.leader_count for node in cluster.nodes if not node.is_connected)
+def _state(node: NodeDescription) -> str:
+    if not node.is_connected:
+        return f"{node.state}, not connected"
+    if node.health is None:
+        return f"{node.state}, no answer"
+    return f"{node.state}, not ready" if node.health.not_ready else node.state
+
+
+def _summary(cluster: ClusterDescription, problems: list[Problem]) -> str:
+    if not problems:
+        return "none without a leader, all replicas in sync"
+    health = cluster.health
+    if health is None:
+        return f"{cluster.partitions_without_leader or 'none'} without a leader"
+    return f"{health.leaderless.count + health.unknown.count or 'none'} without a leader that answers"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from raftmq.cli.completion import complete_group
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported_question, sentence_of
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -24,12 +24,14 @@ from raftmq.cli.options import (
     TopicArgument,
 )
 from raftmq.cli.output import text_or_base64
+from raftmq.cli.record_filter import HeaderFilterOption, KeyFilterOption, record_filter
+from raftmq.cli.record_format import RecordFormat
 from raftmq.cli.times import parse_time_ms
 from raftmq.errors import OffsetOutOfRangeError, RaftMQError
-from raftmq.types import Record, TopicPartition
 
 if TYPE_CHECKING:
     from raftmq.client.consumer import Consumer
+    from raftmq.types import Record, TopicPartition
 
 POLL_MS = 500
 """How long one poll waits for records: a Ctrl-C is noticed at once all the same."""
@@ -79,13 +81,20 @@ def consume(
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "--partition", "-p", min=0, max=COUNT_MAX, help="Only this partition; may be given several times."
+            "--partition",
+            "-p",
+            parser=WholeNumber(0, COUNT_MAX),
+            metavar="N",
+            help="Only this partition. Repeat it for several.",
         ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the oldest record, not at the end.")
     ] = False,
-    offset: Annotated[int | None, typer.Option("--offset", min=0, max=OFFSET_MAX, help="Start at this offset.")] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", parser=WholeNumber(0, OFFSET_MAX), metavar="OFFSET", help="Start at this offset."),
+    ] = None,
     from_time: Annotated[
         int | None,
         typer.Option(
@@ -104,15 +113,35 @@ def consume(
             help="Read as a member of this consumer group: share the partitions, begin where it is, commit what was printed.",
         ),
     ] = None,
+    key: KeyFilterOption = None,
+    header: HeaderFilterOption = None,
     max_records: Annotated[
-        int | None, typer.Option("--max-records", "-n", min=1, help="End after so many records.")
+        int | None,
+        typer.Option(
+            "--max-records",
+            "-n",
+            parser=WholeNumber(1, OFFSET_MAX),
+            metavar="N",
+            help="End after this many printed records.",
+        ),
     ] = None,
     exit_at_end: Annotated[
         bool,
         typer.Option("--exit-at-end", "-e", help="End when everything that was there at the start has been printed."),
     ] = False,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="Print keys too, this between key and value.")
+        str | None,
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys too, and this between key and value."),
+    ] = None,
+    record_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="TEMPLATE",
+            help="Print each record by a template: %t topic, %p partition, %o offset, %k key, %s value, %h headers, "
+            "%T timestamp (ms), %K and %S bytes of key and value (-1: none), %% a percent sign; \\n \\t \\r \\0.",
+        ),
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -121,7 +150,7 @@ def consume(
         typer.Option(
             "--output",
             "-o",
-            help="'text': a value a line. 'json': an object a line, everything in it. 'raw': the values' bytes, nothing between them.",
+            help="'text': one value a line. 'json': one object a line, with everything. 'raw': the bytes of the values alone.",
         ),
     ] = RecordOutput.TEXT,
 ) -> None:
@@ -129,8 +158,10 @@ def consume(
 
     Ends with code 3 when the cluster stays silent for --timeout. Without --group nothing is committed: each run starts where it is
     told to. With it, --from-beginning counts only where the group has committed nothing; with --partition, nobody shares. SIGTERM ends
-    it as Ctrl-C does: with a group, what was printed is committed.
+    it as Ctrl-C does: with a group, what was printed is committed, and so are the records before it that a filter left out.
     """
+    import asyncio
+
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise typer.BadParameter("give one of --from-beginning, --offset and --from-time")
     if group is not None and (offset is not None or from_time is not None):
@@ -139,17 +170,21 @@ def consume(
         )
     if key_separator is not None and output is not RecordOutput.TEXT:
         raise typer.BadParameter("only --output text has separators", param_hint="--key-separator")
+    if record_format is not None and (key_separator is not None or output is not RecordOutput.TEXT):
+        raise typer.BadParameter("it replaces --output and --key-separator: leave them out", param_hint="--format")
 
     formats: dict[RecordOutput, Callable[[Record], bytes]] = {
         RecordOutput.TEXT: lambda record: text_line(record, key_separator),
         RecordOutput.JSON: json_line,
         RecordOutput.RAW: raw_bytes,
     }
-    show = formats[output]
+    show = formats[output] if record_format is None else RecordFormat(record_format)
+    matches = record_filter(key, header)
 
     async def run() -> bool:
         """Whether a signal ended it."""
         from raftmq.client.consumer import Consumer
+        from raftmq.types import TopicPartition
 
         task = asyncio.current_task()
         assert task is not None
@@ -176,7 +211,7 @@ def consume(
             ends = await consumer.end_offsets(names) if exit_at_end else None
             try:
                 await print_records(
-                    consumer, show, max_records, ends, timeout, names, is_member=bool(group and not partition)
+                    consumer, show, matches, max_records, ends, timeout, names, is_member=bool(group and not partition)
                 )
             except asyncio.CancelledError:
                 task.uncancel()  # the way to end it: what was printed is committed, and the group is left in order
@@ -214,6 +249,7 @@ async def seek_to_time(consumer: Consumer, time_ms: int) -> None:
 async def print_records(
     consumer: Consumer,
     show: Callable[[Record], bytes],
+    matches: Callable[[Record], bool] | None,
     count_max: int | None,
     ends: dict[TopicPartition, int] | None,
     silence_seconds: float,
@@ -222,11 +258,14 @@ async def print_records(
     is_member: bool,
 ) -> None:
     """Print until there were enough, or the ends are reached. Raises what the cluster answers, and that it does not."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     left, heard_at = count_max, loop.time()
     while (left is None or left > 0) and (ends is None or not await has_reached(consumer, ends, is_member=is_member)):
         polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
-        for records in polled.values():
+        for found in polled.values():
+            records = found if matches is None else list(filter(matches, found))
             sys.stdout.buffer.writelines(map(show, records))
             left = left - len(records) if left is not None else None
         sys.stdout.buffer.flush()
@@ -267,6 +306,8 @@ async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int], *, is
 
 async def all_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
     """Every partition of the topic, whoever reads it."""
+    from raftmq.types import TopicPartition
+
     return [TopicPartition(topic, number) for number in range(await consumer.partition_count(topic))]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, complain, reported
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import DEFAULT_BOOTSTRAP
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 DEFAULT_BROKERS = 3
 DEFAULT_PORT = 9400
+BROKERS_MAX = 50
+"""Processes of one machine: more would only compete for its cores and its disk."""
+PORT_MAX = 65_000
+"""Leaves room for the ports of the next brokers."""
 LOOK_SECONDS = 0.5
 """How soon a broker that ended by itself is told of."""
 
@@ -30,8 +35,8 @@ def dev(
         typer.Option(
             "--brokers",
             "-n",
-            min=1,
-            max=50,
+            parser=WholeNumber(1, BROKERS_MAX),
+            metavar="N",
             help="How many brokers. Default: 3, or as many as --data-dir holds.",
             show_default=False,
         ),
@@ -50,9 +55,9 @@ def dev(
         int,
         typer.Option(
             "--port",
-            min=0,
-            max=65_000,
-            help="Where broker 1 takes clients; broker n 10 (n - 1) higher. Free ones where taken; 0: any.",
+            parser=WholeNumber(0, PORT_MAX),
+            metavar="PORT",
+            help="Where broker 1 takes clients; each next broker 10 higher. Ports that are taken are replaced; 0: any free ones.",
         ),
     ] = DEFAULT_PORT,
     output: OutputOption = Output.TEXT,
@@ -111,7 +116,10 @@ def in_one_sentence(error: LocalClusterError) -> str:
 
 def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) -> None:
     """Where everything is, and what to try."""
-    rows = [(n, cluster.address(n), f"http://{cluster.http_address(n)}", cluster.log_path(n)) for n in cluster.node_ids]
+    rows = [
+        (n, cluster.pid(n), cluster.address(n), f"http://{cluster.http_address(n)}", cluster.log_path(n))
+        for n in cluster.node_ids
+    ]
     if output is Output.JSON:
         print_json(
             {
@@ -120,14 +128,15 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
                 "directory": str(cluster.directory),
                 "is_temporary": is_temporary,
                 "brokers": [
-                    {"node_id": n, "address": address, "http": http, "log": str(log)} for n, address, http, log in rows
+                    {"node_id": n, "pid": pid, "address": address, "http": http, "log": str(log)}
+                    for n, pid, address, http, log in rows
                 ],
             }
         )
         sys.stdout.flush()
         return
     print(f"{len(rows)} brokers are ready; Ctrl-C stops them\n")
-    print_table(("broker", "clients", "http", "log"), rows)
+    print_table(("broker", "process", "clients", "http", "log"), rows)
     print(f"\ndata: {cluster.directory}{' (temporary: removed at the end)' if is_temporary else ''}")
     print("\ntry, in another terminal:")
     if cluster.address(1) != DEFAULT_BOOTSTRAP:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -52,7 +53,7 @@ class ExitCode(IntEnum):
     UNKNOWN_OUTCOME = 5
     """It may have happened: look before trying again."""
     BAD_DATA = 6
-    """The data is not what it should be: `doctor` found something wrong, a stored batch cannot be read, a line cannot be a record, or a worker's handler gave a record up."""
+    """Something is not as it should be: `doctor` or `cluster status` found something wrong, a stored batch cannot be read, a line cannot be a record, or a worker's handler gave a record up."""
     INTERRUPTED = 130
     """Ctrl-C, a no to a question, or SIGTERM where a command ends by it in order (`consume`)."""
     BROKEN_PIPE = 141
@@ -77,6 +78,24 @@ ARGUMENT_ERRORS = (
 DATA_ERRORS = (CorruptBatchError, PoisonRecordError, RecordTooLargeError)
 PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
 """Their advice names parameters of the SDK."""
+
+
+OPTIONS_OF_PARAMETERS = {
+    "auto_offset_reset": "--auto-offset-reset",
+    "bootstrap_servers": "--bootstrap-servers",
+    "create_dead_letter_topic": "--create-dead-letter-topic",
+    "dead_letter_topic": "--dead-letter-topic",
+    "delivery_timeout_ms": "--timeout",
+    "drain_timeout_ms": "--drain-timeout",
+    "executor": "--executor",
+    "group_id": "--group",
+    "group_instance_id": "--instance",
+    "handler_timeout_ms": "--handler-timeout",
+    "request_timeout_ms": "--timeout",
+    "retry_backoff_max_ms": "--retry-backoff-max",
+    "retry_backoff_ms": "--retry-backoff",
+}
+_PARAMETER = re.compile(rf"(?<![\w-])({'|'.join(OPTIONS_OF_PARAMETERS)})(?!\w)(?:='(\w+)')?")
 
 
 def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
@@ -105,7 +124,15 @@ def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
 def sentence_of(error: RaftMQError, *, is_question: bool = False) -> str:
     """The error's words, without advice that is only of use to a program, or about a change that nobody asked for."""
     is_beside_the_point = is_question and error.outcome is Outcome.UNKNOWN
-    return str(error.args[0]) if is_beside_the_point or isinstance(error, PROGRAM_ADVICE_ERRORS) else str(error)
+    is_short = is_beside_the_point or isinstance(error, PROGRAM_ADVICE_ERRORS)
+    return in_options(str(error.args[0]) if is_short else str(error))
+
+
+def in_options(sentence: str) -> str:
+    """A sentence about parameters of the SDK as one about the options that set them."""
+    return _PARAMETER.sub(
+        lambda found: OPTIONS_OF_PARAMETERS[found[1]] + (f" {found[2]}" if found[2] else ""), sentence
+    )
 
 
 def complain(sentence: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 from raftmq.cli.ask import ask
 from raftmq.cli.completion import complete_group, complete_topic
+from raftmq.cli.durations import format_duration
+from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -18,23 +22,29 @@ from raftmq.cli.options import (
     YesOption,
     confirm,
 )
-from raftmq.cli.output import Json, Output, OutputOption, print_json, print_table
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.times import parse_time_ms
-from raftmq.types import TopicPartition
+from raftmq.errors import GroupNotEmptyError
 
 if TYPE_CHECKING:
     from raftmq.client.group_admin import GroupDescription, GroupMemberDescription, GroupOffset, OffsetChange
+    from raftmq.types import TopicPartition
 
 app = typer.Typer(
-    help="List, describe and delete consumer groups; reset their offsets; remove members.", no_args_is_help=True
+    help="Look at consumer groups and change their offsets.",
+    no_args_is_help=True,
+    epilog=examples(
+        "raftmq group list", "raftmq group describe audit", "raftmq group reset-offsets audit --to-time 15m"
+    ),
 )
 
+OFFSET_COLUMNS = ("topic", "partition", "committed", "end", "lag", "lag time", "member")
 GroupArgument = Annotated[
     str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False, autocompletion=complete_group)
 ]
 
 
-@app.command("list")
+@app.command("list", epilog=examples("raftmq group list", "raftmq group list -o json | jq '.[].group'"))
 @reported_question
 def list_groups(
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -52,7 +62,11 @@ def list_groups(
         print_table(("group", "state", "members", "assignor"), rows)
 
 
-@app.command("describe")
+@app.command(
+    "describe",
+    short_help="Show a group's members and offsets.",
+    epilog=examples("raftmq group describe audit", "raftmq group describe audit -o json | jq '.offsets[].lag_records'"),
+)
 @reported_question
 def describe(
     group: GroupArgument,
@@ -68,24 +82,23 @@ def describe(
     print(f"group {found.group}: {found.state or 'without members'}, {len(found.members)} members")
     if found.members:
         print()
-        heads = ("member", "instance", "client", "subscription", "partitions", "session s")
+        heads = ("member", "instance", "client", "subscription", "partitions", "session")
         print_table(heads, [member_row(member) for member in found.members])
     print()
-    columns = ("topic", "partition", "committed", "end", "lag", "lag s", "member")
-    print_table(columns, [offset_row(one) for one in found.offsets])
+    print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets])
 
 
 def member_row(member: GroupMemberDescription) -> tuple[object, ...]:
     """A member in a table."""
     subscription = " ".join(member.topics) or f"/{member.pattern}/"
-    seconds = f"{member.session_left_seconds:.0f}"
+    session = format_duration(round(member.session_left_seconds))
     return (
         member.member_id,
         member.instance_id,
         member.client_id,
         subscription,
         len(member.partitions),
-        seconds,
+        session,
     )
 
 
@@ -96,7 +109,7 @@ def offset_row(one: GroupOffset) -> tuple[object, ...]:
         return topic, number, "?", "?", "?", "?", one.member_id
     committed = "-" if one.offset is None else one.offset
     lag = "-" if one.lag_records is None else one.lag_records
-    age = "-" if one.lag_seconds is None else f"{one.lag_seconds:.0f}"
+    age = "-" if one.lag_seconds is None else format_duration(round(one.lag_seconds))
     return topic, number, committed, one.end_offset, lag, age, one.member_id
 
 
@@ -140,12 +153,20 @@ def description_json(found: GroupDescription) -> Json:
     }
 
 
-@app.command("reset-offsets")
+@app.command(
+    "reset-offsets",
+    short_help="Move a group to other offsets.",
+    epilog=examples(
+        "raftmq group reset-offsets audit --to-earliest --dry-run",
+        "raftmq group reset-offsets audit --to-time 15m --topic orders",
+        "raftmq group reset-offsets audit --to-offset orders:0=1200 --yes",
+    ),
+)
 @reported
 def reset_offsets(
     group: GroupArgument,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the newest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the newest record.")] = False,
     to_time: Annotated[
         int | None,
         typer.Option(
@@ -158,7 +179,10 @@ def reset_offsets(
     shift_by: Annotated[
         int | None,
         typer.Option(
-            "--shift-by", metavar="RECORDS", help="So many records on, or (negative) back; at most to an end."
+            "--shift-by",
+            parser=WholeNumber(-OFFSET_MAX, OFFSET_MAX),
+            metavar="RECORDS",
+            help="Shift by this many records (negative: back), clamped to the log.",
         ),
     ] = None,
     to_offset: Annotated[
@@ -166,7 +190,7 @@ def reset_offsets(
         typer.Option(
             "--to-offset",
             metavar="TOPIC:PARTITION=OFFSET",
-            help="To this offset, the next to read; may be given several times.",
+            help="To this offset, the next to read. Repeat it for several partitions.",
         ),
     ] = None,
     topic: Annotated[
@@ -175,7 +199,7 @@ def reset_offsets(
             "--topic",
             "-t",
             autocompletion=complete_topic,
-            help="Only this topic, all of its partitions; may be given several times. Default: all that the group has to do with.",
+            help="Only this topic. Repeat it for several. Default: all topics that the group has offsets in or subscribes to.",
         ),
     ] = None,
     partition: Annotated[
@@ -183,9 +207,9 @@ def reset_offsets(
         typer.Option(
             "--partition",
             "-p",
-            min=0,
-            max=COUNT_MAX,
-            help="Only this partition of --topic; may be given several times.",
+            parser=WholeNumber(0, COUNT_MAX),
+            metavar="N",
+            help="Only this partition of --topic. Repeat it for several.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
@@ -198,7 +222,10 @@ def reset_offsets(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Let a group go on elsewhere: records are read again, or skipped. It must have no members, or see --fence-members."""
+    """Move a group to other offsets: records are read again, or skipped.
+
+    The group must have no members, or see --fence-members. Shows what will change, then asks.
+    """
     targets = (to_earliest, to_latest, to_time is not None, shift_by is not None, bool(to_offset))
     if sum(targets) != 1:
         raise typer.BadParameter("give one of --to-earliest, --to-latest, --to-time, --shift-by and --to-offset")
@@ -206,43 +233,63 @@ def reset_offsets(
         raise typer.BadParameter("give one --topic with it", param_hint="--partition")
     if to_offset and topic:
         raise typer.BadParameter("--to-offset names its partitions itself", param_hint="--topic")
+    from raftmq.types import TopicPartition
+
     offsets = parse_offsets(to_offset)
     names = [TopicPartition(topic[0], number) for number in partition] if topic and partition else []
     place: Literal["earliest", "latest"] | None = "earliest" if to_earliest else "latest" if to_latest else None
 
-    def run(*, is_dry: bool) -> list[OffsetChange]:
-        return ask(
+    changes = ask(
+        bootstrap_servers,
+        timeout,
+        lambda admin: admin.reset_group_offsets(
+            group,
+            to=place,
+            time_ms=to_time,
+            shift=shift_by,
+            offsets=offsets or None,
+            topics=() if names else topic or (),
+            partitions=names,
+            dry_run=dry_run or not yes,
+            fence_members=fence_members,
+        ),
+    )
+    if not dry_run and not yes and changes:
+        if not fence_members and any(change.before is not None for change in changes):
+            check_no_members(ask(bootstrap_servers, timeout, lambda admin: admin.describe_group(group)))
+        print_changes(changes, sys.stderr)
+        confirm(f"Reset the offsets of group {group}?", is_agreed=False)
+        agreed = {change.partition: change.after for change in changes}
+        changes = ask(
             bootstrap_servers,
             timeout,
-            lambda admin: admin.reset_group_offsets(
-                group,
-                to=place,
-                time_ms=to_time,
-                shift=shift_by,
-                offsets=offsets or None,
-                topics=() if names else topic or (),
-                partitions=names,
-                dry_run=is_dry,
-                fence_members=fence_members,
-            ),
+            lambda admin: admin.reset_group_offsets(group, offsets=agreed, fence_members=fence_members),
         )
-
-    confirm(f"Reset the offsets of group {group}?", is_agreed=yes or dry_run)
-    changes = run(is_dry=dry_run)
     if output is Output.JSON:
         print_json([
             {"topic": c.partition.topic, "partition": c.partition.partition, "before": c.before, "after": c.after}
             for c in changes
         ])  # fmt: skip
     else:
-        rows = [
-            (c.partition.topic, c.partition.partition, "-" if c.before is None else c.before, c.after) for c in changes
-        ]
-        print_table(("topic", "partition", "before", "after"), rows)
+        print_changes(changes, sys.stdout)
+
+
+def check_no_members(found: GroupDescription) -> None:
+    """Raise `GroupNotEmptyError` before somebody is asked, as the cluster would afterwards."""
+    if found.members:
+        raise GroupNotEmptyError(f"group {found.group} has {counted(len(found.members), 'member')}")
+
+
+def print_changes(changes: list[OffsetChange], file: TextIO) -> None:
+    """Where a group was in each partition, and where it will be."""
+    rows = [(c.partition.topic, c.partition.partition, "-" if c.before is None else c.before, c.after) for c in changes]
+    print_table(("topic", "partition", "before", "after"), rows, file)
 
 
 def parse_offsets(texts: list[str] | None) -> dict[TopicPartition, int]:
     """``TOPIC:PARTITION=OFFSET`` options; anything else is a usage error."""
+    from raftmq.types import TopicPartition
+
     offsets: dict[TopicPartition, int] = {}
     for text in texts or ():
         name, _, offset = text.partition("=")
@@ -254,7 +301,7 @@ def parse_offsets(texts: list[str] | None) -> dict[TopicPartition, int]:
     return offsets
 
 
-@app.command("delete")
+@app.command("delete", epilog=examples("raftmq group delete audit", "raftmq group delete audit --yes"))
 @reported
 def delete(
     group: GroupArgument,
@@ -264,15 +311,23 @@ def delete(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Forget a group without members, and its offsets."""
+    if not yes:
+        found = ask(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
+        check_no_members(found)
+        print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets], sys.stderr)
     confirm(f"Delete group {group} and its offsets?", is_agreed=yes)
     partitions = ask(bootstrap_servers, timeout, lambda admin: admin.delete_group(group))
     if output is Output.JSON:
         print_json({"group": group, "result": "deleted", "partitions": partitions})
     else:
-        print(f"group {group} deleted: offsets of {partitions} partitions forgotten")
+        print(f"group {group} deleted: offsets of {counted(partitions, 'partition')} forgotten")
 
 
-@app.command("remove-member")
+@app.command(
+    "remove-member",
+    short_help="End a member's session.",
+    epilog=examples("raftmq group remove-member audit --instance worker-3"),
+)
 @reported
 def remove_member(
     group: GroupArgument,

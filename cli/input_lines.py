@@ -5,7 +5,6 @@ Must not know what a line means (`input_records` does). Invariant: what is read 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -17,8 +16,8 @@ READ_BYTES = 256 * 1024
 """Read at once: far more than one read of a pipe gives, and little beside the producer's buffer."""
 READS_AHEAD = 4
 """Reads not yet turned into records: reading goes on while the producer waits for room."""
-TAIL_BYTES_MAX = 2 * 1024 * 1024
-"""A line longer than this is no record (the limit is 1 MiB); reading on for its end would only fill memory."""
+TAIL_BYTES_MAX = 8 * 1024 * 1024
+"""A line longer than this is no record, also not in base64: none has more than 3.5 MiB. Reading on for its end would only fill memory."""
 
 
 class InputFormat(StrEnum):
@@ -41,6 +40,8 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
     Reading happens in a daemon thread of its own: Ctrl-C must not wait for a read that waits for a person, as it would with the
     event loop's own threads, and a terminal must not be switched to non-blocking mode under the shell.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(READS_AHEAD)
@@ -69,7 +70,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
             yield lines, len(data)
         if len(tail) > TAIL_BYTES_MAX:
             raise CommandError(
-                f"a line is longer than {TAIL_BYTES_MAX} bytes, and a record has at most 1 MiB; the lines before it are written",
+                f"a line is longer than {TAIL_BYTES_MAX} bytes, and no topic takes such a record; the lines before it are written",
                 ExitCode.BAD_DATA,
             )
     if tail:

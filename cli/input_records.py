@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
@@ -21,11 +23,6 @@ class InputRecord(NamedTuple):
     timestamp_ms: int | None = None
     """Milliseconds since the epoch; None: now."""
 
-    def size(self) -> int:
-        """Bytes of key, value and headers."""
-        cells = len(self.key or b"") + len(self.value or b"")
-        return cells + sum(len(name.encode()) + len(value) for name, value in self.headers)
-
 
 class BadLineError(ValueError):
     """A line is not of the format; the message says why, without the line."""
@@ -38,20 +35,22 @@ LineParser = Callable[[bytes], InputRecord | None]
 def line_parser(
     input_format: InputFormat,
     *,
+    key: bytes | None = None,
     key_separator: bytes | None = None,
     key_field: str | None = None,
     headers: Headers = (),
 ) -> LineParser:
-    """The parser for one run: `headers` are put before those that a line brings itself."""
+    """The parser for one run: `key` is that of every line, `headers` are put before those that a line brings itself."""
 
     def parse_line(line: bytes) -> InputRecord | None:
-        key, value = split_record(line, key_separator)
-        return InputRecord(key, value, headers)
+        own_key, value = split_record(line, key_separator)
+        return InputRecord(own_key if key is None else key, value, headers)
 
     def parse_json(line: bytes) -> InputRecord | None:
         if not line.strip():
             return None
-        return InputRecord(key_of_document(line, key_field), line, headers)
+        own_key = key_of_document(line, key_field)
+        return InputRecord(own_key if key is None else key, line, headers)
 
     def parse_record(line: bytes) -> InputRecord | None:
         if not line.strip():
@@ -64,12 +63,13 @@ def line_parser(
 
 
 def split_record(line: bytes, key_separator: bytes | None) -> tuple[bytes | None, bytes]:
-    """Key and value of one line; without a separator, or without one in the line, there is no key."""
-    if key_separator is not None:
-        key, found, value = line.partition(key_separator)
-        if found:
-            return key, value
-    return None, line
+    """Key and value of one line. Without a separator there is no key. Raises `BadLineError` for a line without it."""
+    if key_separator is None:
+        return None, line
+    key, found, value = line.partition(key_separator)
+    if not found:
+        raise BadLineError(f"it has no {os.fsdecode(key_separator)!r} between key and value (--key-separator)")
+    return key, value
 
 
 def key_of_document(line: bytes, key_field: str | None) -> bytes | None:
@@ -80,7 +80,7 @@ def key_of_document(line: bytes, key_field: str | None) -> bytes | None:
     try:
         found: object = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadLineError(f"it is not JSON ({error})") from None
+        raise BadLineError(f"it is not JSON: {_words_of(str(error))}") from None
     if key_field is None:
         return None
     if not isinstance(found, dict):
@@ -110,6 +110,10 @@ class _RecordLine(msgspec.Struct, forbid_unknown_fields=True):
     offset: int | None = None
 
 
+_JSON_NAMES = {"str": "a string", "int": "a number", "float": "a number", "bool": "true or false"} | {
+    name: f"an {name}" for name in ("object", "array")
+}
+_JSON_NAME = re.compile("|".join(rf"\b{name}\b" for name in _JSON_NAMES))
 _RECORD_DECODER = msgspec.json.Decoder(_RecordLine)
 
 
@@ -118,11 +122,25 @@ def record_of_line(line: bytes) -> InputRecord:
     try:
         found = _RECORD_DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadLineError(f"it does not describe a record ({error})") from None
+        raise BadLineError(f"it does not describe a record: {_words_of(str(error))}") from None
     if found.timestamp is not None and found.timestamp < 0:
         raise BadLineError("its timestamp is negative")
     headers = tuple((name, _bytes_of(value) or b"") for name, value in found.headers)
     return InputRecord(_bytes_of(found.key), _bytes_of(found.value), headers, found.timestamp)
+
+
+def _words_of(error: str) -> str:
+    """What msgspec says about a line, in words of JSON; a field that there is not gets the one that was meant."""
+    if (unknown := re.search(r"unknown field `([^`]*)`", error)) is not None:
+        close = get_close_matches(unknown[1], _RecordLine.__struct_fields__, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_RecordLine.__struct_fields__)}"
+        return f"there is no field {unknown[1]!r}; {hint}"
+    if (missing := re.search(r"missing required field `([^`]*)`", error)) is not None:
+        return f"the field {missing[1]!r} is missing"
+    if (wrong := re.search(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?", error)) is not None:
+        expected, got = (_JSON_NAME.sub(lambda name: _JSON_NAMES[name[0]], text) for text in wrong.group(1, 2))
+        return f"{wrong[3] or 'the line'} must be {expected.replace(' | ', ' or ')}, not {got}"
+    return error.removeprefix("JSON is malformed: ")
 
 
 def _bytes_of(cell: str | _Binary | None) -> bytes | None:
@@ -138,5 +156,9 @@ def parse_headers(pairs: Sequence[str] | None) -> Headers:
         name, separator, value = pair.partition("=")
         if not separator or not name:
             raise ValueError(f"{pair!r} is not NAME=VALUE")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the name in {pair!r} is not UTF-8") from None
         headers.append((name, os.fsencode(value)))
     return tuple(headers)

@@ -5,36 +5,93 @@ Must not import the SDK or the broker at the top: a command does when it runs.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, doctor, group, produce, topic, worker
+from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, topic, worker
+from raftmq.cli.examples import examples
+from raftmq.cli.exit_codes import reported_question
+from typer.core import TyperGroup
+
+HELP_OPTIONS = ["-h", "--help"]
+CONTEXT_SETTINGS = {"help_option_names": HELP_OPTIONS}
+
+
+class Commands(TyperGroup):
+    """The root of the tree; says what is wrong with a word in the command's words."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (typer has its own copy of click)
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="raftmq",
+    cls=Commands,
     help="RaftMQ: a partitioned, replicated message broker.",
     no_args_is_help=True,
+    epilog=examples(
+        "raftmq dev",
+        "raftmq topic create orders --partitions 6",
+        "raftmq produce orders --key c1 --value hello",
+        "raftmq consume orders --from-beginning",
+        "raftmq COMMAND --help",
+    ),
+    rich_markup_mode=None,  # plain text: whole names at any width, and rich is not imported
     pretty_exceptions_enable=False,  # `exit_codes.reported` answers for every error
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT_SETTINGS,
 )
 app.add_typer(broker.app, name="broker")
 app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(worker.app, name="worker")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("dev")(dev.dev)
-app.command("doctor")(doctor.doctor)
+app.command(
+    "produce",
+    short_help="Write records from lines or options.",
+    epilog=examples(
+        "raftmq produce orders --key c1 --value '{\"total\": 12}'",
+        "raftmq produce orders --file orders.txt --key-separator :",
+        "tail -f app.log | raftmq produce logs --header source=web-1",
+        "raftmq produce orders --format json --key-field customer.id -f o.jsonl",
+    ),
+)(produce.produce)
+app.command(
+    "consume",
+    epilog=examples(
+        "raftmq consume orders --from-beginning --exit-at-end",
+        "raftmq consume orders --from-time 15m --key c1 --header source=web-1",
+        r"raftmq consume orders --format '%p/%o %k: %s\n'",
+        "raftmq consume orders --group audit --from-beginning -o json",
+        "raftmq consume orders --partition 0 --offset 2 -n 1",
+    ),
+)(consume.consume)
+app.command(
+    "dev",
+    short_help="Run a cluster on this machine until Ctrl-C.",
+    epilog=examples("raftmq dev", "raftmq dev --brokers 1 --data-dir ./data", "raftmq dev --port 0 -o json"),
+)(dev.dev)
+app.command(
+    "doctor",
+    short_help="Examine a stopped broker's data directory.",
+    epilog=examples("raftmq doctor /var/lib/raftmq", "raftmq doctor /var/lib/raftmq -o json"),
+)(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         print(f"raftmq {importlib.metadata.version('raftmq')}")
         raise typer.Exit
 
@@ -54,4 +111,24 @@ def main() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
-    app(prog_name="raftmq")
+    if not show_help(sys.argv[1:]):
+        app(prog_name="raftmq")
+
+
+@reported_question
+def show_help(words: Sequence[str]) -> bool:
+    """Print the help page of ``COMMAND -h`` and return True; False for anything else.
+
+    Parsing a command line costs typer half a second, most of it for pydantic. Help needs no parsing.
+    """
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="raftmq", help_option_names=HELP_OPTIONS)
+    for word in words:
+        if word in HELP_OPTIONS:
+            print(context.get_help())
+            return True
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            return False
+        context = typer.Context(command, info_name=word, parent=context)
+    return False

@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 from raftmq.cli.completion import complete_topic
+from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange
 from raftmq.cli.exit_codes import CommandError, ExitCode
 
-DEFAULT_TIMEOUT = 20.0
+DEFAULT_TIMEOUT = Duration(20)
 """Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
 DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
 COUNT_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 """What the protocol's fields hold: a larger number is refused as the command line's fault."""
+TOPIC_PARTITIONS_MAX = 10_000
+"""Partitions of one topic; the brokers' limit (`fsm/metadata_topics.py`)."""
 
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=complete_topic)
@@ -25,14 +28,19 @@ BootstrapOption = Annotated[
         "--bootstrap-servers",
         "-b",
         envvar="RAFTMQ_BOOTSTRAP_SERVERS",
-        metavar="HOST:PORT[,HOST:PORT…]",
+        metavar="HOST:PORT[,HOST:PORT...]",
         help="Client addresses of some brokers of the cluster.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TimeoutOption = Annotated[
     float,
-    typer.Option("--timeout", min=0.1, max=86_400, metavar="SECONDS", help="How long the cluster may take to answer."),
+    typer.Option(
+        "--timeout",
+        parser=DurationRange(0.1, DAY_SECONDS),
+        metavar="DURATION",
+        help="How long the cluster may take to answer.",
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -30,21 +30,28 @@ def print_json(value: Json) -> None:
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table with a head; plain columns when it does not go to a terminal, so that `cut` and `grep` work."""
-    from rich.console import Console
-    from rich.table import Table
-
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: TextIO | None = None) -> None:
+    """A table with a head, on standard output by default; plain columns when it does not go to a terminal, so that `cut` and `grep` work."""
+    stream = sys.stdout if file is None else file
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
+    if not stream.isatty():
         widths = [max(len(row[i]) for row in [list(columns), *texts]) for i in range(len(columns))]
         for row in [list(columns), *texts]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in texts:
-        table.add_row(*row)
-    Console(soft_wrap=True).print(table)
+        table.add_row(*map(Text, row))  # as they are: brackets in an error are no markup
+    Console(soft_wrap=True, file=stream).print(table)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 topic", "2 topics"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def text_or_base64(data: bytes | None) -> Json:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
 from raftmq.cli.input_lines import InputFormat, read_lines
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
@@ -24,7 +24,7 @@ from raftmq.cli.options import (
     TopicArgument,
 )
 from raftmq.cli.output import Output, OutputOption, print_json
-from raftmq.errors import Outcome, RaftMQError
+from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 
 if TYPE_CHECKING:
     from raftmq.cli.input_records import InputRecord, LineParser
@@ -43,13 +43,15 @@ class Compression(StrEnum):
     LZ4 = "lz4"
     ZSTD = "zstd"
     SNAPPY = "snappy"
+    GZIP = "gzip"
 
 
-CODECS: dict[Compression, Literal["lz4", "zstd", "snappy"] | None] = {
+CODECS: dict[Compression, Literal["lz4", "zstd", "snappy", "gzip"] | None] = {
     Compression.NONE: None,
     Compression.LZ4: "lz4",
     Compression.ZSTD: "zstd",
     Compression.SNAPPY: "snappy",
+    Compression.GZIP: "gzip",
 }
 
 
@@ -58,11 +60,14 @@ class Deliveries:
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Callable[[], bool], Awaitable[object], int]] = deque()
+        self.taken_count = 0
+        """Records that the producer has taken."""
         self.written_count = 0
         """Records known to be on disk on a majority."""
 
     def add(self, is_done: Callable[[], bool], outcome: Awaitable[object], count: int) -> None:
         """Remember `count` records."""
+        self.taken_count += count
         self._pending.append((is_done, outcome, count))
 
     async def collect(self) -> None:
@@ -89,6 +94,11 @@ class Deliveries:
 @reported
 def produce(
     topic: TopicArgument,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="Write one record with this value, and read no input."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every record.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -105,58 +115,65 @@ def produce(
     ] = InputFormat.LINES,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-k", help="What stands between key and value in a line; without it, no keys."),
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value in each line."),
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option("--key-field", metavar="NAME[.NAME…]", help="With --format json: the field that is the key."),
+        typer.Option("--key-field", metavar="NAME[.NAME...]", help="With --format json: the field that is the key."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be given several times."
-        ),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record. Repeat it for several."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, max=COUNT_MAX, help="Write to this partition only.")
+        int | None,
+        typer.Option(
+            "--partition", "-p", parser=WholeNumber(0, COUNT_MAX), metavar="N", help="Write to this partition only."
+        ),
     ] = None,
     compression: Annotated[Compression, typer.Option("--compression", help="Codec of the batches.")] = Compression.NONE,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write each line of the input as one record. Ends when every record is on disk on a majority of the replicas.
+    """Write records: one for each line of the input, or the one of --value.
 
-    The topic must exist. A record that is not acknowledged within --timeout ends the command; it says how many are written.
+    Ends when every record is on disk on a majority of the replicas. The topic must exist. A record that is not acknowledged within
+    --timeout (at most 1h) ends the command; it says how many are written. So does a line that cannot be a record, with its number.
     """
+    import asyncio
+
     from raftmq.cli.input_records import line_parser, parse_headers
 
-    if key_field is not None and input_format is not InputFormat.JSON:
-        raise typer.BadParameter("only --format json has fields", param_hint="--key-field")
-    if key_separator is not None and input_format is not InputFormat.LINES:
-        raise typer.BadParameter("only --format lines has separators", param_hint="--key-separator")
+    check_options(value, key, file, input_format, key_separator, key_field)
     try:
         headers = parse_headers(header)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--header") from None
-    separator = os.fsencode(key_separator) if key_separator else None
-    parse = line_parser(input_format, key_separator=separator, key_field=key_field, headers=headers)
+    parse = line_parser(
+        input_format,
+        key=os.fsencode(key) if key is not None else None,
+        key_separator=os.fsencode(key_separator) if key_separator is not None else None,
+        key_field=key_field,
+        headers=headers,
+    )
 
-    async def run(descriptor: int, size: int | None) -> int:
+    async def run(read: Callable[[], AsyncIterator[tuple[list[bytes], int]]], size: int | None) -> int:
         from raftmq.client.producer import Producer
+        from raftmq.client.settings import DELIVERY_TIMEOUT_MS_MAX
 
         producer = Producer(
             bootstrap_servers=bootstrap_servers,
             compression_type=CODECS[compression],
             buffer_memory=BUFFER_BYTES,
             max_block_ms=timeout * 1000,
-            delivery_timeout_ms=timeout * 1000,
+            delivery_timeout_ms=min(timeout * 1000, DELIVERY_TIMEOUT_MS_MAX),
         )
         await producer.start()
         deliveries = Deliveries()
         with progress_bar(f"producing to {topic}", size) as advance:
             try:
-                await write_lines(producer, topic, partition, descriptor, parse, deliveries, advance)
+                await write_lines(producer, topic, partition, read(), parse, deliveries, advance)
             except RaftMQError as error:
                 worst = await close_after(producer, deliveries, error)
                 written = (
@@ -167,24 +184,59 @@ def produce(
                 await say_farewell(producer)
         return deliveries.written_count
 
-    if file is None:
+    if value is not None:
+        count = asyncio.run(run(lambda: one_line(os.fsencode(value)), None))
+    elif file is not None:
+        with file.open("rb") as opened:
+            count = asyncio.run(run(lambda: read_lines(opened.fileno()), file.stat().st_size))
+    else:
         if sys.stdin.isatty():
             print("one record a line; Ctrl-D ends", file=sys.stderr)
-        count = asyncio.run(run(sys.stdin.fileno(), None))
-    else:
-        with file.open("rb") as opened:
-            count = asyncio.run(run(opened.fileno(), file.stat().st_size))
+        count = asyncio.run(run(lambda: read_lines(sys.stdin.fileno()), None))
     if output is Output.JSON:
         print_json({"topic": topic, "records": count})
     else:
         print(f"{count} record{'' if count == 1 else 's'} written to {topic}")
 
 
+def check_options(
+    value: str | None,
+    key: str | None,
+    file: Path | None,
+    input_format: InputFormat,
+    key_separator: str | None,
+    key_field: str | None,
+) -> None:
+    """Raise `typer.BadParameter` for options that contradict each other."""
+    if value is not None:
+        others = {
+            "--file": file is not None,
+            "--format": input_format is not InputFormat.LINES,
+            "--key-separator": key_separator is not None,
+        }
+        for option, is_given in others.items():
+            if is_given:
+                raise typer.BadParameter(f"the record is given by --value: leave {option} out", param_hint=option)
+    if key_field is not None and input_format is not InputFormat.JSON:
+        raise typer.BadParameter("only --format json has fields", param_hint="--key-field")
+    if key_separator is not None and input_format is not InputFormat.LINES:
+        raise typer.BadParameter("only --format lines has separators", param_hint="--key-separator")
+    if key_separator == "":
+        raise typer.BadParameter("give at least one character", param_hint="--key-separator")
+    if key is not None and (key_separator is not None or key_field is not None or input_format is InputFormat.RECORDS):
+        raise typer.BadParameter("each line has a key of its own already", param_hint="--key")
+
+
+async def one_line(line: bytes) -> AsyncIterator[tuple[list[bytes], int]]:
+    """An input of one line."""
+    yield [line], len(line)
+
+
 async def write_lines(
     producer: Producer,
     topic: str,
     partition: int | None,
-    descriptor: int,
+    lines_read: AsyncIterator[tuple[list[bytes], int]],
     parse: LineParser,
     deliveries: Deliveries,
     advance: Callable[[int, int], None],
@@ -193,9 +245,13 @@ async def write_lines(
     number = 1
     await producer.send_many(topic, ())  # is there such a topic? Before anybody has typed a line
     try:
-        async for lines, taken_bytes in read_lines(descriptor):
-            records, problem = parse_lines(lines, parse, number)
-            await send(producer, topic, partition, records, deliveries)
+        async for lines, taken_bytes in lines_read:
+            records, numbers, problem = parse_lines(lines, parse, number)
+            taken_before = deliveries.taken_count
+            try:
+                await send(producer, topic, partition, records, deliveries)
+            except RecordTooLargeError as error:
+                problem = f"line {numbers[deliveries.taken_count - taken_before]}: {error}"
             if problem is not None:
                 raise CommandError(f"{problem}; the lines before it are written", ExitCode.BAD_DATA)  # noqa: TRY301 (read_lines raises the same)
             number += len(lines)
@@ -208,35 +264,43 @@ async def write_lines(
     await deliveries.collect()
 
 
-def parse_lines(lines: Sequence[bytes], parse: LineParser, first_number: int) -> tuple[list[InputRecord], str | None]:
-    """The records of these lines up to the first that cannot be one, and what is wrong with that one."""
+def parse_lines(
+    lines: Sequence[bytes], parse: LineParser, first_number: int
+) -> tuple[list[InputRecord], list[int], str | None]:
+    """The records of these lines up to the first that cannot be one, the line of each, and what is wrong with that one."""
     from raftmq.cli.input_records import BadLineError
-    from raftmq.client.settings import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
     records: list[InputRecord] = []
+    numbers: list[int] = []
     for number, line in enumerate(lines, first_number):
         try:
             record = parse(line)
         except BadLineError as error:
-            return records, f"line {number}: {error}"
-        if record is None:
-            continue
-        may_be_large = record.headers or len(line) > RECORD_BYTES_MAX // 2
-        if may_be_large and record.size() + RECORD_OVERHEAD_BYTES > RECORD_BYTES_MAX:
-            return records, f"line {number}: a record of {record.size()} bytes; at most {RECORD_BYTES_MAX} are allowed"
-        records.append(record)
-    return records, None
+            return records, numbers, f"line {number}: {error}"
+        if record is not None:
+            records.append(record)
+            numbers.append(number)
+    return records, numbers, None
 
 
 async def send(
     producer: Producer, topic: str, partition: int | None, records: list[InputRecord], deliveries: Deliveries
 ) -> None:
-    """Hand records over in their order: all at once where none has headers or a time of its own."""
+    """Hand records over in their order: all at once where none has headers or a time of its own.
+
+    Raises:
+        RecordTooLargeError: A record is larger than the topic takes. Exactly those before it were handed over.
+    """
+    from raftmq.client.producer_batch import BulkDelivery
+
     if all(not record.headers and record.timestamp_ms is None for record in records):
         if records:
             pairs = [(record.key, record.value) for record in records]
-            many = await producer.send_many(topic, pairs, partition=partition)
-            deliveries.add(many.done, many, len(pairs))
+            many = BulkDelivery()
+            try:
+                await producer.send_many(topic, pairs, partition=partition, into=many)
+            finally:
+                deliveries.add(many.done, many, many.count)
         return
     for key, value, headers, timestamp_ms in records:
         one = await producer.send(topic, value, key, partition, timestamp_ms, headers)
@@ -252,6 +316,8 @@ async def close_after(producer: Producer, deliveries: Deliveries, error: RaftMQE
 
 async def say_farewell(producer: Producer) -> None:
     """Close, giving what is under way a moment and no more."""
+    import asyncio
+
     try:
         async with asyncio.timeout(FAREWELL_SECONDS):
             await producer.close()

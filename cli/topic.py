@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.ask import ask
+from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     OFFSET_MAX,
+    TOPIC_PARTITIONS_MAX,
     BootstrapOption,
     TimeoutOption,
     TopicArgument,
     YesOption,
     confirm,
-    key_values,
 )
-from raftmq.cli.output import Output, OutputOption, print_json, print_table
+from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.topic_settings import parse_settings
 from raftmq.errors import TopicAlreadyExistsError
-from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import Admin, TopicDescription
+    from raftmq.client.admin import Admin, PartitionDescription, TopicDescription
+    from raftmq.types import TopicPartition
 
-app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, change and delete topics.",
+    no_args_is_help=True,
+    epilog=examples("raftmq topic create orders --partitions 6", "raftmq topic list", "raftmq topic describe orders"),
+)
 
 NewNameArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Its name: letters, digits, '.', '_' and '-'.", show_default=False)
 ]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; may be given several times."),
+    typer.Option(
+        "--config", "-c", metavar="KEY=VALUE", help="A topic setting, such as retention.ms=7d. Repeat it for several."
+    ),
 ]
 
 
@@ -46,21 +56,35 @@ def print_change(output: Output, name: str, what: str) -> None:
         print(f"topic {name} {what}")
 
 
-@app.command("create")
+@app.command(
+    "create",
+    short_help="Create a topic.",
+    epilog=examples(
+        "raftmq topic create orders --partitions 6 --replication-factor 3",
+        "raftmq topic create audit --config retention.ms=30d",
+        "raftmq topic create orders --if-not-exists",
+    ),
+)
 @reported
 def create(
     name: NewNameArgument,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=COUNT_MAX, help="How many partitions. Default: 1."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            parser=WholeNumber(1, TOPIC_PARTITIONS_MAX),
+            metavar="N",
+            help="How many partitions, at most 10000. Default: 1.",
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
         typer.Option(
             "--replication-factor",
             "-r",
-            min=1,
-            max=COUNT_MAX,
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="N",
             help="Copies of each record. Default: 3, or one for each --host label if those are fewer.",
         ),
     ] = None,
@@ -71,7 +95,7 @@ def create(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Create a topic, and wait until each of its partitions has a leader."""
-    settings = key_values(config, "--config")
+    settings = parse_settings(config)
     try:
         topic = ask(
             bootstrap_servers, timeout, lambda admin: admin.create_topic(name, partitions, replication_factor, settings)
@@ -90,7 +114,7 @@ def create(
         )
 
 
-@app.command("list")
+@app.command("list", epilog=examples("raftmq topic list", "raftmq topic list -o json | jq '.[].name'"))
 @reported_question
 def list_topics(
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -109,7 +133,11 @@ def list_topics(
     )
 
 
-@app.command("describe")
+@app.command(
+    "describe",
+    short_help="Show a topic's partitions and settings.",
+    epilog=examples("raftmq topic describe orders", "raftmq topic describe orders -o json | jq '.effective_config'"),
+)
 @reported_question
 def describe(
     name: TopicArgument,
@@ -117,8 +145,12 @@ def describe(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show a topic's partitions, their leaders, and its settings, defaults included."""
-    topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name))
+    """Show a topic's partitions as their leaders see them, and its settings, defaults included.
+
+    In sync are the brokers whose replicas vote and keep up. The size is that of the file of the leader's replica, in bytes. A
+    partition whose leader does not answer has '?' there (null in JSON).
+    """
+    topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
     if output is Output.JSON:
         print_json(dataclasses.asdict(topic))
     else:
@@ -127,11 +159,13 @@ def describe(
 
 def print_topic(topic: TopicDescription) -> None:
     """A topic for people: a head, its partitions, its settings."""
-    print(f"topic {topic.name}: {len(topic.partitions)} partitions, replication factor {topic.replication_factor}\n")
+    print(
+        f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}\n"
+    )
     print_table(
-        ("partition", "leader", "epoch", "replicas"),
+        ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "bytes"),
         [
-            (p.partition, p.leader_node_id or "none", p.leader_epoch or "", ", ".join(map(str, p.replica_nodes)))
+            (p.partition, p.leader_node_id or "none", p.leader_epoch or "", _nodes(p.replica_nodes), *_state_cells(p))
             for p in topic.partitions
         ],
     )
@@ -146,12 +180,28 @@ def print_topic(topic: TopicDescription) -> None:
         )
 
 
+def _nodes(node_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, node_ids))
+
+
+def _state_cells(partition: PartitionDescription) -> tuple[object, ...]:
+    state = partition.state
+    if state is None:
+        return ("?",) * 4
+    return (_nodes(state.in_sync_nodes), state.log_start_offset, state.high_watermark, state.size_bytes)
+
+
 def show_config(config: dict[str, str]) -> str:
     """Settings as one cell."""
     return " ".join(f"{key}={value}" for key, value in sorted(config.items()))
 
 
-@app.command("alter")
+@app.command(
+    "alter",
+    epilog=examples(
+        "raftmq topic alter orders --config retention.ms=12h", "raftmq topic alter orders --unset retention.ms"
+    ),
+)
 @reported
 def alter(
     name: TopicArgument,
@@ -164,19 +214,25 @@ def alter(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Change a topic's settings."""
-    settings = key_values(config, "--config")
+    settings = parse_settings(config)
     if not settings and not unset:
         raise typer.BadParameter("give --config KEY=VALUE or --unset KEY")
     ask(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))
     print_change(output, name, "altered")
 
 
-@app.command("add-partitions")
+@app.command("add-partitions", epilog=examples("raftmq topic add-partitions orders 12"))
 @reported
 def add_partitions(
     name: TopicArgument,
     total: Annotated[
-        int, typer.Argument(min=1, max=COUNT_MAX, help="How many partitions it has afterwards.", show_default=False)
+        int,
+        typer.Argument(
+            parser=WholeNumber(1, TOPIC_PARTITIONS_MAX),
+            metavar="TOTAL",
+            help="How many partitions it has afterwards, at most 10000.",
+            show_default=False,
+        ),
     ],
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -187,7 +243,7 @@ def add_partitions(
     print_change(output, name, f"has {total} partitions")
 
 
-@app.command("delete")
+@app.command("delete", epilog=examples("raftmq topic delete orders", "raftmq topic delete orders --yes"))
 @reported
 def delete(
     name: TopicArgument,
@@ -196,25 +252,42 @@ def delete(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic and all of its records."""
+    """Delete a topic and all of its records. Shows how many there are, then asks."""
+    if not yes:
+        topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        print(f"topic {name}: {contents_of(topic)}", file=sys.stderr)
     confirm(f"Delete topic {name} and all of its records?", is_agreed=yes)
     ask(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
     print_change(output, name, "deleted")
 
 
-@app.command("delete-records")
+@app.command(
+    "delete-records",
+    epilog=examples(
+        "raftmq topic delete-records orders --all", "raftmq topic delete-records orders --partition 0 --before 1000"
+    ),
+)
 @reported
 def delete_records(
     name: TopicArgument,
     before: Annotated[
         int | None,
-        typer.Option("--before", min=0, max=OFFSET_MAX, metavar="OFFSET", help="Delete the records below this offset."),
+        typer.Option(
+            "--before",
+            parser=WholeNumber(0, OFFSET_MAX),
+            metavar="OFFSET",
+            help="Delete the records below this offset.",
+        ),
     ] = None,
     delete_all: Annotated[bool, typer.Option("--all", help="Delete every record there is now.")] = False,
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "--partition", "-p", min=0, max=COUNT_MAX, help="Only in this partition; may be given several times."
+            "--partition",
+            "-p",
+            parser=WholeNumber(0, COUNT_MAX),
+            metavar="N",
+            help="Only in this partition. Repeat it for several.",
         ),
     ] = None,
     yes: YesOption = False,
@@ -222,14 +295,22 @@ def delete_records(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic's oldest records, on every replica. The offsets of the others stay as they are."""
+    """Delete a topic's oldest records, on every replica. The offsets of the others stay as they are.
+
+    Shows which records of each partition will be deleted, then asks.
+    """
     if (before is None) != delete_all:
         raise typer.BadParameter("give --before OFFSET or --all")
+    if not yes:
+        topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        print_table(("partition", "first offset", "will be", "end"), trimmed_rows(topic, before, partition), sys.stderr)
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
     confirm(f"Delete {what} in {where} of topic {name}?", is_agreed=yes)
 
     async def trim(admin: Admin) -> dict[TopicPartition, int]:
+        from raftmq.types import TopicPartition
+
         numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]
         return await admin.delete_records({TopicPartition(name, n): -1 if before is None else before for n in numbers})
 
@@ -238,3 +319,38 @@ def delete_records(
         print_json([{"topic": name, "partition": tp.partition, "log_start_offset": start} for tp, start in starts])
     else:
         print_table(("partition", "first offset"), [(tp.partition, start) for tp, start in starts])
+
+
+def contents_of(topic: TopicDescription) -> str:
+    """How much is in a topic, as far as its leaders answer."""
+    states = [partition.state for partition in topic.partitions if partition.state is not None]
+    records = counted(sum(state.high_watermark - state.log_start_offset for state in states), "record")
+    silent = len(topic.partitions) - len(states)
+    unknown = f" (not counting {counted(silent, 'partition')} whose leader does not answer)" if silent else ""
+    return f"{counted(len(topic.partitions), 'partition')}, {records}{unknown}"
+
+
+def trimmed_rows(topic: TopicDescription, before: int | None, numbers: list[int] | None) -> list[tuple[object, ...]]:
+    """What a deletion of records would do to each partition. Raises as the cluster would."""
+    from raftmq.errors import OffsetOutOfRangeError, UnknownPartitionError
+
+    for number in numbers or ():
+        if number >= len(topic.partitions):
+            raise UnknownPartitionError(
+                f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
+            )
+    rows: list[tuple[object, ...]] = []
+    for partition in topic.partitions:
+        state = partition.state
+        if numbers and partition.partition not in numbers:
+            continue
+        if state is None:
+            rows.append((partition.partition, "?", "end" if before is None else before, "?"))
+            continue
+        if before is not None and before > state.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{topic.name}/{partition.partition} has no offset {before}: the next record gets {state.high_watermark}"
+            )
+        after = state.high_watermark if before is None else max(before, state.log_start_offset)
+        rows.append((partition.partition, state.log_start_offset, after, state.high_watermark))
+    return rows

@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange
+from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
+from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 
 MILLISECONDS_PER_SECOND = 1000
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(
+    no_args_is_help=True,
+    epilog=examples("raftmq worker run billing.tasks:handle --topic orders --group billing"),
+)
 
 
 class OrderingChoice(StrEnum):
@@ -49,7 +55,15 @@ def worker() -> None:
     """Run a handler over the records of a topic."""
 
 
-@app.command("run")
+@app.command(
+    "run",
+    short_help="Run a function over the records of topics.",
+    epilog=examples(
+        "raftmq worker run billing.tasks:handle --topic orders --group billing",
+        "raftmq worker run billing.tasks:handle -t orders -g billing -c 50",
+        "raftmq worker run billing.tasks:handle -t orders -g b --executor process",
+    ),
+)
 @reported
 def run(
     handler: Annotated[
@@ -62,17 +76,16 @@ def run(
     ],
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", help="What to work on; may be given several times.", show_default=False),
+        typer.Option("--topic", "-t", help="What to work on. Repeat it for several topics.", show_default=False),
     ],
     group: Annotated[str, typer.Option("--group", "-g", help="The group that shares the work.", show_default=False)],
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, max=COUNT_MAX, help="Handlers at once.")
+        int,
+        typer.Option("--concurrency", "-c", parser=WholeNumber(1, COUNT_MAX), metavar="N", help="Handlers at once."),
     ] = 10,
     ordering: Annotated[
         OrderingChoice,
-        typer.Option(
-            "--ordering", help="What is worked on one after the other: a key's records, a partition's, or nothing."
-        ),
+        typer.Option("--ordering", help="Process records one at a time per key, per partition, or in no order."),
     ] = OrderingChoice.KEY,
     executor: Annotated[
         ExecutorChoice,
@@ -80,21 +93,28 @@ def run(
     ] = ExecutorChoice.THREAD,
     retries: Annotated[
         int,
-        typer.Option("--retries", min=-1, max=COUNT_MAX, help="How often a record is tried again; -1: without end."),
+        typer.Option(
+            "--retries",
+            parser=WholeNumber(-1, COUNT_MAX),
+            metavar="N",
+            help="How often a record is tried again; -1: without end.",
+        ),
     ] = 5,
     retry_backoff: Annotated[
         float,
         typer.Option(
             "--retry-backoff",
-            min=0,
-            max=86_400,
-            metavar="SECONDS",
+            parser=DurationRange(0, DAY_SECONDS),
+            metavar="DURATION",
             help="About the first wait; it doubles with each try.",
         ),
-    ] = 0.1,
+    ] = Duration(0.1),
     retry_backoff_max: Annotated[
-        float, typer.Option("--retry-backoff-max", min=0, max=86_400, metavar="SECONDS", help="The longest wait.")
-    ] = 30.0,
+        float,
+        typer.Option(
+            "--retry-backoff-max", parser=DurationRange(0, DAY_SECONDS), metavar="DURATION", help="The longest wait."
+        ),
+    ] = Duration(30),
     dead_letter_topic: Annotated[
         str | None,
         typer.Option(
@@ -109,19 +129,21 @@ def run(
     handler_timeout: Annotated[
         float | None,
         typer.Option(
-            "--handler-timeout", min=0.001, max=86_400, metavar="SECONDS", help="How long a handler may take."
+            "--handler-timeout",
+            parser=DurationRange(0.001, DAY_SECONDS),
+            metavar="DURATION",
+            help="How long a handler may take.",
         ),
     ] = None,
     drain_timeout: Annotated[
         float,
         typer.Option(
             "--drain-timeout",
-            min=0,
-            max=86_400,
-            metavar="SECONDS",
+            parser=DurationRange(0, DAY_SECONDS),
+            metavar="DURATION",
             help="How long handlers may take to end after SIGTERM or Ctrl-C.",
         ),
-    ] = 25.0,
+    ] = Duration(25),
     auto_offset_reset: Annotated[
         ResetChoice, typer.Option("--auto-offset-reset", help="Where a group begins that has no progress.")
     ] = ResetChoice.EARLIEST,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from raftmq.client import settings
+from raftmq.client.affinity import ClientAffinity
+from raftmq.client.arguments import check_positive
 from raftmq.client.background import Deadline
-from raftmq.client.fork_guard import check_not_forked, current_generation
+from raftmq.client.cluster_health import (
+    ClusterHealth,
+    NodeHealth,
+    PartitionState,
+    read_cluster_health,
+    read_node_health,
+    read_state,
+)
 from raftmq.client.group_admin import (
     GroupDescription,
     GroupListing,
@@ -22,6 +33,7 @@ from raftmq.client.group_admin import (
 )
 from raftmq.client.leader_calls import delete_records
 from raftmq.client.resolver import Resolver
+from raftmq.client.texts import check_text, check_texts
 from raftmq.client.transport import (
     ADD_PARTITIONS,
     ALTER_TOPIC,
@@ -43,6 +55,16 @@ BROKER_SHARE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; as the arguments of `Admin.create_topic`."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    config: Mapping[str, str | int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """One partition of a topic."""
 
@@ -53,6 +75,8 @@ class PartitionDescription:
     leader_node_id: int = 0
     """0: nobody is known to lead it (or it was not asked for: see `Admin.describe_topic`)."""
     leader_epoch: int = 0
+    state: PartitionState | None = None
+    """None: not asked for, or its leader did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +111,8 @@ class NodeDescription:
     """As the answering node sees it."""
     replica_count: int
     leader_count: int
+    health: NodeHealth | None = None
+    """None: not asked for, or it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +128,9 @@ class ClusterDescription:
     topic_count: int
     partition_count: int
     partitions_without_leader: int
+    """As the answering node believes; `health.leaderless` knows better."""
+    health: ClusterHealth | None = None
+    """Only with ``ask_brokers``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +157,13 @@ class Admin:
 
     Every method waits at most `request_timeout_ms` and raises `RaftMQError`: a refusal is definite (nothing changed); with
     `RequestTimedOutError`, `BrokenConnectionError` or `LeadershipLostError` a change may have been made, or may yet be. Cancelling
-    a change leaves its outcome unknown too.
+    a change leaves its outcome unknown too. On another event loop than the one that it was started on, every method raises
+    `WrongEventLoopError`.
 
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
+        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
+            address where a cluster was formed by mistake is used as well.
         client_id: a name for logs.
         request_timeout_ms: for each call, finding a broker included.
         transport: replaces gRPC, for simulations.
@@ -141,24 +173,26 @@ class Admin:
         self,
         *,
         bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
         client_id: str = "raftmq",
         request_timeout_ms: float = 30_000,
         transport: Transport | None = None,
     ) -> None:
-        if request_timeout_ms <= 0:
-            raise InvalidArgumentError("request_timeout_ms must be positive")
+        check_positive(request_timeout_ms=request_timeout_ms)
+        check_text(client_id, "client_id")
         self.client_id = client_id
         self._timeout_seconds = request_timeout_ms / 1000
-        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
-        self._generation = current_generation()
+        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport(), cluster_id=cluster_id)
+        self._affinity = ClientAffinity("admin")
         self._is_open = False
         self._is_closed = False
 
     async def start(self) -> None:
         """Connect, within `request_timeout_ms`. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
-        check_not_forked(self._generation, "admin")
+        self._affinity.check()
         if self._is_closed or self._is_open:
             raise ClosedClientError("an admin is started once; make a new one")
+        self._affinity.bind()
         try:
             await self._resolver.start(self._timeout_seconds)
         except BaseException:
@@ -168,9 +202,16 @@ class Admin:
 
     async def close(self) -> None:
         """Close the connections, at once. Calling it again does nothing."""
-        check_not_forked(self._generation, "admin")
+        self._affinity.check()
         self._is_open, self._is_closed = False, True
-        await self._resolver.close()
+        try:
+            await self._resolver.close()
+        finally:
+            self._affinity.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self._affinity.warn_unclosed(self, "its connections stay open")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -206,25 +247,86 @@ class Admin:
             InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
         """
         self._check_usable()
+        request = self._creation(NewTopic(name, partitions, replication_factor, config))
+        return await self._create(request, Deadline(self._timeout_seconds), if_not_exists=if_not_exists)
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, if_not_exists: bool = False
+    ) -> dict[str, TopicDescription]:
+        """Create many topics, and wait until each partition has a leader (at most `request_timeout_ms` for all).
+
+        All are tried, whatever becomes of the others.
+
+        Args:
+            topics: what to create; each name once.
+            if_not_exists: a topic that exists counts as created, whatever its settings.
+
+        Returns:
+            What was created, by name.
+
+        Raises:
+            InvalidArgumentError, TypeError: the arguments are wrong; nothing was created.
+            RaftMQError: as `create_topic`, the first failure. A note names the topics that were not created, each with its error; the
+                others are. Repeating the call with `if_not_exists` is harmless.
+        """
+        self._check_usable()
+        requests = [self._creation(topic) for topic in topics]
+        names = [request.name for request in requests]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidArgumentError(f"topics: {twice[0]!r} is there more than once")
         deadline = Deadline(self._timeout_seconds)
-        request = pb.CreateTopicRequest(
-            name=name,
-            partitions=_positive(partitions, "partitions"),
-            replication_factor=_positive(replication_factor, "replication_factor"),
-            config=_texts(config or {}),
+        places = asyncio.Semaphore(settings.TOPICS_IN_CREATION_MAX)
+
+        async def create(request: pb.CreateTopicRequest) -> TopicDescription | RaftMQError:
+            async with places:
+                try:
+                    return await self._create(request, deadline, if_not_exists=if_not_exists)
+                except RaftMQError as error:
+                    return error
+
+        results = dict(zip(names, await asyncio.gather(*map(create, requests)), strict=True))
+        created = {name: result for name, result in results.items() if not isinstance(result, RaftMQError)}
+        failed = {name: result for name, result in results.items() if isinstance(result, RaftMQError)}
+        if failed:
+            each = ", ".join(f"{name} ({type(error).__name__})" for name, error in failed.items())
+            first = next(iter(failed.values()))
+            first.add_note(f"{len(failed)} of {len(names)} topics were not created: {each}; the others were")
+            raise first
+        return created
+
+    def _creation(self, topic: NewTopic) -> pb.CreateTopicRequest:
+        """The request for a new topic. Raises `InvalidArgumentError` or `TypeError`."""
+        if not isinstance(topic, NewTopic):
+            raise TypeError(
+                f"topics are NewTopics in a list, such as [NewTopic('flights', partitions=6)], not {topic!r}"
+            )
+        if not isinstance(topic.name, str):
+            raise TypeError(f"a topic's name is a string, not {topic.name!r}")
+        check_text(topic.name, "name")
+        return pb.CreateTopicRequest(
+            name=topic.name,
+            partitions=_positive(topic.partitions, "partitions"),
+            replication_factor=_positive(topic.replication_factor, "replication_factor"),
+            config=_texts(topic.config or {}),
             timeout_ms=self._broker_timeout_ms(),
         )
+
+    async def _create(
+        self, request: pb.CreateTopicRequest, deadline: Deadline, *, if_not_exists: bool
+    ) -> TopicDescription:
         try:
-            response = await self._resolver.call_any(CREATE_TOPIC, request, self._timeout_seconds)
+            response = await self._resolver.call_any(CREATE_TOPIC, request, deadline.remaining())
         except TopicAlreadyExistsError:
             if not if_not_exists:
                 raise
-            return await self._described(name, deadline)
-        return await self._made(name, response.metadata_revision, response.topic, deadline)
+            return await self._described(request.name, deadline)
+        return await self._made(request.name, response.metadata_revision, response.topic, deadline)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises `UnknownTopicError`."""
         self._check_usable()
+        check_text(name, "name")
         request = pb.DeleteTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
         response = await self._resolver.call_any(DELETE_TOPIC, request, self._timeout_seconds)
         self._resolver.note_revision(response.metadata_revision)
@@ -237,17 +339,27 @@ class Admin:
         self._resolver.note_revision(response.metadata_revision)
         return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
 
-    async def describe_topic(self, name: str) -> TopicDescription:
-        """One topic with its leaders and its whole configuration. Raises `UnknownTopicError`."""
-        self._check_usable()
-        return await self._described(name, Deadline(self._timeout_seconds))
+    async def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
+        """One topic with its leaders and its whole configuration. Raises `UnknownTopicError`.
 
-    async def _described(self, name: str, deadline: Deadline) -> TopicDescription:
-        request = pb.DescribeTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
+        Args:
+            name: the topic's.
+            ask_leaders: also ask the partitions' leaders for each partition's `state`. A broker that hangs makes this take 1 s, and
+                its partitions have none.
+        """
+        self._check_usable()
+        check_text(name, "name")
+        return await self._described(name, Deadline(self._timeout_seconds), with_states=ask_leaders)
+
+    async def _described(self, name: str, deadline: Deadline, *, with_states: bool = False) -> TopicDescription:
+        request = pb.DescribeTopicRequest(
+            name=name, metadata_revision=self._resolver.metadata_revision, with_states=with_states
+        )
         response = await self._resolver.call_any(DESCRIBE_TOPIC, request, deadline.remaining(), is_read=True)
         self._resolver.note_revision(response.metadata_revision)
         leaders = {leader.group_id: leader for leader in response.leaders}
-        return _topic(response.topic, leaders, dict(response.effective_config))
+        states = {state.partition: state for state in response.states if not state.HasField("error")}
+        return _topic(response.topic, leaders, dict(response.effective_config), states)
 
     async def alter_topic_config(
         self,
@@ -260,8 +372,11 @@ class Admin:
         Raises `UnknownTopicError` or `InvalidConfigError`; then nothing changed.
         """
         self._check_usable()
+        check_text(name, "name")
+        unset = list(unset)
+        check_texts(unset, "a configuration key")
         request = pb.AlterTopicRequest(
-            name=name, set=_texts(set or {}), unset=list(unset), metadata_revision=self._resolver.metadata_revision
+            name=name, set=_texts(set or {}), unset=unset, metadata_revision=self._resolver.metadata_revision
         )
         response = await self._resolver.call_any(ALTER_TOPIC, request, self._timeout_seconds)
         self._resolver.note_revision(response.metadata_revision)
@@ -272,6 +387,7 @@ class Admin:
         Raises `UnknownTopicError` or `InvalidPartitionsError` (not above today's number); then nothing changed.
         """
         self._check_usable()
+        check_text(name, "name")
         deadline = Deadline(self._timeout_seconds)
         request = pb.AddPartitionsRequest(
             name=name,
@@ -290,7 +406,9 @@ class Admin:
         self._check_usable()
         for partition, offset in before_offsets.items():
             if offset < -1:
-                raise InvalidArgumentError(f"{offset} is no offset of {partition}; -1 means all records")
+                raise InvalidArgumentError(
+                    f"before_offsets: {offset} is no offset of {partition.topic}/{partition.partition}; -1 means all records"
+                )
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
 
     # ----------------------------------------------------------------------------------------------------------- groups
@@ -303,6 +421,7 @@ class Admin:
     async def describe_group(self, group: str) -> GroupDescription:
         """A group's members, and its offsets with their lag. Raises `UnknownGroupError` when it has neither."""
         self._check_usable()
+        check_text(group, "group")
         return await describe_group(self._resolver, group, self._timeout_seconds)
 
     async def reset_group_offsets(
@@ -339,13 +458,17 @@ class Admin:
             RaftMQError: some partitions may have changed. Repeating it is harmless (but for `shift`).
         """
         self._check_usable()
+        check_text(group, "group")
+        topics, partitions = tuple(topics), tuple(partitions)
+        check_texts(topics, "topic")
+        check_texts((partition.topic for partition in (*partitions, *(offsets or ()))), "topic")
         return await reset_group_offsets(
             self._resolver,
             group,
             ResetTarget(to, time_ms, shift, offsets),
             self._timeout_seconds,
-            topics=tuple(topics),
-            partitions=tuple(partitions),
+            topics=topics,
+            partitions=partitions,
             dry_run=dry_run,
             fence_members=fence_members,
         )
@@ -356,21 +479,29 @@ class Admin:
         Raises `GroupNotEmptyError` or `UnknownGroupError`; then nothing changed.
         """
         self._check_usable()
+        check_text(group, "group")
         return await delete_group(self._resolver, group, self._timeout_seconds)
 
     async def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
         """End a member's session, as if it had left. One that still runs joins again. Raises `UnknownMemberError`."""
         self._check_usable()
+        for argument, text in (("group", group), ("member_id", member_id), ("instance_id", instance_id)):
+            check_text(text, argument)
         await remove_group_member(
             self._resolver, group, self._timeout_seconds, member_id=member_id, instance_id=instance_id
         )
 
     # ----------------------------------------------------------------------------------------------------------- cluster
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """Nodes and totals, as the answering node sees them."""
+    async def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
+        """Nodes and totals, as the answering node sees them.
+
+        Args:
+            ask_brokers: also have every broker asked how it is, and what it leads: see `ClusterDescription.health` and
+                `NodeDescription.health`. A broker that hangs makes this take 1 s.
+        """
         self._check_usable()
-        request = pb.DescribeClusterRequest()
+        request = pb.DescribeClusterRequest(with_health=ask_brokers)
         response = await self._resolver.call_any(DESCRIBE_CLUSTER, request, self._timeout_seconds, is_read=True)
         self._resolver.note_revision(response.metadata_revision)
         return ClusterDescription(
@@ -383,6 +514,7 @@ class Admin:
             topic_count=response.topic_count,
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
+            health=read_cluster_health(response.health) if response.HasField("health") else None,
         )
 
     async def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
@@ -425,7 +557,7 @@ class Admin:
         return max(1, int(self._timeout_seconds * 1000 * BROKER_SHARE))
 
     def _check_usable(self) -> None:
-        check_not_forked(self._generation, "admin")
+        self._affinity.check()
         if not self._is_open:
             raise ClosedClientError(
                 "the admin is closed; make a new one"
@@ -439,6 +571,8 @@ def _texts(config: Mapping[str, str | int]) -> dict[str, str]:
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, str | int) or isinstance(value, bool):
             raise TypeError(f"a configuration key is a string, its value a string or a number: {name!r}: {value!r}")
+        check_text(name, "a configuration key")
+        check_text(value, f"the value of {name}")
     return {name: str(value) for name, value in config.items()}
 
 
@@ -456,8 +590,9 @@ def _topic(
     topic: pb.Topic,
     leaders: Mapping[int, pb.PartitionLeader] | None = None,
     effective_config: dict[str, str] | None = None,
+    states: Mapping[int, pb.PartitionState] | None = None,
 ) -> TopicDescription:
-    known = leaders or {}
+    known, stated = leaders or {}, states or {}
     nobody = pb.PartitionLeader()
     return TopicDescription(
         name=topic.name,
@@ -472,6 +607,7 @@ def _topic(
                 replica_nodes=tuple(partition.replica_nodes),
                 leader_node_id=known.get(partition.group_id, nobody).node_id,
                 leader_epoch=known.get(partition.group_id, nobody).leader_epoch,
+                state=read_state(stated[partition.partition]) if partition.partition in stated else None,
             )
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
         ),
@@ -494,4 +630,5 @@ def _node(entry: pb.ClusterNode) -> NodeDescription:
         is_connected=entry.is_connected,
         replica_count=entry.replica_count,
         leader_count=entry.leader_count,
+        health=read_node_health(entry.health) if entry.HasField("health") else None,
     )

@@ -213,11 +213,13 @@ class Assignment:
 
     # ------------------------------------------------------------------------------------------------------- the reader
 
-    def note_asked(self) -> None:
-        """The program asks for records: it is done with those before."""
+    def note_asked(self) -> bool:
+        """The program asks for records: it is done with those before. Return `may_hand_out`."""
         self._hand_out.note_asked()
-        if self.session is not None:
-            self.session.note_asked()
+        if self.session is None:
+            return True
+        self.session.note_asked()
+        return self.session.may_hand_out
 
     @property
     def may_hand_out(self) -> bool:

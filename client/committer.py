@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from raftmq.client.background import cancel_and_wait, spawn
@@ -26,6 +27,8 @@ class Commit(NamedTuple):
     offset: int
     owned: OwnedPartition
     identity: Identity
+    finished: bytes = b""
+    """What is finished beyond the offset: `offset_ranges`."""
 
 
 @dataclass(slots=True)
@@ -125,29 +128,35 @@ class Committer:
             self._under_way.update(slots)
             task = spawn(self._run(identity, slots), "raftmq-commit", self._on_crash)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
 
-    async def _run(self, identity: Identity, slots: dict[TopicPartition, _Slot]) -> None:
-        offsets = {partition: slot.commit.offset for partition, slot in slots.items()}
-        owned = {partition: slot.commit.owned for partition, slot in slots.items()}
-        open_ = dict(slots)
-        lost: RaftMQError = ClosedClientError("the consumer was closed while the offset was being committed")
+    async def _run(self, identity: Identity, open_: dict[TopicPartition, _Slot]) -> None:
+        """Commit, and take out of `open_` what is answered."""
+        offsets = {partition: slot.commit.offset for partition, slot in open_.items()}
+        owned = {partition: slot.commit.owned for partition, slot in open_.items()}
+        finished = {partition: slot.commit.finished for partition, slot in open_.items()}
         try:
-            results = await commit_offsets(self._resolver, identity, offsets, owned, self._timeout_seconds)
+            results = await commit_offsets(self._resolver, identity, offsets, owned, finished, self._timeout_seconds)
+        except RaftMQError as failure:
+            results = dict.fromkeys(offsets, failure)
+        else:
             for partition, error in results.items():
-                slot = open_.pop(partition)
                 self._counters.commits_total += error is None
                 self._counters.commit_failures_total += error is not None
-                self._on_outcome(partition, slot.commit, error)
-                _finish(slot, error)
-        except RaftMQError as error:
-            lost = error
-        finally:
-            for slot in open_.values():
-                _finish(slot, lost)
-            self._under_way.difference_update(slots)
-            if not self._is_closed:
-                self._send()
+                self._on_outcome(partition, open_[partition].commit, error)
+        for partition, error in results.items():
+            _finish(open_.pop(partition), error)
+
+    def _on_ended(
+        self, partitions: frozenset[TopicPartition], open_: dict[TopicPartition, _Slot], task: asyncio.Task[None]
+    ) -> None:
+        """A task that was cancelled, perhaps before its first step, or that failed by a defect, has answered nobody."""
+        self._tasks.discard(task)
+        for slot in open_.values():
+            _finish(slot, ClosedClientError("the consumer was closed while the offset was being committed"))
+        self._under_way.difference_update(partitions)
+        if not self._is_closed:
+            self._send()
 
 
 def _finish(slot: _Slot, error: RaftMQError | None) -> None:

@@ -11,9 +11,11 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from raftmq.client import settings
+from raftmq.client.affinity import ClientAffinity
+from raftmq.client.arguments import check_positive
 from raftmq.client.assignment import Assignment
 from raftmq.client.background import Deadline
 from raftmq.client.consumer_settings import (
@@ -27,23 +29,26 @@ from raftmq.client.consumer_settings import (
 )
 from raftmq.client.error_details import name_of
 from raftmq.client.fetcher import Fetcher
-from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.group_calls import fetch_offsets
 from raftmq.client.hand_out import HandOut
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
 from raftmq.client.logs import log
+from raftmq.client.loop_budget import LoopBudget
 from raftmq.client.metrics import ConsumerMetrics
+from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.client.processed import handed_out_offsets
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.resolver import Resolver
+from raftmq.client.settings import LOOP_LOOK_CALLS
+from raftmq.client.texts import check_text
 from raftmq.client.transport import GrpcTransport, Transport
-from raftmq.errors import ClosedClientError, InvalidArgumentError, RequestTimedOutError
-from raftmq.types import Record, TopicPartition
+from raftmq.errors import ClosedClientError, InvalidArgumentError, NoPositionError, RequestTimedOutError
+from raftmq.types import KeyT_co, Record, TopicPartition, ValueT_co
 
 NOTHING: Final[Mapping[TopicPartition, int]] = {}
 
 
-class Consumer:
+class Consumer(Generic[KeyT_co, ValueT_co]):
     """Reads records, from one event loop.
 
     ::
@@ -56,12 +61,17 @@ class Consumer:
     assigned, also those added later (from their first record on). Without topics, use `subscribe` or `assign`. Only committed records
     are read. The position of a partition is the offset of the record that is handed out next.
 
+    Type checkers take the types of keys and values from the deserializers: with ``value_deserializer=Json(Order).deserialize`` it is a
+    ``Consumer[bytes, Order]`` and hands out ``Record[bytes, Order]``, whose value is an ``Order`` or, of a tombstone, None.
+
     One task reads at a time. What a record's handler has to do is done when the next record, or the next `getmany`, is asked for:
     that is what automatic commit commits, and what a partition that moves to another member waits for.
 
     Args:
         topics: what to read; nothing: call `subscribe` or `assign`.
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
+        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
+            address where a cluster was formed by mistake is used as well.
         group_id: the consumer group; None: no group, and nothing can be committed.
         group_instance_id: a name of this member that outlives the process: who restarts within its session gets the same partitions.
         client_id: a name for logs and for the list of members.
@@ -90,6 +100,7 @@ class Consumer:
         self,
         *topics: str,
         bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
         group_id: str | None = None,
         group_instance_id: str | None = None,
         client_id: str = "raftmq",
@@ -108,14 +119,14 @@ class Consumer:
         fetch_max_wait_ms: int = 500,
         fetch_min_bytes: int = 1,
         request_timeout_ms: float = 30_000,
-        key_deserializer: Callable[[bytes], object] | None = None,
-        value_deserializer: Callable[[bytes], object] | None = None,
+        key_deserializer: Callable[[bytes], KeyT_co] | None = None,
+        value_deserializer: Callable[[bytes], ValueT_co] | None = None,
         transport: Transport | None = None,
     ) -> None:
+        check_text(client_id, "client_id")
         self.client_id = client_id
         self._reset_time = reset_time_of(auto_offset_reset)
-        if max_poll_records < 1:
-            raise InvalidArgumentError("limits must be positive")
+        check_positive(max_poll_records=max_poll_records)
         limits = fetch_limits(
             fetch_max_bytes, fetch_min_bytes, fetch_max_wait_ms, max_partition_fetch_bytes, request_timeout_ms
         )
@@ -137,7 +148,7 @@ class Consumer:
         self._records_max = max_poll_records
         self._timeout_seconds = limits.request_timeout_seconds
         transport = transport or GrpcTransport()
-        self._resolver = Resolver(bootstrap_servers, transport)
+        self._resolver = Resolver(bootstrap_servers, transport, cluster_id=cluster_id)
         self._data = asyncio.Event()
         self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._on_crash, group_id or "")
         self._hand_out = HandOut(key_deserializer, value_deserializer)
@@ -157,7 +168,9 @@ class Consumer:
         self._unawaited: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[object] | None = None
         """Who was handed the last records."""
-        self._generation = current_generation()
+        self._affinity = ClientAffinity("consumer")
+        self._loop_budget = LoopBudget()
+        self._steps = 0
         self._is_open = False
         self._is_closed = False
         self._has_closed = asyncio.Event()
@@ -173,14 +186,15 @@ class Consumer:
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError, InvalidTopicNameError: there is no such topic, or there cannot be.
             NoLeaderError: nobody leads one of its partitions, so where it ends is not known.
             FencedError, TooManyMembersError, InvalidArgumentError: the group does not take this member.
             RaftMQError: positions could not be looked up in time, or no coordinator answered.
         """
-        self._check_process()
+        self._affinity.check()
         if self._is_closed or self._is_open:
             raise ClosedClientError("a consumer is started once; make a new one")
+        self._affinity.bind()
         deadline = Deadline(self._timeout_seconds)
         try:
             await self._resolver.start(self._timeout_seconds)
@@ -212,8 +226,12 @@ class Consumer:
         With automatic commit it commits what is processed, in at most a few seconds: also the last records handed out, if the task
         that read them calls it, and not because of an exception. Calling it again does nothing; iteration ends.
         """
-        self._check_process()
+        self._affinity.check()
         await self._close_now(is_clean=sys.exception() is None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self._affinity.warn_unclosed(self, "its connections stay open, and its group waits for its session to end")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -222,7 +240,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._check_process()
+        self._affinity.check()
         await self._close_now(is_clean=kind is None)
 
     def metrics(self) -> ConsumerMetrics:
@@ -239,7 +257,7 @@ class Consumer:
 
     async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
         """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
-        self._check_process()
+        self._affinity.check()
         if left is not None and not self._is_closed:
             self._hand_out.note_asked()
             self._assignment.give_back(left)
@@ -263,6 +281,7 @@ class Consumer:
                 try:
                     await self._resolver.close()
                 finally:
+                    self._affinity.release()
                     self._has_closed.set()
 
     # ------------------------------------------------------------------------------------------------------- assignment
@@ -277,18 +296,18 @@ class Consumer:
             pattern: a regular expression that the whole name must match, also of topics created later; needs a group.
             listener: replaces the one before.
         """
-        self._check_process()
+        self._affinity.check()
         has_group = self._assignment.group is not None
         self._assignment.subscribe(subscription_of(topics, pattern, self._assignor, has_group=has_group), listener)
 
     def unsubscribe(self) -> None:
         """Read nothing: give everything up in peace, and leave the group. Does not wait."""
-        self._check_process()
+        self._affinity.check()
         self._assignment.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to by name."""
-        self._check_process()
+        self._affinity.check()
         return frozenset(self._assignment.subscription.topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -297,23 +316,23 @@ class Consumer:
         With a group it begins where that group's offsets are, and can commit them; nobody shares with it, and it works only while
         nobody subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
         """
-        self._check_process()
+        self._affinity.check()
         self._assignment.assign(checked_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The assigned partitions; of a group, those that this member reads now."""
-        self._check_process()
+        self._affinity.check()
         return frozenset(self._fetcher.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing from these partitions until `resume`; what is fetched is kept. Does not wait."""
-        self._check_process()
+        self._affinity.check()
         for state in self._assignment.states(partitions):
             state.is_paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`. Does not wait."""
-        self._check_process()
+        self._affinity.check()
         for state in self._assignment.states(partitions):
             state.is_paused = False
         self._data.set()
@@ -321,7 +340,7 @@ class Consumer:
 
     def paused(self) -> frozenset[TopicPartition]:
         """The paused partitions."""
-        self._check_process()
+        self._affinity.check()
         return frozenset(tp for tp, state in self._fetcher.partitions.items() if state.is_paused)
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -386,9 +405,27 @@ class Consumer:
         while state.position is None:
             state.raise_error()
             if not await self._wait_data(deadline):
-                raise RequestTimedOutError(f"{partition.topic}/{partition.partition}: no position in time")
+                raise self._no_position(state)
             self._check_alive()
         return state.position
+
+    def _no_position(self, state: PartitionFetch) -> RequestTimedOutError:
+        """The error for a position that could not be looked up in time; it says who was asked."""
+        topic, number = state.topic_partition
+        leader = self._resolver.leader(state.group_id)
+        asked = (
+            f"its leader at {self._resolver.address(leader)} did not say" if leader else "nobody is known to lead it"
+        )
+        return RequestTimedOutError(f"{topic}/{number} has no position after {self._timeout_seconds:g} s: {asked}")
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """One past the last committed offset of an assigned partition, as its leader said with the last records; None before that.
+
+        Does not wait. It is behind by at most what was appended since the last answer; `end_offsets` asks.
+        """
+        self._affinity.check()
+        (state,) = self._assignment.states([partition])
+        return state.high_watermark if state.high_watermark >= 0 else None
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """How many records are behind the position, by partition (default: all assigned). Raises `RaftMQError`."""
@@ -400,8 +437,32 @@ class Consumer:
         """Hand out the record at `offset` next. What it means that there is none shows when reading (`auto_offset_reset`)."""
         self._check_alive()
         if offset < 0:
-            raise InvalidArgumentError(f"an offset is not negative: {offset}; see seek_to_beginning and seek_to_end")
+            raise InvalidArgumentError(f"offset must be 0 or more, not {offset}: see seek_to_beginning and seek_to_end")
         self._assignment.seek(self._assignment.states([partition]), {partition: offset})
+
+    async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """Go back to what the group has committed; without arguments, in every assigned partition.
+
+        Returns:
+            The committed offsets. A partition of which the group has committed nothing (None) begins where `auto_offset_reset` says.
+
+        Raises:
+            NoPositionError: nothing is committed and `auto_offset_reset` is ``"none"``; no position has changed.
+            InvalidArgumentError: there is no group, or a partition is not assigned.
+            RaftMQError: as `seek_to_beginning`.
+        """
+        self._check_alive()
+        states = self._assignment.states(partitions)
+        found = await self.committed(*(state.topic_partition for state in states)) if states else {}
+        missing = [partition for partition, offset in found.items() if offset is None]
+        begin: dict[TopicPartition, int] = {}
+        if missing and self._reset_time is None:
+            names = ", ".join(f"{topic}/{number}" for topic, number in missing)
+            raise NoPositionError(f"the group has committed nothing of {names}: seek, or set auto_offset_reset")
+        if missing and self._reset_time is not None:
+            begin = await self._offsets_at(missing, self._reset_time)
+        self._assignment.seek(states, begin | {at: offset for at, offset in found.items() if offset is not None})
+        return found
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go to the first record there is; without arguments, in every assigned partition.
@@ -438,8 +499,10 @@ class Consumer:
         so the answer is exact. Waits at most `request_timeout_ms`; raises `RaftMQError`.
         """
         self._check_alive()
-        if any(time_ms < 0 for time_ms in times_ms.values()):
-            raise InvalidArgumentError("times are not negative")
+        for partition, time_ms in times_ms.items():
+            if time_ms < 0:
+                name = f"{partition.topic}/{partition.partition}"
+                raise InvalidArgumentError(f"times_ms must be 0 or more, not {time_ms} for {name}")
         found = await list_offsets(self._resolver, dict(times_ms), self._timeout_seconds)
         return {partition: None if at.offset < 0 else at for partition, at in found.items()}
 
@@ -452,7 +515,7 @@ class Consumer:
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
         """The next records, by partition; an empty dictionary, never an exception, when there are none in time.
 
         Says that the records of the call before are processed.
@@ -470,6 +533,7 @@ class Consumer:
             FencedError: another process joined the group with this one's `group_instance_id`.
             TooManyMembersError, InvalidArgumentError: the group does not take this member.
             ClosedClientError, ForkedClientError: the consumer cannot be used.
+            WrongEventLoopError: the consumer was started on another event loop. Every method raises it.
 
         Whatever a deserializer raises is raised too, with a note that says which record it was. That record stays the next one
         of its partition: `seek` behind it to go on. What the rebalance listener raised is raised once.
@@ -480,12 +544,17 @@ class Consumer:
         self._check_usable()
         count_max = self._records_max if max_records is None else max_records
         if count_max < 1:
-            raise InvalidArgumentError("max_records must be positive")
+            raise InvalidArgumentError(f"max_records must be positive, not {count_max!r}")
+        if timeout_ms < 0:
+            raise InvalidArgumentError(f"timeout_ms must be 0 or more, not {timeout_ms!r}: 0 returns what is there")
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
             self._assignment.states(chosen)
         self._assignment.note_asked()
+        if self._loop_budget.is_spent(self._affinity.loop):
+            await self._loop_budget.turn()
+            self._check_usable()
         while True:
             self._data.clear()
             found = self._hand_out.collect(chosen, count_max) if self._assignment.may_hand_out else {}
@@ -499,20 +568,26 @@ class Consumer:
         self._check_usable()
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[KeyT_co, ValueT_co]:
         """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`.
+
+        A loop over records lets the event loop run its other tasks every 10 ms, also while there are records without end.
 
         Says that the record before is processed. With nothing to read from (no topics, nothing assigned) it raises
         `InvalidArgumentError` rather than wait for ever.
         """
-        self._assignment.note_asked()
-        while True:
+        self._affinity.check()
+        may_hand_out = self._assignment.note_asked()
+        self._steps += 1
+        if not self._steps % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
+            await self._loop_budget.turn()
             may_hand_out = self._assignment.may_hand_out
+        while True:
             record, has_room = self._hand_out.next_of_current() if may_hand_out else (None, False)
             if record is not None:
                 if has_room:
                     self._fetcher.wake()  # a batch was opened: there is room to fetch the next
-                self._reader = asyncio.current_task()
+                self._reader = asyncio.current_task(self._affinity.loop)
                 return record
             if self._is_closed:
                 raise StopAsyncIteration
@@ -524,6 +599,7 @@ class Consumer:
                 if not self._fetcher.partitions and not self._assignment.subscription:
                     raise InvalidArgumentError("nothing is assigned: name topics, or call assign() before reading")
                 await self._wait_data(None)
+                may_hand_out = self._assignment.may_hand_out
 
     # ---------------------------------------------------------------------------------------------------------- internal
 
@@ -544,22 +620,19 @@ class Consumer:
         self._data.clear()
         return True
 
-    def _check_process(self) -> None:
-        check_not_forked(self._generation, "consumer")
-
     def _check_not_closed(self) -> None:
         if self._is_closed:
             raise ClosedClientError("the consumer is closed; make a new one")
 
     def _check_usable(self) -> None:
-        self._check_process()
+        self._affinity.check()
         self._check_not_closed()
         self._check_alive()
         self._assignment.check()
 
     def _check_alive(self) -> None:
         """As `_check_usable`; also while it closes, for the listener."""
-        self._check_process()
+        self._affinity.check()
         if not self._is_open:
             self._check_not_closed()
             raise ClosedClientError("the consumer is not started: use async with, or await start()")

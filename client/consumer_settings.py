@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from raftmq.client import settings
+from raftmq.client.arguments import check_not_negative, check_positive
 from raftmq.client.fetcher import FetchLimits
 from raftmq.client.group_member import MemberSettings, Subscription
 from raftmq.client.group_session import GroupSettings
 from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.client.texts import check_text, check_texts
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import TopicPartition
 
@@ -32,10 +34,12 @@ def fetch_limits(
     request_timeout_ms: float,
 ) -> FetchLimits:
     """How much to fetch."""
-    if fetch_max_bytes < 1 or max_partition_fetch_bytes < 1 or request_timeout_ms <= 0:
-        raise InvalidArgumentError("limits must be positive")
-    if fetch_max_wait_ms < 0 or fetch_min_bytes < 0:
-        raise InvalidArgumentError("fetch_max_wait_ms and fetch_min_bytes must not be negative")
+    check_positive(
+        fetch_max_bytes=fetch_max_bytes,
+        max_partition_fetch_bytes=max_partition_fetch_bytes,
+        request_timeout_ms=request_timeout_ms,
+    )
+    check_not_negative(fetch_max_wait_ms=fetch_max_wait_ms, fetch_min_bytes=fetch_min_bytes)
     return FetchLimits(
         fetch_max_bytes=min(fetch_max_bytes, settings.FETCH_MESSAGE_BYTES_MAX),
         fetch_min_bytes=fetch_min_bytes,
@@ -61,6 +65,9 @@ def group_settings(
     request_timeout_ms: float,
 ) -> GroupSettings | None:
     """How to take part in a group; None without one. What only the brokers know to be wrong, they refuse."""
+    named = (("group_id", group_id), ("group_instance_id", group_instance_id), ("assignor", assignor), ("rack", rack))
+    for name, text in named:
+        check_text(text, name)
     if group_id is None:
         if group_instance_id is not None:
             raise InvalidArgumentError("group_instance_id means nothing without group_id")
@@ -69,11 +76,17 @@ def group_settings(
         raise InvalidArgumentError(f"group_id is a name, not {group_id!r}")
     if group_instance_id is not None and not group_instance_id:
         raise InvalidArgumentError("group_instance_id is empty; leave it out for a member without a name")
-    times = (auto_commit_interval_ms, session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms)
-    if any(time <= 0 for time in times):
-        raise InvalidArgumentError("intervals and timeouts must be positive")
+    check_positive(
+        auto_commit_interval_ms=auto_commit_interval_ms,
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=heartbeat_interval_ms,
+        max_poll_interval_ms=max_poll_interval_ms,
+    )
     if heartbeat_interval_ms >= session_timeout_ms:
-        raise InvalidArgumentError("heartbeat_interval_ms must be below session_timeout_ms; a third of it is usual")
+        raise InvalidArgumentError(
+            f"heartbeat_interval_ms must be below session_timeout_ms, not {heartbeat_interval_ms!r} with "
+            f"{session_timeout_ms!r}: a third of it is usual"
+        )
     return GroupSettings(
         member=MemberSettings(
             group=group_id,
@@ -99,6 +112,8 @@ def subscription_of(topics: Iterable[str], pattern: str | None, assignor: str, *
     given = tuple(topics)
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {given!r}")
+    check_texts(given, "topic")
+    check_text(pattern, "pattern")
     names = tuple(dict.fromkeys(given))
     if pattern is not None and not has_group:
         raise InvalidArgumentError("a pattern is resolved by the group's coordinator: give group_id")
@@ -113,6 +128,7 @@ def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartit
             raise TypeError(
                 f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
             )
+        check_text(partition.topic, "topic")
     return wanted
 
 
@@ -122,6 +138,7 @@ def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     for partition, offset in pairs:
         if not isinstance(partition, tuple) or isinstance(offset, bool) or not isinstance(offset, int):
             raise TypeError(f"offsets are numbers by TopicPartition, not {partition!r}: {offset!r}")
+        check_texts(partition, "topic")
         if not 0 <= offset < 1 << 63:
             raise InvalidArgumentError(f"an offset is not negative: {offset}; it is the next one to read")
     return {TopicPartition._make(partition): offset for partition, offset in offsets.items()}

@@ -13,6 +13,7 @@ import asyncio
 import gc
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import grpc.aio
 
@@ -20,7 +21,8 @@ END_SECONDS: Final = 2.0
 """How long `CoreCalls.end` waits for calls: the core reports a cancelled one within a millisecond, unless the machine is overloaded."""
 STEPS_END_SECONDS: Final = 0.25
 """How long it waits for reads and writes: a write that waited for a frozen broker to take more is not reported at all."""
-_STATUS_COROUTINE: Final = "_AioCall._handle_status_once_received"
+_CORE_CALL: Final = "_AioCall"
+_STATUS_COROUTINE: Final = f"{_CORE_CALL}._handle_status_once_received"
 
 
 RequestT = TypeVar("RequestT")
@@ -70,6 +72,7 @@ class CoreCalls:
             raise
         finally:
             self._running.discard(call)
+            del call  # an error that somebody keeps refers to this frame
 
     def add_stream(self, call: RunningCall) -> None:
         """A stream was opened; `cancel` ends it."""
@@ -136,13 +139,45 @@ async def _ended(call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
 async def _stream_ended(stream: RunningCall) -> None:
     """Return when the core has reported the status: the call itself has one as soon as it is cancelled."""
     core = getattr(stream, "_cython_call", None)
-    waiting = {task for task in asyncio.all_tasks() if core is not None and _is_status_task(task, core)}
+    if core is None:
+        return
+    scan = _next_scan()
+    await asyncio.wait((scan,))
+    waiting = scan.result().get(id(core))
     if waiting:
         await asyncio.wait(waiting)
 
 
-def _is_status_task(task: asyncio.Task[object], core: object) -> bool:
+Scan = dict[int, list[asyncio.Task[Any]]]
+"""The tasks that wait for a status, by the id of their call in the core."""
+_scans: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Scan]]] = WeakKeyDictionary()
+"""Of each event loop, the scan that runs at the end of this turn."""
+
+
+def _next_scan() -> asyncio.Future[Scan]:
+    """One scan of all tasks for all streams that end in this turn: a hundred clients that close together have hundreds."""
+    loop = asyncio.get_running_loop()
+    scan = _scans.get(loop)
+    if scan is None:
+        scan = _scans[loop] = loop.create_future()
+        loop.call_soon(_run_scan, loop, scan)
+    return scan
+
+
+def _run_scan(loop: asyncio.AbstractEventLoop, scan: asyncio.Future[Scan]) -> None:
+    _scans.pop(loop, None)
+    found: Scan = {}
+    for task in asyncio.all_tasks(loop):
+        for core in _calls_of(task):
+            found.setdefault(id(core), []).append(task)
+    if not scan.done():
+        scan.set_result(found)
+
+
+def _calls_of(task: asyncio.Task[Any]) -> list[object]:
+    """The calls in the core whose status the task waits for: one, or none."""
     coroutine = task.get_coro()
     if getattr(coroutine, "__qualname__", "") != _STATUS_COROUTINE:
-        return False
-    return any(held is core for scope in gc.get_referents(coroutine) for held in gc.get_referents(scope))
+        return []
+    held = (each for scope in gc.get_referents(coroutine) for each in gc.get_referents(scope))
+    return [each for each in held if type(each).__name__ == _CORE_CALL]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.byte_budget import ByteBudget
-from raftmq.client.error_details import error_from_detail, fresh_copy, name_of
+from raftmq.client.error_details import error_from_detail, name_of, with_address, with_doubt
 from raftmq.client.logs import log
 from raftmq.client.metrics import ProducerCounters
 from raftmq.client.node_sender import NodeSender, SentPartition
@@ -115,6 +115,7 @@ class Dispatcher:
         finally:
             for sender in self.senders.values():
                 sender.drop()
+            self.senders.clear()  # their tasks refer to streams, and a closed producer may live on: see `grpc_fork`
             self._fail_all(
                 ClosedClientError("the producer was closed"),
                 ClosedInFlightError("the producer was closed; the batch may be written"),
@@ -180,7 +181,7 @@ class Dispatcher:
 
     # ----------------------------------------------------------------------------------------------------------- answers
 
-    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse) -> None:
+    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
         """A request was answered: judge each partition. Called by the senders."""
         whole = error_from_detail(response.error) if response.HasField("error") else None
         if whole is None and len(response.partitions) != len(sent):
@@ -200,7 +201,8 @@ class Dispatcher:
                 queue.failures = 0
                 queue.last_error = None
             if rest:
-                self._on_refused(queue, rest, error or ProtocolError("the broker left a batch without an answer"))
+                error = error or ProtocolError("the broker left a batch without an answer")
+                self._on_refused(queue, rest, with_address(error, address))
             self._resume(queue)
 
     def on_fenced(self, error: ProducerFencedError) -> None:
@@ -209,7 +211,7 @@ class Dispatcher:
             return
         self.failure = error
         log.warning("producer_fenced error_code=%s", name_of(error))
-        self._fail_all(error, _with_doubt(error))
+        self._fail_all(error, with_doubt(error))
 
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
         """A request will not be answered: repeat it under the same sequences. Called by the senders."""
@@ -230,14 +232,19 @@ class Dispatcher:
         if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._resolver.shows(
             queue.topic, queue.group_id
         ):
-            doubtful = _with_doubt(error)
+            doubtful = with_doubt(error)
             for waiting in queue.batches():
                 self._finish(queue, waiting, -1, doubtful if waiting.is_sent or waiting.may_be_applied else error)
             return
         if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
-            # Definite for all copies of the batch that this leader could still accept; older ones the next epoch fences.
-            batch.may_be_applied = False
+            if isinstance(error, OutOfOrderSequenceError) and error.is_certain:
+                # For all copies of the batch that this leader could still accept; older ones the next epoch fences.
+                batch.may_be_applied = False
             if queue.is_head(batch):
+                if batch.may_be_applied:
+                    # The broker has forgotten what this producer wrote: nobody will ever know, and it must not be written again.
+                    self._give_up(queue, batch, with_doubt(error))
+                    return
                 queue.is_broken = True  # nothing before it is under way: what it follows was given up, or has expired
             self._pause(queue, error)
         elif isinstance(error, NotLeaderError):
@@ -248,7 +255,7 @@ class Dispatcher:
         elif isinstance(error, ProducerFencedError) and self._has_name:
             self.on_fenced(error)
         else:
-            self._give_up(queue, batch, _with_doubt(error) if batch.may_be_applied else error)
+            self._give_up(queue, batch, with_doubt(error) if batch.may_be_applied else error)
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
@@ -329,14 +336,23 @@ class Dispatcher:
         seconds = self._delivery_timeout_seconds
         if batch.is_sent or batch.may_be_applied:
             error: RaftMQError = DeliveryTimeoutError(
-                f"{where} were not acknowledged within {seconds:g} s; they may be written{_because(queue)}"
+                f"{where} were not acknowledged within {seconds:g} s; they may be written{self._because(queue)}"
             )
         else:
-            has_leader = self._resolver.leader(queue.group_id) is not None
-            reason = _because(queue) if has_leader else ": nobody leads the partition"
-            error = DeliveryExpiredError(f"{where} could not be written within {seconds:g} s{reason}")
+            error = DeliveryExpiredError(f"{where} could not be written within {seconds:g} s{self._because(queue)}")
         error.__cause__ = queue.last_error
+        leader = self._resolver.leader(queue.group_id)
+        error.address = self._resolver.address(leader) if leader is not None else ""
         return error
+
+    def _because(self, queue: PartitionQueue) -> str:
+        """What kept the partition's batches, with the address that was asked."""
+        leader = self._resolver.leader(queue.group_id)
+        if leader is None:
+            return ": nobody is known to lead the partition"
+        if queue.last_error is not None:
+            return f" (the last try: {queue.last_error.args[0]})"
+        return f" (no answer from its leader at {self._resolver.address(leader)})"
 
     # --------------------------------------------------------------------------------------------------------------- end
 
@@ -358,14 +374,3 @@ class Dispatcher:
                 self._finish(queue, batch, -1, in_flight if batch.is_sent or batch.may_be_applied else waiting)
         self.active.clear()
         self._budget.fail_waiters(waiting)
-
-
-def _with_doubt(error: RaftMQError) -> RaftMQError:
-    """A definite refusal of a batch that an earlier attempt may have written all the same."""
-    doubtful = fresh_copy(error)
-    doubtful.outcome = Outcome.UNKNOWN
-    return doubtful
-
-
-def _because(queue: PartitionQueue) -> str:
-    return f" (the last try: {queue.last_error.args[0]})" if queue.last_error is not None else ""

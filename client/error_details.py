@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from google.protobuf.any_pb2 import Any
 from google.protobuf.message import DecodeError
-from google.rpc import status_pb2
 from raftmq.errors import (
     ERROR_CLASSES,
     ErrorCode,
     NotLeaderError,
     OffsetOutOfRangeError,
     Outcome,
+    OutOfOrderSequenceError,
     RaftMQError,
     SequenceOverlapError,
     UnknownErrorCodeError,
+    UsageError,
 )
 from raftmq.proto import queue_pb2 as pb
+
+_VARINT, _BYTES = 0, 2
+"""Protobuf's wire types of the fields of a status."""
+_DETAILS_FIELD = 3
 
 
 def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
@@ -26,6 +34,19 @@ def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
     error = _error_of_code(detail, context)
     if detail.outcome == pb.UNKNOWN_OUTCOME:
         error.outcome = Outcome.UNKNOWN
+    return error
+
+
+def with_address(error: RaftMQError, address: str) -> RaftMQError:
+    """Return the same error, which now says who was asked.
+
+    The text of a mistake of the caller stays as it is: every broker would answer the same.
+    """
+    if not error.address:
+        error.address = address
+        message = str(error.args[0])
+        if not isinstance(error, UsageError) and address not in message:
+            error.args = (f"{address}: {message}",)
     return error
 
 
@@ -53,6 +74,8 @@ def _error_of_code(detail: pb.ErrorDetail, context: str) -> RaftMQError:
             log_start_offset=detail.log_start_offset,
             high_watermark=detail.high_watermark,
         )
+    if cls is OutOfOrderSequenceError:
+        return OutOfOrderSequenceError(message, retry_after_ms=retry_after_ms, is_certain=detail.is_certain)
     if cls is SequenceOverlapError:
         return SequenceOverlapError(message, retry_after_ms=retry_after_ms, last_sequence=detail.last_sequence)
     return cls(message, retry_after_ms=retry_after_ms)
@@ -62,12 +85,55 @@ def detail_from_status(status: bytes) -> pb.ErrorDetail | None:
     """The `ErrorDetail` inside a serialized `google.rpc.Status`; None when there is none."""
     detail = pb.ErrorDetail()
     try:
-        for packed in status_pb2.Status.FromString(status).details:
-            if packed.Unpack(detail):
+        for packed in _status_details(status):
+            if Any.FromString(packed).Unpack(detail):
                 return detail
     except DecodeError:
         return None
     return None
+
+
+def _status_details(status: bytes) -> Iterator[bytes]:
+    """The serialized ``details`` (field 3) of a `google.rpc.Status`. Raises `DecodeError`.
+
+    The message's own class is in a package that nothing else of a client needs.
+    """
+    at = 0
+    while at < len(status):
+        tag, at = _varint(status, at)
+        field, wire_type = tag >> 3, tag & 7
+        if wire_type == _VARINT:
+            _, at = _varint(status, at)
+        elif wire_type == _BYTES:
+            size, start = _varint(status, at)
+            at = start + size
+            if at > len(status):
+                raise DecodeError("a field of the status is cut off")
+            if field == _DETAILS_FIELD:
+                yield status[start:at]
+        else:
+            raise DecodeError(f"a status has no field of wire type {wire_type}")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and the place after it. Raises `DecodeError`."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise DecodeError("a number of the status is cut off")
+
+
+def with_doubt(error: RaftMQError) -> RaftMQError:
+    """A definite refusal of a batch that an earlier attempt may have written all the same."""
+    doubtful = fresh_copy(error)
+    doubtful.outcome = Outcome.UNKNOWN
+    return doubtful
 
 
 def fresh_copy(error: RaftMQError) -> RaftMQError:

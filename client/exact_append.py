@@ -19,14 +19,16 @@ from raftmq.batch_header import BatchHeader, parse_header
 from raftmq.client import settings
 from raftmq.client.background import Backoff
 from raftmq.client.batch_codec import decode_columns, encode_body
-from raftmq.client.error_details import error_from_detail
+from raftmq.client.error_details import error_from_detail, with_doubt
 from raftmq.client.resolver import Resolver, TopicInfo
 from raftmq.client.transport import APPEND, INIT_PRODUCER
 from raftmq.errors import (
     DeliveryTimeoutError,
+    InvalidArgumentError,
     NoLeaderError,
     NotLeaderError,
     Outcome,
+    OutOfOrderSequenceError,
     ProtocolError,
     RaftMQError,
     SequenceOverlapError,
@@ -52,13 +54,17 @@ class ExactAppender:
 
     Args:
         resolver: of the cluster, started.
-        delivery_timeout_seconds: from the call to giving up.
+        delivery_timeout_seconds: from the call to giving up; at most an hour.
         request_timeout_seconds: how long a broker may take for one request before it is repeated.
     """
 
     def __init__(
         self, resolver: Resolver, *, delivery_timeout_seconds: float = 120.0, request_timeout_seconds: float = 10.0
     ) -> None:
+        if delivery_timeout_seconds * 1000 > settings.DELIVERY_TIMEOUT_MS_MAX:
+            raise InvalidArgumentError(
+                f"delivery_timeout_seconds is at most {settings.DELIVERY_TIMEOUT_MS_MAX / 1000:g}, not {delivery_timeout_seconds:g}"
+            )
         self._resolver = resolver
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
@@ -101,7 +107,8 @@ class ExactAppender:
             OutOfOrderSequenceError: records before the first batch are missing.
             DeliveryTimeoutError: not acknowledged in time; may be written.
             UnknownPartitionError: there is no such partition.
-            RaftMQError: another refusal. Batches before the one refused may be written, in each case; cancelled, too.
+            RaftMQError: another refusal. Batches before the one refused may be written, in each case; cancelled, too. The
+                error's `outcome` says whether the one refused may be, by an earlier try that was not answered.
         """
         if not 0 <= partition < topic.partition_count:
             raise UnknownPartitionError(
@@ -112,6 +119,7 @@ class ExactAppender:
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
         open_ = list(batches)
         offsets: list[int] = []
+        may_be_applied = False
         while open_:
             acknowledged, error = await self._try(topic, partition, open_, deadline - loop.time())
             offsets += acknowledged
@@ -123,6 +131,10 @@ class ExactAppender:
             if isinstance(error, SequenceOverlapError):
                 open_[0] = tail_of(open_[0], error.last_sequence + 1)
                 continue
+            may_be_applied |= error.outcome is Outcome.UNKNOWN
+            is_certain = isinstance(error, OutOfOrderSequenceError) and error.is_certain
+            if may_be_applied and not is_certain and error.outcome is not Outcome.UNKNOWN and not error.retriable:
+                raise with_doubt(error)
             pause = self._pause(topic.group_ids[partition], error, backoff)
             if loop.time() + pause >= deadline:
                 raise DeliveryTimeoutError(

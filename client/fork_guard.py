@@ -1,6 +1,6 @@
 """Tells a client object that the process was forked under it: connections, threads and loops do not survive a fork.
 
-Nor does gRPC: once used, it is of no use in a forked child, not even for new connections (tried: they never connect).
+Nor does gRPC: a child that was forked while clients were open can use it no more, not even for new connections (`grpc_fork.py`).
 """
 
 from __future__ import annotations
@@ -8,14 +8,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from raftmq.errors import ForkedClientError
 
 
 class _Process:
-    generation = 0
-    grpc_generation: int | None = None
-    """Of the process in which gRPC was used first; None: not yet."""
+    __slots__ = ("generation", "grpc_generation")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        """Another number in every process forked from this one."""
+        self.grpc_generation: int | None = None
+        """Of the process in which gRPC is used; None: nothing of it is alive."""
+
+
+process: Final = _Process()
 
 
 def call_in_forked_child(function: Callable[[], None]) -> None:
@@ -25,7 +33,7 @@ def call_in_forked_child(function: Callable[[], None]) -> None:
 
 
 def _on_fork_in_child() -> None:
-    _Process.generation += 1
+    process.generation += 1
 
 
 call_in_forked_child(_on_fork_in_child)
@@ -33,20 +41,18 @@ call_in_forked_child(_on_fork_in_child)
 
 def current_generation() -> int:
     """A number that is another one in every process forked from this one; a client notes it when it is made."""
-    return _Process.generation
+    return process.generation
 
 
 def check_not_forked(generation: int, name: str) -> None:
     """Raise `ForkedClientError` when this process is not the one that `generation` was noted in."""
-    if generation != _Process.generation:
+    if generation != process.generation:
         raise ForkedClientError(f"this {name} was opened in the parent process and cannot be used after fork")
 
 
 def check_grpc_usable() -> None:
-    """Note that gRPC is used here; raise `ForkedClientError` when it was used before the process was forked."""
-    if _Process.grpc_generation is None:
-        _Process.grpc_generation = _Process.generation
-    if _Process.grpc_generation != _Process.generation:
-        raise ForkedClientError(
-            "the parent process had used a client before it forked this one; none can be opened here"
-        )
+    """Note that gRPC is used here; raise `ForkedClientError` when it was in use while the process was forked."""
+    if process.grpc_generation is None:
+        process.grpc_generation = process.generation
+    if process.grpc_generation != process.generation:
+        raise ForkedClientError("the parent process had open clients when it forked this one; none can be opened here")

@@ -67,6 +67,8 @@ class GroupOffset:
     note: str
     error: RaftMQError | None
     """Why its leader could not say; the numbers mean nothing then."""
+    finished_records: int = 0
+    """Of `lag_records`: workers have finished them, beyond others that they have not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class ResetTarget:
         if self.to not in (None, "earliest", "latest"):
             raise InvalidArgumentError(f"to is 'earliest' or 'latest', not {self.to!r}")
         if self.time_ms is not None and self.time_ms < 0:
-            raise InvalidArgumentError("times are not negative")
+            raise InvalidArgumentError(f"time_ms must be 0 or more, not {self.time_ms!r}")
 
 
 async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupListing]:
@@ -289,4 +291,5 @@ def _offset(one: pb.CommittedOffset, names: Mapping[int, str], living: set[str])
         member_id=one.member_id if one.member_id in living else "",
         note=one.note,
         error=error,
+        finished_records=one.finished_records if has_offset else 0,
     )

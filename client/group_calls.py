@@ -14,6 +14,7 @@ from raftmq.client.leader_calls import LeaderCall, Target, ask_leaders, call_lea
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import ACK, FETCH_OFFSETS, OPEN_PARTITIONS, Connection
 from raftmq.errors import ProtocolError, RaftMQError, UnknownPartitionError
+from raftmq.offset_ranges import OffsetRangesError, Ranges, decode_ranges
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -47,6 +48,8 @@ class CommittedPosition:
     """Next to read; -1: nothing was ever committed."""
     log_start_offset: int
     high_watermark: int
+    finished: Ranges = ()
+    """What is finished beyond the offset; known of partitions that were opened."""
 
 
 async def open_partitions(
@@ -72,7 +75,9 @@ async def open_partitions(
         answers = (await connection.call(OPEN_PARTITIONS, request, seconds)).partitions
         return [
             _error_of(answer, target)
-            or CommittedPosition(answer.offset, answer.log_start_offset, answer.high_watermark)
+            or CommittedPosition(
+                answer.offset, answer.log_start_offset, answer.high_watermark, _finished_of(answer, target)
+            )
             for target, answer in _paired(group, answers)
         ]
 
@@ -84,9 +89,10 @@ async def commit_offsets(
     identity: Identity,
     offsets: Mapping[TopicPartition, int],
     owned: Mapping[TopicPartition, OwnedPartition],
+    finished: Mapping[TopicPartition, bytes],
     timeout_seconds: float,
 ) -> dict[TopicPartition, RaftMQError | None]:
-    """Commit the offsets to read next; `FencedError` for a partition that has another owner by now."""
+    """Commit the offsets to read next, and what is finished beyond them; `FencedError` for a partition that has another owner by now."""
 
     async def ask(connection: Connection, group: list[Target], seconds: float) -> list[RaftMQError | None]:
         request = pb.AckRequest(
@@ -100,6 +106,7 @@ async def commit_offsets(
                     partition=target.topic_partition.partition,
                     owner_epoch=owned[target.topic_partition].owner_epoch,
                     offset=offsets[target.topic_partition],
+                    finished=finished.get(target.topic_partition, b""),
                 )
                 for target in group
             ],
@@ -148,6 +155,15 @@ def _committed_of(
         return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
     error = _error_of(answer, target)
     return error or CommittedPosition(answer.offset, answer.log_start_offset, answer.high_watermark)
+
+
+def _finished_of(answer: pb.PartitionOpenResult, target: Target) -> Ranges:
+    if answer.offset < 0:
+        return ()
+    try:
+        return decode_ranges(answer.offset, answer.finished)
+    except OffsetRangesError as error:
+        raise ProtocolError(f"{name_of_target(target)}: {error}") from error
 
 
 def _error_of(

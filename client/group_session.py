@@ -124,7 +124,8 @@ class GroupSession:
             async with asyncio.timeout(timeout_seconds):
                 await self._joined.wait()
         except TimeoutError:
-            reason = f"no coordinator of group {self._group!r} answered within {timeout_seconds:g} s"
+            asked = ", ".join(self._resolver.addresses())
+            reason = f"no coordinator of group {self._group!r} answered within {timeout_seconds:g} s (asked: {asked})"
             raise RequestTimedOutError(reason) from None
         self.membership.check()
 
@@ -361,7 +362,7 @@ class GroupSession:
             state.topic_id, state.group_id = info.topic_id, info.group_ids[id_.partition]
         if found.offset >= 0:
             state.seek(found.offset, self._config.reset_time)
-            state.committed = found.offset
+            state.committed, state.finished = found.offset, found.finished
         state.high_watermark = found.high_watermark
         state.owner_epoch = owner_epoch
         state.is_withheld = True

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 from raftmq.client.partition_fetch import PartitionFetch
-from raftmq.client.processed import note_asked
 from raftmq.errors import RaftMQError
 from raftmq.types import Record, TopicPartition
 
 Deserializer = Callable[[bytes], object]
+AnyRecord = Record[Any, Any]  # Any: of the types that the deserializers make, which only the consumer's user knows
 
 
 class HandOut:
@@ -46,18 +47,19 @@ class HandOut:
 
     def note_asked(self) -> None:
         """The program asks for more: what it has is processed."""
-        note_asked(self._at_work)
+        for partition in self._at_work:
+            partition.processed = partition.position
         self._at_work.clear()
 
     # ---------------------------------------------------------------------------------------------------- one by one
 
-    def next_of_current(self) -> tuple[Record | None, bool]:
+    def next_of_current(self) -> tuple[AnyRecord | None, bool]:
         """The next record of the partition being iterated, None when there is none; and whether room was made to fetch more."""
         current = self._current
         if current is None or current.is_paused or current.is_withheld:
             return None, False
         buffered_bytes = current.buffered_bytes
-        record = current.take_one()
+        record: AnyRecord | None = current.take_one()
         if record is None:
             return None, False
         if self._key_deserializer is not None or self._value_deserializer is not None:
@@ -76,13 +78,13 @@ class HandOut:
 
     # ------------------------------------------------------------------------------------------------------- many
 
-    def collect(self, chosen: set[TopicPartition], count_max: int) -> dict[TopicPartition, list[Record]]:
+    def collect(self, chosen: set[TopicPartition], count_max: int) -> dict[TopicPartition, list[AnyRecord]]:
         """What is there, of as many partitions and batches as fit, beginning with the partition that waited longest."""
-        found: dict[TopicPartition, list[Sequence[Record]]] = {}
+        found: dict[TopicPartition, list[Sequence[AnyRecord]]] = {}
         room = count_max
         while room > 0 and (state := self._next_with_records(chosen)) is not None:
             try:
-                records = state.take(room)
+                records: Sequence[AnyRecord] = state.take(room)
             except RaftMQError:
                 if found:
                     break  # first what precedes it
@@ -100,13 +102,13 @@ class HandOut:
         return {partition: _joined(parts) for partition, parts in found.items()}
 
     def _deserialized_part(
-        self, state: PartitionFetch, records: Sequence[Record], *, must_succeed: bool
-    ) -> Sequence[Record]:
+        self, state: PartitionFetch, records: Sequence[AnyRecord], *, must_succeed: bool
+    ) -> Sequence[AnyRecord]:
         """The records as the program wants them, up to the first that a deserializer fails on; the rest is given back.
 
         Raises what the deserializer raised when that is the first of them, unless `must_succeed`.
         """
-        made: list[Record] = []
+        made: list[AnyRecord] = []
         try:
             for record in records:
                 made.append(self._deserialized(record))  # noqa: PERF401 -- what was made before a failure is kept
@@ -123,7 +125,7 @@ class HandOut:
                 return state
         return None
 
-    def _deserialized(self, record: Record) -> Record:
+    def _deserialized(self, record: AnyRecord) -> AnyRecord:
         keys, values = self._key_deserializer, self._value_deserializer
         try:
             if keys is not None and record.key is not None:
@@ -136,5 +138,5 @@ class HandOut:
         return record
 
 
-def _joined(parts: list[Sequence[Record]]) -> list[Record]:
+def _joined(parts: list[Sequence[AnyRecord]]) -> list[AnyRecord]:
     return list(parts[0]) if len(parts) == 1 else list(chain.from_iterable(parts))

@@ -91,6 +91,7 @@ class ThreadHeartbeats:
         finally:
             for channel in self._channels.values():
                 channel.close()
+            self._channels.clear()  # gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`
             self._in_loop(self._ended.set)
 
     def _step(self) -> None:

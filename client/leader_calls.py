@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from raftmq.client import settings
 from raftmq.client.background import Backoff
-from raftmq.client.error_details import error_from_detail
+from raftmq.client.error_details import error_from_detail, with_address
 from raftmq.client.resolver import Resolver
 from raftmq.client.transport import DELETE_RECORDS, LIST_OFFSETS, Connection
 from raftmq.errors import (
@@ -157,9 +157,12 @@ async def _guarded(
     except RaftMQError as error:
         if error.outcome is Outcome.UNKNOWN or error.retriable:
             resolver.suspect(address)
-        return [error] * len(group)
+        return [with_address(error, address)] * len(group)
     if len(answers) != len(group):
         return [ProtocolError(f"{address} answered for {len(answers)} partitions, not {len(group)}")] * len(group)
+    for answer in answers:
+        if isinstance(answer, RaftMQError):
+            with_address(answer, address)
     return answers
 
 

@@ -56,8 +56,11 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_started": "A worker reads, and runs its handler",
     "worker_draining": "A worker takes nothing more and waits for its handlers",
     "worker_stopped": "A worker has ended; `handlers_running` had not when its time was over: their records come again",
-    "handler_failed": "A handler raised, or took too long; said at most every 5 s, DEBUG has the traceback",
-    "handler_traceback": "The same with its traceback",
+    "handler_failed": "A handler raised, or took too long; its traceback follows. Always said of the first of its kind, else at most every 5 s",
+    "handler_failed_again": "The same of all others",
+    "handler_asked_to_retry": "A handler raised Retry",
+    "failure_callback_failed": "A worker's on_failure raised; its traceback follows. Nothing else suffers from it",
+    "shutdown_hook_overdue": "A worker's on_shutdown did not end in time; the worker ended without it",
     "handler_overdue": "A handler in a thread takes longer than it may, and cannot be stopped: its record is held up until it returns",
     "record_dead_lettered": "A record was moved to the dead-letter topic after its last try",
     "revocation_overdue": "Handlers of revoked partitions did not end in time; their next owner repeats the records",
@@ -67,6 +70,11 @@ EVENTS: Final[Mapping[str, str]] = {
 
 log: Final = logging.getLogger("raftmq")
 log.addHandler(logging.NullHandler())
+_grpc_log: Final = logging.getLogger("grpc")
+if _grpc_log.level == logging.NOTSET:  # the program's wish wins
+    _grpc_log.setLevel(
+        logging.INFO
+    )  # at DEBUG it tells of each event loop it sees, between the lines of whoever looks for something
 
 
 class Pace:

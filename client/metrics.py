@@ -169,6 +169,7 @@ class WorkerCounters:
     retries_total: int = 0
     dead_letters_total: int = 0
     dropped_total: int = 0
+    skipped_total: int = 0
     handler_seconds_sum: float = 0.0
     handler_seconds_max: float = 0.0
     commits_total: int = 0
@@ -192,6 +193,8 @@ class WorkerMetrics:
     """Records moved to the dead-letter topic."""
     dropped_total: int
     """Tries whose outcome came after their partition had gone to somebody else, who works on the records again."""
+    skipped_total: int
+    """Records that an earlier owner of their partition had finished, beyond others that it had not."""
     handler_seconds_sum: float
     """Time in handlers, over all that ended."""
     handler_seconds_max: float
@@ -214,3 +217,41 @@ class WorkerMetrics:
     """Assigned."""
     partitions_paused: int
     """Not read for now, because too much is in work."""
+
+    @classmethod
+    def of(
+        cls,
+        counters: WorkerCounters,
+        *,
+        handlers_running: int,
+        records_queued: int,
+        records_waiting: int,
+        records_in_work: int,
+        records_in_work_max: int,
+        bytes_in_work: int,
+        partitions: int,
+        partitions_paused: int,
+    ) -> WorkerMetrics:
+        """What was counted, with what is at this moment."""
+        return cls(
+            records_total=counters.records_total,
+            failures_total=counters.failures_total,
+            timeouts_total=counters.timeouts_total,
+            retries_total=counters.retries_total,
+            dead_letters_total=counters.dead_letters_total,
+            dropped_total=counters.dropped_total,
+            skipped_total=counters.skipped_total,
+            handler_seconds_sum=counters.handler_seconds_sum,
+            handler_seconds_max=counters.handler_seconds_max,
+            commits_total=counters.commits_total,
+            commit_failures_total=counters.commit_failures_total,
+            partitions_lost_total=counters.partitions_lost_total,
+            handlers_running=handlers_running,
+            records_queued=records_queued,
+            records_waiting=records_waiting,
+            records_in_work=records_in_work,
+            records_in_work_max=records_in_work_max,
+            bytes_in_work=bytes_in_work,
+            partitions=partitions,
+            partitions_paused=partitions_paused,
+        )

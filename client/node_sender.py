@@ -29,8 +29,8 @@ SentPartition = tuple[PartitionQueue, list[Attempt]]
 class AnswerHandler(Protocol):
     """What a sender reports to."""
 
-    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse) -> None:
-        """A request was answered."""
+    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
+        """A request was answered by the broker at `address`."""
 
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
         """A request will not be answered."""
@@ -236,7 +236,7 @@ class NodeSender:
         self.bytes_in_flight -= request.payload_bytes
         self._backoff.reset()
         self._counters.requests.observe(self._loop.time() - request.sent_at)
-        self._handler.on_answer(request.sent, response)
+        self._handler.on_answer(request.sent, response, self.address)
         if self._queues:
             self._wake.set()
 

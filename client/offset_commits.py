@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait, spawn
@@ -24,6 +25,7 @@ from raftmq.errors import ClosedClientError, FencedError, RaftMQError
 from raftmq.types import TopicPartition
 
 Owner = tuple[Identity, OwnedPartition]
+NOTHING: Final[Mapping[TopicPartition, bytes]] = {}
 
 
 class OffsetCommits:
@@ -84,8 +86,13 @@ class OffsetCommits:
         await cancel_and_wait(self._task)
         await self._committer.close()
 
-    def submit(self, offsets: Mapping[TopicPartition, int]) -> asyncio.Future[None]:
-        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed."""
+    def submit(
+        self, offsets: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, bytes] = NOTHING
+    ) -> asyncio.Future[None]:
+        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed.
+
+        `finished`: what is finished beyond the offset (`offset_ranges`); what was known before is forgotten.
+        """
         commits: dict[TopicPartition, Commit] = {}
         strangers: list[TopicPartition] = []
         for partition, offset in offsets.items():
@@ -93,7 +100,7 @@ class OffsetCommits:
             if owner is None:
                 strangers.append(partition)
             else:
-                commits[partition] = Commit(offset, owner[1], owner[0])
+                commits[partition] = Commit(offset, owner[1], owner[0], finished.get(partition, b""))
         future = self._committer.submit(commits)
         if not strangers:
             return future

@@ -17,6 +17,7 @@ from raftmq.client.error_details import fresh_copy
 from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.resolver import Leader
 from raftmq.errors import CorruptBatchError, RaftMQError, UnsupportedCompressionError
+from raftmq.offset_ranges import Ranges
 from raftmq.types import Record, TopicPartition
 
 
@@ -55,13 +56,16 @@ class PartitionFetch:
         """Next offset to commit; see `processed.py`. Moved here by seeks only."""
         self.committed: int | None = None
         """What the group has committed, as far as is known."""
+        self.finished: Ranges = ()
+        """What the group had finished beyond that when the partition was assigned."""
         self.must_ask_committed = False
         """Where a group stands is to be looked up before `reset_time` counts."""
         self.owner_epoch = 0
         """Under which the group's member has it."""
         self.error: RaftMQError | None = None
         """Raised at the next read instead of records; stays until a seek."""
-        self.high_watermark = 0
+        self.high_watermark = -1
+        """One past the last committed offset, as the leader said last; -1: it was not asked yet."""
         self.not_before = 0.0
         self.failures = 0
         self.buffered_bytes = 0

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition
 
 
-def note_asked(partitions: Iterable[PartitionFetch]) -> None:
-    """The program asks for more: what it was handed of these is processed."""
-    for partition in partitions:
-        partition.processed = partition.position
-
-
 def is_at_work(partition: PartitionFetch) -> bool:
     """Whether the program may be processing records of it."""
     return partition.processed != partition.position

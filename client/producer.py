@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Generic, Literal, Self
 
 from raftmq.client import settings
 from raftmq.client.accumulator import Accumulator, TopicState
+from raftmq.client.affinity import ClientAffinity
+from raftmq.client.arguments import check_at_least, check_not_negative, check_positive, check_range
 from raftmq.client.background import cancel_and_wait
 from raftmq.client.batch_codec import CODECS
 from raftmq.client.byte_budget import ByteBudget
 from raftmq.client.dispatcher import Dispatcher
 from raftmq.client.error_details import fresh_copy
-from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.logs import log
+from raftmq.client.loop_budget import LoopBudget
 from raftmq.client.metrics import ProducerMetrics
 from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
 from raftmq.client.producer_batch import BulkDelivery, Delivery
 from raftmq.client.producer_name import ProducerName, check_name
 from raftmq.client.record_checks import (
+    BulkRecord,
     Columns,
-    Serializer,
     check_headers,
     check_records,
     check_timestamp,
@@ -39,6 +40,8 @@ from raftmq.client.record_checks import (
     too_large,
 )
 from raftmq.client.resolver import Resolver
+from raftmq.client.settings import LOOP_LOOK_CALLS
+from raftmq.client.texts import check_text
 from raftmq.client.transport import GrpcTransport, Transport
 from raftmq.errors import (
     BufferFullError,
@@ -48,15 +51,15 @@ from raftmq.errors import (
     RaftMQError,
     UnsupportedCompressionError,
 )
-from raftmq.types import RecordMetadata
+from raftmq.types import KeyT_contra, RecordMetadata, ValueT_contra
 
-CompressionType = Literal["lz4", "zstd", "snappy"]
+CompressionType = Literal["lz4", "zstd", "snappy", "gzip"]
 State = Literal["new", "starting", "open", "closing", "closed"]
 CLOSED: Final = "the producer is closed; make a new one"
 NOT_STARTED: Final = "the producer is not started: use async with, or await start()"
 
 
-class Producer:
+class Producer(Generic[KeyT_contra, ValueT_contra]):
     """Writes records to topics, from one event loop.
 
     ::
@@ -65,6 +68,9 @@ class Producer:
             delivery = await producer.send("flights", value=b"...", key=b"N14228")
             metadata = await delivery                     # on disk on a majority of the replicas
             await producer.send_many("flights", pairs)    # the fast way: (key, value) pairs
+
+    Type checkers take the types of keys and values from the serializers: with ``value_serializer=Json(Order).serialize`` it is a
+    ``Producer[BytesLike, Order]`` and takes an ``Order``. A lambda has no type, so say which: ``Producer[str, dict[str, int]](…)``.
 
     Order: records of one partition are written in the order in which they were sent (without idempotence, only while nothing is
     retried). Each record is written once, across retries, reconnects and leader changes, while `enable_idempotence` is on.
@@ -79,19 +85,21 @@ class Producer:
 
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
+        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
+            address where a cluster was formed by mistake is used as well.
         client_id: a name for logs.
         linger_ms: how long an unfilled batch waits for more records. 0, the default, is right for almost everyone: records of
             one pass of the event loop travel together, and while a request is under way the next records gather, so batches
             grow by themselves when there is much to send and nothing waits when there is little.
         max_batch_size: bytes of records in a batch, before compression. The default, 512 KiB, is 5,000 records of 100 bytes: the
             cost of a batch (request, log entry, fsync) is then below 100 ns a record, and five of them fill a request.
-        compression_type: None, ``"lz4"``, ``"zstd"`` or ``"snappy"``.
+        compression_type: None, ``"lz4"``, ``"zstd"``, ``"snappy"`` or ``"gzip"``. gzip takes twice as long as zstd.
         enable_idempotence: write each record once.
         producer_name: fences the producer that was started under this name before. Needs `enable_idempotence`. The cluster forgets a
             name 14 days after its last producer was closed.
         buffer_memory: bytes of records that are taken and not yet acknowledged; `send` waits when it is used up.
         max_block_ms: how long `start` may take, and how long `send` waits for buffer space, or for the topic to be found (for each).
-        delivery_timeout_ms: from taking a record to giving up on it.
+        delivery_timeout_ms: from taking a record to giving up on it; at most an hour.
         request_timeout_ms: how long a broker may take for one request before it is repeated.
         partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
             or a function of (key, number of partitions), see `Partitioner`. Records without a key (or, with crc32, an empty one) are
@@ -105,6 +113,7 @@ class Producer:
         self,
         *,
         bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
         client_id: str = "raftmq",
         linger_ms: float = 0,
         max_batch_size: int = 512 * settings.KIB,
@@ -116,18 +125,22 @@ class Producer:
         delivery_timeout_ms: float = 120_000,
         request_timeout_ms: float = 10_000,
         partitioner: PartitionerName | Partitioner = "crc32",
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Callable[[KeyT_contra], bytes | None] | None = None,
+        value_serializer: Callable[[ValueT_contra], bytes | None] | None = None,
         transport: Transport | None = None,
     ) -> None:
+        check_text(client_id, "client_id")
         if compression_type not in CODECS:
             raise UnsupportedCompressionError(f"compression_type {compression_type!r} is not known")
-        if not 1024 <= max_batch_size <= settings.REQUEST_BYTES_MAX - settings.MIB:
-            raise InvalidArgumentError(f"max_batch_size must be 1 KiB to 2.5 MiB, not {max_batch_size}")
-        if buffer_memory < settings.BULK_CHUNK_BYTES:
-            raise InvalidArgumentError(f"buffer_memory must be at least {settings.BULK_CHUNK_BYTES} bytes")
-        if linger_ms < 0 or max_block_ms < 0 or delivery_timeout_ms <= 0 or request_timeout_ms <= 0:
-            raise InvalidArgumentError("times must not be negative, timeouts not zero")
+        check_range("max_batch_size", max_batch_size, settings.BATCH_BYTES_MIN, settings.BATCH_BYTES_MAX)
+        check_at_least("buffer_memory", buffer_memory, settings.BULK_CHUNK_BYTES)
+        check_not_negative(linger_ms=linger_ms, max_block_ms=max_block_ms)
+        check_positive(delivery_timeout_ms=delivery_timeout_ms, request_timeout_ms=request_timeout_ms)
+        if delivery_timeout_ms > settings.DELIVERY_TIMEOUT_MS_MAX:
+            raise InvalidArgumentError(
+                f"delivery_timeout_ms is at most {settings.DELIVERY_TIMEOUT_MS_MAX} (an hour), not {delivery_timeout_ms!r}: "
+                "brokers would not recognise what is repeated later; send what could not be written again"
+            )
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
         if producer_name is not None:
@@ -139,7 +152,7 @@ class Producer:
         self._max_block_seconds = max_block_ms / 1000
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport())
+        self._resolver = Resolver(bootstrap_servers, transport or GrpcTransport(), cluster_id=cluster_id)
         self._name = ProducerName(self._resolver, producer_name, request_timeout_ms / 1000)
         self._name_keeper: asyncio.Task[None] | None = None
         self._budget = ByteBudget(buffer_memory)
@@ -164,7 +177,9 @@ class Producer:
             on_active=self._dispatcher.on_active,
             on_ready=self._dispatcher.reschedule,
         )
-        self._generation = current_generation()
+        self._affinity = ClientAffinity("producer")
+        self._loop_budget = LoopBudget()
+        self._sends = 0
         self._close_lock = asyncio.Lock()
         self._state: State = "new"
 
@@ -181,9 +196,10 @@ class Producer:
             ProducerFencedError: another one started under the name meanwhile.
             RaftMQError: no producer id could be had. No record was written in any case; a name's predecessor may be fenced.
         """
-        check_not_forked(self._generation, "producer")
+        self._affinity.check()
         if self._state != "new":
             raise ClosedClientError("a producer is started once; make a new one")
+        self._affinity.bind()
         self._state = "starting"
         deadline = asyncio.get_running_loop().time() + self._max_block_seconds
         try:
@@ -196,6 +212,7 @@ class Producer:
             self._resolver.check()  # closed meanwhile
         except BaseException:
             self._state = "closed"
+            self._affinity.release()
             await self._resolver.close()
             raise
         self._dispatcher.start()
@@ -213,7 +230,7 @@ class Producer:
         Raises:
             RaftMQError: as `flush`; the producer is closed all the same.
         """
-        check_not_forked(self._generation, "producer")
+        self._affinity.check()
         async with self._close_lock:
             if self._state == "closed":
                 return
@@ -226,6 +243,7 @@ class Producer:
                     await self._close_parts()
                 finally:
                     self._state = "closed"
+                    self._affinity.release()
                     log.info("producer_closed client_id=%s", self.client_id)
             if was_open:
                 self._dispatcher.raise_unobserved()  # of a producer that had stopped, or stopped while it drained
@@ -241,12 +259,7 @@ class Producer:
 
     def __del__(self) -> None:
         if getattr(self, "_state", "new") in ("open", "closing"):
-            warnings.warn(
-                f"unclosed {self!r}: records it took may not be written; use async with, or close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
+            self._affinity.warn_unclosed(self, "records it took may not be written")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -268,13 +281,15 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: ValueT_contra | None = None,
+        key: KeyT_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> Delivery:
         """Take one record, and wait for buffer space only.
+
+        A task that sends in a loop lets the event loop run its other tasks every 10 ms.
 
         Args:
             topic: where to.
@@ -292,14 +307,19 @@ class Producer:
 
         Raises (the record was not taken):
             UnknownTopicError, UnknownPartitionError: there is none.
-            RecordTooLargeError: above 1 MiB.
+            InvalidTopicNameError: no topic can have this name.
+            RecordTooLargeError: above 1 MiB, or above what the topic's ``max.batch.bytes`` allows where that is more.
             BufferFullError: no space within `max_block_ms`.
             ClosedClientError, ForkedClientError: the producer cannot be used.
+            WrongEventLoopError: the producer was started on another event loop. Every method raises it.
             ProducerFencedError: another producer has taken over its name.
             TypeError: key, value, headers or timestamp are of wrong types.
 
         What a serializer or a partitioner raises is raised, too. Cancelling while it waits takes nothing.
         """
+        self._sends += 1
+        if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
+            await self._loop_budget.turn()
         self._check_usable()
         value_bytes = to_bytes(value, self._value_serializer, "value")
         key_bytes = to_bytes(key, self._key_serializer, "key")
@@ -310,11 +330,11 @@ class Producer:
             + header_bytes
             + settings.RECORD_OVERHEAD_BYTES
         )
-        if size > settings.RECORD_BYTES_MAX:
-            raise too_large(size)
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         state = await self._topic(topic, partition)
+        if size > settings.RECORD_BYTES_MAX and size > state.info.record_bytes_max:
+            raise too_large(size, state.info.record_bytes_max)
         if not self._budget.try_acquire(size):
             await self._acquire(size)
         try:
@@ -328,8 +348,8 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: ValueT_contra | None = None,
+        key: KeyT_contra | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
@@ -343,7 +363,7 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        records: Iterable[Sequence[object]],
+        records: Iterable[BulkRecord[KeyT_contra, ValueT_contra]],
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -374,12 +394,12 @@ class Producer:
         self._check_usable()
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
-        await self._topic(topic, partition)
+        info = (await self._topic(topic, partition)).info
         delivery = BulkDelivery() if into is None else into
         source = iter(records)
         piece_records = 64
         while piece := list(islice(source, piece_records)):
-            columns = check_records(piece, self._key_serializer, self._value_serializer)
+            columns = check_records(piece, self._key_serializer, self._value_serializer, info.record_bytes_max)
             has_filled = False
             if columns.values:
                 has_filled = await self._take_piece(topic, columns, partition, timestamp_ms, delivery)
@@ -388,8 +408,8 @@ class Producer:
                 raise columns.refusal
             average = max(1, columns.size // len(columns.values))
             piece_records = max(1, min(settings.BULK_CHUNK_RECORDS_MAX, settings.BULK_CHUNK_BYTES // average))
-            if has_filled:
-                await asyncio.sleep(0)  # let the senders have it while we prepare the next
+            if has_filled or self._loop_budget.is_spent(self._affinity.loop):
+                await self._loop_budget.turn()  # let the senders have it while we prepare the next
         return delivery
 
     async def _take_piece(
@@ -448,7 +468,7 @@ class Producer:
     # ------------------------------------------------------------------------------------------------- taking records in
 
     def _check_usable(self) -> None:
-        check_not_forked(self._generation, "producer")
+        self._affinity.check()
         if self._state != "open":
             raise ClosedClientError(NOT_STARTED if self._state in ("new", "starting") else CLOSED)
         self._resolver.check()

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice, repeat
 from typing import NamedTuple
 
+from raftmq.client.affinity import check_running
 from raftmq.client.batch_codec import EncodedBody, Headers, encode_body
 from raftmq.client.error_details import fresh_copy
 from raftmq.client.logs import log
@@ -31,6 +32,7 @@ class ProducerBatch:
         "_encoded",
         "_headers",
         "_keys",
+        "_loop",
         "_sealed",
         "_timestamps",
         "_values",
@@ -82,6 +84,8 @@ class ProducerBatch:
         self._encoded: EncodedBody | None = None
         self._sealed: bytes | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._loop = asyncio._get_running_loop()
+        """Where its outcome arrives."""
         self._callbacks: list[tuple[Callable[[], object], Context]] | None = None
 
     # ---------------------------------------------------------------------------------------------------------- filling
@@ -193,8 +197,10 @@ class ProducerBatch:
                 waiter.set_result(None)
 
     async def wait_done(self) -> None:
-        """Wait for the outcome, whatever it is. Cancelling stops the waiting only."""
+        """Wait for the outcome, whatever it is. Cancelling stops the waiting only. Raises `WrongEventLoopError` on another loop."""
         if not self.is_done:
+            if self._loop is not None:
+                check_running(self._loop, "producer")
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:

@@ -22,6 +22,7 @@ from raftmq.client.error_details import name_of
 from raftmq.client.logs import log
 from raftmq.client.partition_queue import Identity
 from raftmq.client.resolver import Resolver
+from raftmq.client.texts import check_text
 from raftmq.client.transport import FENCE_PRODUCER, INIT_PRODUCER
 from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError, RequestTimedOutError
 from raftmq.proto import queue_pb2 as pb
@@ -29,6 +30,7 @@ from raftmq.proto import queue_pb2 as pb
 
 def check_name(name: object) -> None:
     """Raise `InvalidArgumentError` for what the brokers would refuse as a producer's name."""
+    check_text(name, "producer_name")
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= settings.NAME_BYTES_MAX:
         raise InvalidArgumentError(f"producer_name has between 1 and {settings.NAME_BYTES_MAX} bytes, unlike {name!r}")
 

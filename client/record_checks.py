@@ -10,10 +10,18 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from raftmq.client import settings
 from raftmq.client.batch_codec import Headers
+from raftmq.client.texts import check_text
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
+from raftmq.types import KeyT_contra, ValueT_contra
 
 T = TypeVar("T")
 Serializer = Callable[[Any], bytes | None]  # Any: it takes what the program gives it, a type of its own
+BulkRecord = (
+    tuple[KeyT_contra | None, ValueT_contra | None]
+    | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None]
+    | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None, int | None]
+)
+"""What `send_many` takes: (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
 Records = Sequence[Sequence[object]]
 """Each (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
 _PLAIN_TYPES: Final = frozenset({bytes, type(None)})
@@ -67,7 +75,7 @@ def to_bytes_column(
 
 
 def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
-    """Headers as a tuple, and their bytes with overhead. Raises `TypeError`."""
+    """Headers as a tuple, and their bytes with overhead. Raises `TypeError`, or `InvalidArgumentError` for a name without a UTF-8 form."""
     pairs: tuple[object, ...] = tuple(headers)
     size = 0
     for pair in pairs:
@@ -76,6 +84,7 @@ def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
         name, value = pair
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise TypeError("headers are pairs of a str and bytes")
+        check_text(name, "a header's name")
         size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
     return tuple((name, value) for name, value in cast("Headers", pairs)), size
 
@@ -126,15 +135,20 @@ def prefix_that_fits(sizes: Sequence[int], start: int, room: int, *, must_take_o
     return count, totals[count - 1] if count else 0
 
 
-def check_records(records: Records, key_serializer: Serializer | None, value_serializer: Serializer | None) -> Columns:
-    """The records as columns of bytes, up to the first that cannot be taken."""
+def check_records(
+    records: Records,
+    key_serializer: Serializer | None,
+    value_serializer: Serializer | None,
+    bytes_max: int = settings.RECORD_BYTES_MAX,
+) -> Columns:
+    """The records as columns of bytes, up to the first that cannot be taken; `bytes_max` is for each, overhead included."""
     try:
         raw_keys, raw_values = (
             [key for key, _ in records],
             [value for _, value in records],
         )  # zip(*) takes twice as long
     except (ValueError, TypeError):
-        return _check_long_records(records, key_serializer, value_serializer)
+        return _check_long_records(records, key_serializer, value_serializer, bytes_max)
     keys: Sequence[bytes | None] | None = None
     refusal: Exception | None = None
     if raw_keys.count(None) != len(raw_keys):
@@ -145,11 +159,11 @@ def check_records(records: Records, key_serializer: Serializer | None, value_ser
     if value_refusal is not None:
         refusal = value_refusal
         keys = keys if keys is None else keys[: len(values)]
-    return _within_limit(keys, values, None, None, refusal)
+    return _within_limit(keys, values, None, None, refusal, bytes_max)
 
 
 def _check_long_records(
-    records: Records, key_serializer: Serializer | None, value_serializer: Serializer | None
+    records: Records, key_serializer: Serializer | None, value_serializer: Serializer | None, bytes_max: int
 ) -> Columns:
     """The same for records of any shape, one by one."""
     keys: list[bytes | None] = []
@@ -181,6 +195,7 @@ def _check_long_records(
         headers if any(headers) else None,
         timestamps if has_times else None,
         refusal,
+        bytes_max,
     )
 
 
@@ -190,13 +205,14 @@ def _within_limit(
     headers: Sequence[Headers] | None,
     timestamps: Sequence[int | None] | None,
     refusal: Exception | None,
+    bytes_max: int,
 ) -> Columns:
     size = records_bytes(keys or (), values, headers)
-    if size > settings.RECORD_BYTES_MAX:
+    if size > bytes_max:
         sizes = record_sizes(keys, values, headers)
-        if max(sizes) > settings.RECORD_BYTES_MAX:
-            end = next(at for at, one in enumerate(sizes) if one > settings.RECORD_BYTES_MAX)
-            refusal = too_large(sizes[end])
+        if max(sizes) > bytes_max:
+            end = next(at for at, one in enumerate(sizes) if one > bytes_max)
+            refusal = too_large(sizes[end], bytes_max)
             values, size = values[:end], sum(sizes[:end])
             keys, headers, timestamps = _until(keys, end), _until(headers, end), _until(timestamps, end)
     return Columns(keys, values, headers, timestamps, size, refusal)
@@ -206,9 +222,8 @@ def _until(column: Sequence[T] | None, end: int) -> Sequence[T] | None:
     return column if column is None else column[:end]
 
 
-def too_large(size: int) -> RecordTooLargeError:
-    """The error for a record of so many bytes, overhead included."""
+def too_large(size: int, bytes_max: int) -> RecordTooLargeError:
+    """The error for a record of so many bytes where `bytes_max` are allowed, overhead included in both."""
     return RecordTooLargeError(
-        f"a record of {size - settings.RECORD_OVERHEAD_BYTES} bytes; at most "
-        f"{settings.RECORD_BYTES_MAX - settings.RECORD_OVERHEAD_BYTES} are allowed"
+        f"a record of {size - settings.RECORD_OVERHEAD_BYTES} bytes; at most {bytes_max - settings.RECORD_OVERHEAD_BYTES} are allowed"
     )

@@ -19,6 +19,7 @@ from raftmq.client import settings
 from raftmq.client.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.error_details import fresh_copy, name_of
 from raftmq.client.logs import Pace, log
+from raftmq.client.texts import check_text
 from raftmq.client.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
 from raftmq.errors import (
     BootstrapError,
@@ -51,6 +52,11 @@ class TopicInfo:
     """Largest batch the topic takes, header included and compressed."""
 
     @property
+    def record_bytes_max(self) -> int:
+        """Largest record that the topic takes, with its overhead and before compression."""
+        return max(settings.RECORD_BYTES_MAX, self.batch_bytes_max - settings.TOPIC_BATCH_OVERHEAD_BYTES)
+
+    @property
     def partition_count(self) -> int:
         """Partitions are numbered from 0 to this, exclusive."""
         return len(self.group_ids)
@@ -72,10 +78,13 @@ class Resolver:
         transport: Transport,
         *,
         source: random.Random | None = None,
+        cluster_id: str = "",
     ) -> None:
+        """`cluster_id`: the only cluster to be used; empty: the first one that answers."""
         self.bootstrap_addresses = parse_addresses(bootstrap_servers)
-        self.cluster_id = ""
-        """Empty until the first topology arrives, then fixed."""
+        check_text(cluster_id, "cluster_id")
+        self.cluster_id = cluster_id
+        """Empty until it is given or the first topology arrives, then fixed."""
         self.metadata_revision = 0
         """The highest revision seen; sent with requests so that a node behind it waits."""
         self.topics: dict[str, TopicInfo] = {}
@@ -184,12 +193,14 @@ class Resolver:
 
         Raises:
             UnknownTopicError: the cluster has no such topic.
+            InvalidTopicNameError: no topic can have this name.
             RequestTimedOutError: nobody could say in time. Nothing changes on either error.
         """
         self.check()
         info = self.topics.get(name)
         if info is not None and not is_fresh and (partition is None or partition < info.partition_count):
             return info
+        check_text(name, "topic")
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
         self._learn_topic(response.topic)

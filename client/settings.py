@@ -8,19 +8,29 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 RECORD_BYTES_MAX: Final = MIB
-"""Key, value and headers of one record; the brokers' limit."""
+"""Key, value and headers of one record, unless its topic's `max.batch.bytes` is raised: then as much as fits such a batch."""
 REQUEST_BYTES_MAX: Final = 3 * MIB + MIB // 2
 """Batches in one append request: below gRPC's 4 MiB message with room for its frame."""
 MESSAGE_BYTES_MAX: Final = 8 * MIB
 """Largest message taken from a broker. A Poll answer stays below 4 MiB; a topology table of 10,000 partitions is near 1 MiB."""
+BATCH_BYTES_MIN: Final = KIB
+"""The least `max_batch_size`: below it the frames of requests and batches would outweigh the records."""
+BATCH_BYTES_MAX: Final = REQUEST_BYTES_MAX - MIB
+"""The largest `max_batch_size`: with one more record of the usual limit such a batch still fits a request."""
 TOPIC_BATCH_BYTES_KEY: Final = "max.batch.bytes"
-TOPIC_BATCH_BYTES_MAX: Final = MIB + 4 * KIB
-"""The brokers' default of that topic setting: one record of the largest size with its frame."""
+TOPIC_BATCH_OVERHEAD_BYTES: Final = 4 * KIB
+"""What that setting allows on top of a record: the batch's header and the lengths of its columns."""
+TOPIC_BATCH_BYTES_MAX: Final = RECORD_BYTES_MAX + TOPIC_BATCH_OVERHEAD_BYTES
+"""The brokers' default of that topic setting: one record of `RECORD_BYTES_MAX` with its frame. It can be raised to 3.5 MiB, as one
+batch travels in one gRPC message of at most 4 MiB."""
 BATCH_FRAME_BYTES: Final = 256
 """Room for a batch's header, prelude and padding, which `RECORD_OVERHEAD_BYTES` does not cover."""
 RECORD_OVERHEAD_BYTES: Final = 16
 """Counted for each buffered record on top of its bytes: two lengths in the body and part of its Python objects."""
 
+DELIVERY_TIMEOUT_MS_MAX: Final = 3_600_000
+"""The longest delivery: for twice as long brokers remember each producer (`fsm/producer_ids.py` REPLACEABLE_IDLE_MS), so that
+whatever it repeats is recognised."""
 BATCHES_IN_FLIGHT_MAX: Final = 5
 """Batches of one producer under way per partition: brokers remember as many to recognise a repeated one."""
 NODE_BYTES_IN_FLIGHT_MAX: Final = 8 * MIB
@@ -60,6 +70,9 @@ NAME_BYTES_MAX: Final = 249
 """Of a producer's name; the brokers' limit."""
 OWN_EPOCH_BITS: Final = 32
 """The lower bits of a named producer's epoch are its own, for sequences that were broken off; the upper ones the name's epoch."""
+
+TOPICS_IN_CREATION_MAX: Final = 16
+"""Topics of one `create_topics` under way: enough to share the commits of the metadata group, few beside a broker's places for calls."""
 
 RETRY_BACKOFF_MIN_SECONDS: Final = 0.02
 RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
@@ -112,13 +125,18 @@ OPEN_SECONDS: Final = 3.0
 """One attempt to open partitions: those whose leaders answer are read while the others are tried again."""
 POSITIONS_SECONDS: Final = 3.0
 """One attempt to look positions up, as `OPEN_SECONDS`: a partition without a leader must not hold up the others."""
+LOOP_HOLD_SECONDS: Final = 0.01
+"""How long calls that need not wait keep the event loop: the program's other tasks run in between. In 10 ms a loop over `send` fills a
+batch, so that its requests stay large, and one turn of the loop, some 20 us, costs nothing beside it."""
+LOOP_LOOK_CALLS: Final = 16
+"""Every so many calls look at the clock: a look costs 0.2 us, a call 2 us."""
 LOOP_BLOCKED_SECONDS: Final = 2.0
 """A program that keeps the event loop this long is told so: nothing is fetched or committed meanwhile."""
 LOOP_CHECK_SECONDS: Final = 0.5
 """How often the heartbeat thread looks whether the event loop answers."""
 WORKER_PARTITION_RECORDS_MAX: Final = 1000
-"""Records of a partition between what may be committed and what was taken: what is repeated at most when a worker dies, and how far
-ahead of a slow record its partition gets. With 1,000, a handler of 10 ms is kept busy for ten seconds."""
+"""Records of a partition between what may be committed and what was taken: how far ahead of a slow record its partition gets. With 1,000, a
+handler of 10 ms is kept busy for ten seconds."""
 WORKER_RECORDS_MAX: Final = 10_000
 """The same over all partitions of a worker: small objects of some 500 bytes, so 5 MB beside the records themselves."""
 WORKER_BYTES_MAX: Final = 64 * MIB
@@ -128,9 +146,31 @@ WORKER_POLL_MS: Final = 500
 WORKER_PROCESS_START_SECONDS: Final = 60.0
 """A process for handlers that has not loaded its handler in this time is given up: importing large libraries on a busy machine takes many
 seconds."""
+WORKER_REVOCATION_BEGIN_SECONDS: Final = 2.0
+"""How long a worker that gives partitions up still begins what lies below their highest finished record. Nobody works on anything else of them
+meanwhile, and what is finished is not repeated in any case."""
+WORKER_DRAIN_RETRY_SECONDS: Final = 1.0
+"""A record that fails while its partition is being given up is tried again within this time, or left to the next owner: for what fails once, not
+for what fails until somebody has repaired it."""
+WORKER_RETRY_AFTER_SECONDS_MAX: Final = 86_400.0
+"""The longest wait that a handler may ask for: what waits holds its key up, and its partition once it is full behind it."""
+WORKER_SHUTDOWN_HOOK_SECONDS: Final = 10.0
+"""How long a worker's `on_shutdown` may take before the worker ends without it."""
+WORKER_FAILURE_KINDS_MAX: Final = 100
+"""Kinds of failures (topic and class of error) whose first is said at once; any other is said at the pace of all."""
+WORKER_FAILURE_TEXT_MAX: Final = 1000
+"""Characters of an error's text in a line of the log; the traceback below has all of it."""
 WORKER_HANDLER_END_SECONDS: Final = 2.0
 """How long cancelled async handlers may take to end before they are left alone."""
 DEAD_LETTER_TEXT_BYTES_MAX: Final = KIB
 """Of an error's text in a header: the whole sentence of nearly every error, and no payload that somebody put into one."""
 DEAD_LETTER_DELIVERY_MS: Final = 15_000
 """Until the producer of dead letters gives a batch up; the worker then tries again, so it bounds only what a stopping worker waits."""
+REDRIVE_CHUNK_RECORDS_MAX: Final = 500
+"""Dead letters sent back under one entry of the ledger: three calls to the metadata group for each 500 records."""
+REDRIVE_CHUNK_BYTES_MAX: Final = 2 * MIB
+"""Of them, unless one alone has more: a chunk for one partition fits one append request."""
+REDRIVE_BATCH_BYTES_MAX: Final = 512 * KIB
+"""Of redriven records in a batch, unless one alone has more: as the producer's."""
+REDRIVE_REQUEST_SECONDS: Final = 10.0
+"""How long a broker may take for one append of a redrive before it is repeated."""

@@ -16,10 +16,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
+from raftmq.client import grpc_fork as grpc_fork  # from now on a fork looks whether gRPC is in use
 from raftmq.client import settings
 from raftmq.client.core_calls import CoreCalls
-from raftmq.client.error_details import detail_from_status, error_from_detail
+from raftmq.client.error_details import detail_from_status, error_from_detail, with_address
 from raftmq.client.fork_guard import check_grpc_usable
+from raftmq.client.shared_channel import shared_channel
 from raftmq.errors import (
     BrokenConnectionError,
     InternalError,
@@ -162,7 +164,7 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.min_reconnect_backoff_ms", 1000),  # gRPC's least time for one attempt to connect
     ("grpc.max_reconnect_backoff_ms", int(settings.CONNECT_BACKOFF_MAX_SECONDS * 1000)),
     ("grpc.enable_retries", 0),  # retries are ours: only we know which calls are idempotent
-    ("grpc.use_local_subchannel_pool", 1),  # a client that is closed leaves no connection to another one
+    ("grpc.use_local_subchannel_pool", 1),  # we share channels ourselves, and close them when the last client is closed
 ]
 
 
@@ -188,6 +190,10 @@ _REASONS: dict[str, str] = {
 """What the core says in there, and what we say."""
 
 
+_CORE_FAILED = "Internal error from Core"
+"""How gRPC's Python layer ends a call whose write failed because the connection broke. A broker's own defect comes with a detail."""
+
+
 def unreachable_reason(details: str) -> str:
     """Why a call never left, in a few words; empty when it may have."""
     lowered = details.lower()
@@ -197,7 +203,12 @@ def unreachable_reason(details: str) -> str:
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
-    """The typed error of a failed call; a status without our detail is judged by its code."""
+    """The typed error of a failed call, with the address that was asked."""
+    return with_address(_error_of_status(error, address), address)
+
+
+def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
+    """A status without our detail is judged by its code."""
     for key, value in error.trailing_metadata() or ():
         if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
             detail = detail_from_status(value)
@@ -216,13 +227,17 @@ def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> Raf
         return PermissionDeniedError(message)
     if status in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return BrokenConnectionError(message)
+    if status is grpc.StatusCode.INTERNAL and details.startswith(_CORE_FAILED):
+        return BrokenConnectionError(f"{address}: the connection broke")
     return InternalError(message)
 
 
 def error_from_call(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
     """As `error_from_rpc`, for a call that says which cluster it is for: where another one answers, ours cannot be reached."""
     found = error_from_rpc(error, address)
-    return UnreachableError(f"{address}: {found.args[0]}") if isinstance(found, WrongClusterError) else found
+    if isinstance(found, WrongClusterError):
+        return with_address(UnreachableError(f"{address}: {found.args[0]}"), address)
+    return found
 
 
 def call_metadata(cluster_id: str) -> tuple[tuple[str, str], ...]:
@@ -247,6 +262,7 @@ class GrpcTransport:
 
     def connect(self, address: str) -> Connection:
         """A connection to ``host:port``; made lazily."""
+        check_grpc_usable()  # again: nothing of gRPC was alive until now, so a fork since then has noted that it is unused
         return GrpcConnection(address)
 
     def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> HeartbeatRunner:
@@ -257,7 +273,7 @@ class GrpcTransport:
 
 
 class GrpcConnection:
-    """One channel to one node, used by all calls to it.
+    """One client's calls to one node, over a channel that all clients of the event loop share (`shared_channel`).
 
     Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there; what a call of a
     loop that is closed by then completes would be picked up by another loop, which fails with «Event loop is closed» on stderr. So
@@ -267,8 +283,8 @@ class GrpcConnection:
     def __init__(self, address: str) -> None:
         self.cluster_id = ""
         self._address = address
-        self._channel = open_channel(address)
-        self._methods: dict[str, object] = {}
+        self._shared = shared_channel(address, open_channel)
+        self._shared.users.add(self)
         self._calls = CoreCalls()
         self._is_closed = False
 
@@ -282,26 +298,32 @@ class GrpcConnection:
     ) -> ResponseT:
         """One unary call; cancelling it cancels it at the broker."""
         self._check_open()
-        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", self._methods.get(method.path))
+        methods = self._shared.methods
+        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", methods.get(method.path))
         if callable_ is None:
-            callable_ = self._channel.unary_unary(
+            callable_ = self._shared.channel.unary_unary(
                 method.path,
                 request_serializer=method.request_type.SerializeToString,
                 response_deserializer=method.response_type.FromString,
             )
-            self._methods[method.path] = callable_
+            methods[method.path] = callable_
         call = callable_(request, timeout=timeout_seconds, metadata=call_metadata(self.cluster_id))
         try:
             await self._calls.wait_unary(call)
             self._check_open()
             return await call
         except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
+            raise error_from_call(error, self._address) from error.with_traceback(None)
+        finally:
+            del (
+                call,
+                callable_,
+            )  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The topology stream."""
         self._check_open()
-        call = self._channel.unary_stream(
+        call = self._shared.channel.unary_stream(
             _WATCH_PATH,
             request_serializer=pb.WatchRequest.SerializeToString,
             response_deserializer=pb.TopologyUpdate.FromString,
@@ -313,18 +335,19 @@ class GrpcConnection:
             ):  # else grpc.aio.EOF
                 yield update
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self._address) from error
+            raise error_from_rpc(error, self._address) from error.with_traceback(None)
         except asyncio.CancelledError as error:
             if is_caller_cancelled():
                 raise
             raise BrokenConnectionError(f"{self._address}: the connection was closed") from error
         finally:
             self._calls.cancel(call)
+            del call  # as in `call`
 
     def append_stream(self) -> AppendStream:
         """Open a stream; does not wait."""
         self._check_open()
-        open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._channel.stream_stream(
+        open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
             _APPEND_STREAM_PATH,
             request_serializer=None,  # it is serialized already
             response_deserializer=pb.AppendResponse.FromString,
@@ -340,7 +363,7 @@ class GrpcConnection:
             try:
                 await self._calls.end()
             finally:
-                await self._channel.close()
+                await self._shared.leave(self)
 
     def _check_open(self) -> None:
         if self._is_closed:

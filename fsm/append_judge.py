@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftmq.batch_header import BatchHeader
-from raftmq.fsm.producer_table import PRODUCERS_MAX, CachedBatch, ProducerState, ProducerTable
+from raftmq.fsm.expiry_clock import ExpiryClock
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_table import CachedBatch, ProducerState, ProducerTable
 from raftmq.types import LogIndex
 
 UNKNOWN_OFFSET: Final = -1
@@ -64,6 +66,8 @@ class Gap:
 
     last_sequence: int
     """-1: none is known of this producer in this epoch."""
+    is_certain: bool = True
+    """The batch is not written. False: it may be, as batches of this producer may have been forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class TooManyProducers:
-    """The partition remembers as many producers as it may: TOO_MANY_PRODUCERS, retriable."""
+    """The partition remembers as many producers as it may, and none is idle: TOO_MANY_PRODUCERS, retriable."""
 
 
 Verdict = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
@@ -89,6 +93,7 @@ class AppliedState(Protocol):
     """What the judge needs of the partition's state machine."""
 
     applied_index: LogIndex
+    expiry: ExpiryClock
 
     @property
     def producers(self) -> ProducerTable:
@@ -122,15 +127,15 @@ class AppendJudge:
     """Judge of one partition on its leader.
 
     Invariant: `_order` lists the pending entries by ascending index; each producer with an entry in it has an overlay, and
-    no other has one; `_new_count` counts overlays with `is_new`.
+    no other has one; `_new_count` counts overlays with `is_new`, `_new_named_count` those of them whose producer has a name.
     """
 
-    def __init__(self, state: AppliedState, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(self, state: AppliedState) -> None:
         self._state = state
-        self._producers_max = producers_max
         self._overlays: dict[int, _Overlay] = {}
         self._order: deque[tuple[LogIndex, int]] = deque()
         self._new_count = 0
+        self._new_named_count = 0
 
     def judge(self, header: BatchHeader) -> Verdict:
         """What to do with a batch. Changes nothing but forgets what has been applied meanwhile."""
@@ -149,7 +154,7 @@ class AppendJudge:
         if header.producer_epoch < known_epoch:
             return Fenced(known_epoch)
         if header.producer_epoch > known_epoch:
-            return _ACCEPT if header.first_sequence == 0 else Gap(NO_SEQUENCE)
+            return _ACCEPT if header.first_sequence == 0 else self._unknown_epoch(producer_id)
         if header.first_sequence == last_sequence + 1:
             return _ACCEPT
         if header.first_sequence > last_sequence:
@@ -167,7 +172,8 @@ class AppendJudge:
         if overlay is None:
             overlay = _Overlay(is_new=self._state.producers.get(producer_id) is None)
             self._overlays[producer_id] = overlay
-            self._new_count += overlay.is_new
+            if overlay.is_new:
+                self._count_new(producer_id, 1)
         overlay.epoch = header.producer_epoch
         overlay.last_sequence = header.last_sequence
         batch = CachedBatch(header.first_sequence, header.last_sequence, base_offset)
@@ -183,7 +189,7 @@ class AppendJudge:
             overlay.pending.popleft()
             if overlay.is_new:
                 overlay.is_new = False
-                self._new_count -= 1
+                self._count_new(producer_id, -1)
             if not overlay.pending:
                 del self._overlays[producer_id]
 
@@ -198,14 +204,27 @@ class AppendJudge:
         """Forget all pending batches: leadership or term changed, and they may be lost."""
         self._overlays.clear()
         self._order.clear()
-        self._new_count = 0
+        self._new_count = self._new_named_count = 0
+
+    def _count_new(self, producer_id: int, change: int) -> None:
+        self._new_count += change
+        if producer_id >= NAMED_PRODUCER_BIT:
+            self._new_named_count += change
+
+    def _unknown_epoch(self, producer_id: int) -> Gap:
+        return Gap(NO_SEQUENCE, is_certain=not self._state.producers.may_have_forgotten(producer_id))
 
     def _judge_unknown(self, header: BatchHeader) -> Verdict:
         if header.first_sequence != 0:
-            return Gap(NO_SEQUENCE)
-        if len(self._state.producers) + self._new_count >= self._producers_max:
-            return _TOO_MANY
-        return _ACCEPT
+            return self._unknown_epoch(header.producer_id)
+        has_room = self._state.producers.has_room(
+            self._state.expiry.now_ms,
+            is_named=header.producer_id >= NAMED_PRODUCER_BIT,
+            new=self._new_count,
+            new_named=self._new_named_count,
+            busy=self._overlays,
+        )
+        return _ACCEPT if has_room else _TOO_MANY
 
 
 def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _Overlay | None) -> Verdict:

@@ -23,10 +23,12 @@ from raftmq.fsm.log_commands import (
 )
 from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.tables import Table, is_key_text, text_table
+from raftmq.offset_ranges import OffsetRangesError, decode_ranges
 
 NO_OFFSET: Final = -1
 GROUPS_MAX: Final = 10_000
-"""Groups with state in one partition, about 5 MB. A new one beyond it is refused; expiry of empty groups makes room."""
+"""Groups with state in one partition, about 5 MB. A new one beyond it is refused; expiry of empty groups makes room. Workers with slow
+records add some hundred bytes each, `offset_ranges.RANGES_BYTES_MAX` at most."""
 COMMIT_METADATA_BYTES_MAX: Final = 4096
 OWNER_EPOCH_MAX: Final = (1 << 63) - 1
 
@@ -42,6 +44,8 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
     metadata: str = ""
     touched_time_ms: int = 0
     """Append time of the last command that applied to the group."""
+    finished: bytes = b""
+    """What is finished beyond the offset, as the last commit said: `raftmq.offset_ranges`."""
 
 
 _NEVER_OPENED: Final = GroupOffset()
@@ -77,7 +81,7 @@ class GroupOffsets:
             known, member=command.member, owner_epoch=command.owner_epoch, touched_time_ms=now_ms
         )
         self.table.put(command.group, opened)
-        return Opened(known.offset, known.metadata)
+        return Opened(known.offset, known.metadata, known.finished)
 
     def commit(self, command: CommitOffset, log_end_offset: int, now_ms: int) -> Committed | Rejected:
         """Set the offset if the committer is the fence. Going back is allowed: a consumer may seek."""
@@ -93,9 +97,12 @@ class GroupOffsets:
             return _fenced(command.group, known)
         if not 0 <= command.offset <= log_end_offset:
             return _out_of_range(command.offset, log_end_offset)
+        fault = _fault_of_finished(command, log_end_offset)
+        if fault is not None:
+            return fault
         self.table.put(
             command.group,
-            GroupOffset(known.member, known.owner_epoch, command.offset, command.metadata, now_ms),
+            GroupOffset(known.member, known.owner_epoch, command.offset, command.metadata, now_ms, command.finished),
         )
         return Committed(command.offset)
 
@@ -135,6 +142,16 @@ class GroupOffsets:
         if len(self.table.by_key) >= GROUPS_MAX:
             return Rejected(codes.THROTTLED, f"the partition holds offsets of {GROUPS_MAX} groups")
         return _NEVER_OPENED
+
+
+def _fault_of_finished(command: CommitOffset, log_end_offset: int) -> Rejected | None:
+    if not command.finished:
+        return None
+    try:
+        ranges = decode_ranges(command.offset, command.finished)
+    except OffsetRangesError as error:
+        return Rejected(codes.INVALID_ARGUMENT, str(error))
+    return _out_of_range(ranges[-1][1], log_end_offset) if ranges[-1][1] > log_end_offset else None
 
 
 def _fenced(group: str, known: GroupOffset) -> Rejected:

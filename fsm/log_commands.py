@@ -1,6 +1,7 @@
 """A log partition's commands and their results: msgspec structs, tagged, encoded as MessagePack.
 
-New fields are appended with defaults; a tag is never reused. All are judged when applied, against the state at their
+New commands and fields have a feature level (`feature_levels`); new fields are appended with defaults; a tag is never
+reused. A command with a field that this version does not know is not readable. All are judged when applied, against the state at their
 place in the log, and answered with a result, never an error. Text fields are names below 250 bytes of UTF-8.
 """
 
@@ -10,7 +11,7 @@ import msgspec
 from raftmq.fsm.metadata_commands import Rejected
 
 
-class LogCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True):
+class LogCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
     """Base of all commands of a log partition."""
 
 
@@ -41,6 +42,8 @@ class CommitOffset(LogCommand, frozen=True, tag="commit"):
     offset: int
     metadata: str = ""
     """The committer's own note, at most 4096 bytes."""
+    finished: bytes = b""
+    """What is finished beyond the offset: `raftmq.offset_ranges`, which bounds it. A commit replaces what the one before it said."""
 
 
 class CommitOffsets(LogCommand, frozen=True, tag="commits"):
@@ -88,6 +91,8 @@ class Opened(msgspec.Struct, frozen=True):
     offset: int
     """Committed offset, where the owner starts; -1: none was ever committed."""
     metadata: str
+    finished: bytes = b""
+    """What earlier owners finished beyond the offset."""
 
 
 class Committed(msgspec.Struct, frozen=True):

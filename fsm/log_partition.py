@@ -4,18 +4,18 @@ Holds the producers' table, consumer groups' offsets with their fences, and wher
 the log: of a batch only the 64-byte header is read. No data entry is ever refused here, since its offsets are taken: judging
 happens before proposing (`append_judge`).
 
-Invariants: 0 <= log_start_offset <= next_offset; equal logs give byte-equal rows; no payload makes `apply` raise.
+Invariants: 0 <= log_start_offset <= next_offset; equal logs give byte-equal rows; `apply` raises only for what a newer version wrote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import msgspec
-from raftmq.batch_header import BatchFormatError, parse_header
+from raftmq.batch_header import BatchFormatError, UnsupportedBatchVersionError, parse_header
 from raftmq.errors import invariant
-from raftmq.fsm import codes
+from raftmq.fsm.expiry_clock import ExpiryClock
+from raftmq.fsm.feature_levels import log_level
 from raftmq.fsm.group_offsets import GroupOffset, GroupOffsets
 from raftmq.fsm.log_commands import (
     CommitOffset,
@@ -30,13 +30,11 @@ from raftmq.fsm.log_commands import (
     Trimmed,
     decode_command,
 )
-from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.producer_table import ProducerState, ProducerTable
+from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, all_rows, load_rows, number_table, take_dirty
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.types import LogIndex
-
-_UNREADABLE: Final = Rejected(codes.INVALID_ARGUMENT, "the command cannot be read")
 
 
 class LogScalars(msgspec.Struct, frozen=True):
@@ -48,6 +46,10 @@ class LogScalars(msgspec.Struct, frozen=True):
     """Offset after the last applied record."""
     appended_bytes: int = 0
     """Payload bytes of all data entries ever applied, trimmed ones included."""
+    forgotten_producer_id: int = 0
+    """The highest id of an anonymous producer that was forgotten; 0: none was."""
+    forgotten_named_producer_id: int = 0
+    """The same of those with a name."""
 
 
 class LogPartition:
@@ -63,6 +65,8 @@ class LogPartition:
         """Payload bytes of all data entries ever applied, trimmed ones included; never decreases."""
         self.producers = ProducerTable(2)
         self._offsets = GroupOffsets(3)
+        self.expiry = ExpiryClock(4)
+        """By it producers are forgotten."""
         self._scalars: Table[int, LogScalars] = number_table(1, LogScalars)
         self._are_scalars_dirty = False
 
@@ -74,18 +78,17 @@ class LogPartition:
         if index <= self.applied_index:
             return None
         invariant(index == self.applied_index + 1, "apply_is_contiguous", index=index, applied_index=self.applied_index)
-        self.applied_index = index
-        kind = entry.kind
-        if kind is EntryKind.DATA:
+        result: LogResult | None = None
+        if entry.kind is EntryKind.DATA:
             self._apply_data(entry)
-            return None
-        if kind is not EntryKind.COMMAND:
-            return None
-        self.producers.expire(entry.append_time_ms)
-        command = decode_command(entry.payload)
-        if command is None:
-            return _UNREADABLE
-        return self._execute(command, entry.append_time_ms)
+        elif entry.kind is EntryKind.COMMAND:
+            result = self._apply_command(entry)
+        self.applied_index = index
+        return result
+
+    def level_needed(self, payload: bytes) -> int | None:
+        """The feature level that a command needs; None when it cannot be read back."""
+        return log_level(payload)
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
         """Rows changed since the last call, in key order; None: deleted."""
@@ -98,6 +101,11 @@ class LogPartition:
         self._write_scalars()
         return all_rows(self._sources)
 
+    def adopt(self, other: StateMachine) -> None:
+        """See `StateMachine`."""
+        assert isinstance(other, type(self))
+        vars(self).update(vars(other))
+
     def restore(self, rows: Iterable[Row], state_index: LogIndex) -> None:
         """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
         load_rows(self._sources, rows)
@@ -106,6 +114,8 @@ class LogPartition:
         self.log_start_offset = scalars.log_start_offset
         self.next_offset = scalars.next_offset
         self.appended_bytes = scalars.appended_bytes
+        self.producers.forgotten_id = scalars.forgotten_producer_id
+        self.producers.forgotten_named_id = scalars.forgotten_named_producer_id
         self._are_scalars_dirty = False
         self.applied_index = state_index
 
@@ -126,17 +136,34 @@ class LogPartition:
     # ------------------------------------------------------------------------------------------------------------ applying
 
     def _apply_data(self, entry: Entry) -> None:
+        try:
+            header = parse_header(entry.payload)
+        except UnsupportedBatchVersionError:
+            raise UnsupportedCommandError(entry, "batch") from None
+        except BatchFormatError:
+            header = None
         self.next_offset = entry.base_offset + entry.record_count
         self.appended_bytes += len(entry.payload)
         self._are_scalars_dirty = True
-        try:
-            header = parse_header(entry.payload)
-        except BatchFormatError:
+        now_ms = self.expiry.advance(entry.append_time_ms)
+        if header is None:
             # Taken by a leader that should have refused it. Its offsets are given; it has no producer to remember.
             return
-        self.producers.record(header, entry.base_offset, entry.append_time_ms)
+        self.producers.record(header, entry.base_offset, now_ms)
         # After the producer of this very entry was touched: it has just shown that it lives.
-        self.producers.expire(entry.append_time_ms)
+        self._expire_producers(now_ms)
+
+    def _apply_command(self, entry: Entry) -> LogResult:
+        command = decode_command(entry.payload)
+        if command is None:
+            raise UnsupportedCommandError(entry, "command")
+        self._expire_producers(self.expiry.advance(entry.append_time_ms))
+        return self._execute(command, entry.append_time_ms)
+
+    def _expire_producers(self, now_ms: int) -> None:
+        known = len(self.producers)
+        self.producers.expire(now_ms)
+        self._are_scalars_dirty |= len(self.producers) != known
 
     def _execute(self, command: LogPartitionCommand, now_ms: int) -> LogResult:
         match command:
@@ -164,7 +191,7 @@ class LogPartition:
 
     @property
     def _sources(self) -> tuple[RowSource, ...]:
-        return (self._scalars, self.producers, self._offsets.table)
+        return (self._scalars, self.producers, self._offsets.table, self.expiry)
 
     def _write_scalars(self) -> None:
         """The scalars live as plain attributes, because every batch changes them; they become a row when rows are asked."""
@@ -172,5 +199,11 @@ class LogPartition:
             self._are_scalars_dirty = False
             self._scalars.put(
                 0,
-                LogScalars(self.log_start_offset, self.next_offset, self.appended_bytes),
+                LogScalars(
+                    self.log_start_offset,
+                    self.next_offset,
+                    self.appended_bytes,
+                    self.producers.forgotten_id,
+                    self.producers.forgotten_named_id,
+                ),
             )

@@ -3,7 +3,7 @@
 Applies commands strictly in log order, answers each with a result, and shows the node immutable views. It plans nothing:
 placement, checks of names and configuration and the choice of voters are the proposers' (`placement`, `topic_config`).
 
-Invariants: equal logs give byte-equal rows; no payload makes `apply` raise; a rejected command changes nothing.
+Invariants: equal logs give byte-equal rows; `apply` raises only for a command of a newer version; a rejected command changes nothing.
 
 Source: Ongaro's thesis, sections 2.1 and 3.2 (replicated state machines).
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from raftmq.errors import invariant
 from raftmq.fsm import codes
 from raftmq.fsm.consumer_groups import ConsumerGroup
+from raftmq.fsm.feature_levels import metadata_level
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AllocateProducerIds,
@@ -62,11 +63,11 @@ from raftmq.fsm.metadata_replicas import remove_replica, replace_replica, set_re
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import add_partitions, alter_topic_config, create_topic, delete_topic
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import all_rows
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.types import LogIndex
 
-_UNREADABLE = Rejected(codes.INVALID_ARGUMENT, "the command cannot be read")
 _NOT_FORMED = Rejected(codes.NOT_FORMED, "the cluster is not formed yet")
 
 
@@ -89,18 +90,23 @@ class Metadata:
             index=entry.index,
             applied_index=self.applied_index,
         )
-        self.applied_index = entry.index
         if entry.kind is not EntryKind.COMMAND:
+            self.applied_index = entry.index
             return None
-        tables = self._tables
-        tables.index = entry.index
-        tables.producer_names.expire(entry.append_time_ms)
         command = decode_command(entry.payload)
         if command is None:
-            return _UNREADABLE
+            raise UnsupportedCommandError(entry, "command")
+        self.applied_index = entry.index
+        tables = self._tables
+        tables.index = entry.index
+        tables.producer_names.expire(tables.expiry.advance(entry.append_time_ms))
         if not tables.cluster.cluster_id and not isinstance(command, InitializeCluster):
             return _NOT_FORMED
         return _execute(tables, command, entry.append_time_ms)
+
+    def level_needed(self, payload: bytes) -> int | None:
+        """The feature level that a command needs; None when it cannot be read back."""
+        return metadata_level(payload)
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
         """Rows changed since the last call, in key order; None: deleted."""
@@ -109,6 +115,11 @@ class Metadata:
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """All rows in key order."""
         return all_rows(self._tables.sources)
+
+    def adopt(self, other: StateMachine) -> None:
+        """See `StateMachine`."""
+        assert isinstance(other, type(self))
+        vars(self).update(vars(other))
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
         """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
@@ -213,6 +224,11 @@ class Metadata:
         """The node that holds a replica, desired or retiring; None if unknown, forgotten or lost. Group 0 too."""
         return self._tables.replica_node(group_id, replica_id)
 
+    @property
+    def next_group_id(self) -> int:
+        """The id that the next partition gets. Ids are given in order and never again."""
+        return self._tables.cluster.next_group_id
+
     def is_group_given_out(self, group_id: int) -> bool:
         """Whether the group id was ever given to a partition; it may be deleted since. False for group 0.
 
@@ -283,7 +299,7 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
         case AllocateProducerIds():
             return allocate_producer_ids(tables, command)
         case InitNamedProducer():
-            return init_named_producer(tables, command, append_time_ms)
+            return init_named_producer(tables, command, tables.expiry.now_ms)
         case RemoveReplica():
             return remove_replica(tables, command)
         case ReplaceReplica() if command.group_id == METADATA_GROUP:

@@ -1,6 +1,8 @@
 """The metadata group's commands and their results: msgspec structs, tagged, encoded as MessagePack.
 
-New fields are appended with defaults; a tag is never reused. Proposers validate; apply decides again what may have
+New commands and fields have a feature level (`feature_levels`); new fields are appended with defaults; a tag is never
+reused. A command with a field that this version does not know is not readable: to ignore the field would make another state
+of it than the other brokers have. Proposers validate; apply decides again what may have
 changed meanwhile and answers with a result, never an error.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Command(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True):
+class Command(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
     """Base of all metadata commands."""
 
 
@@ -27,7 +29,8 @@ class RegisterNode(Command, frozen=True, tag="node+"):
 
     A new uuid gets the wanted `node_id` if that is free (0: the next free one) and a new metadata replica id.
     Result: `NodeRegistered`, or `Rejected` (NODE_ID_TAKEN by another uuid and not `replaces_lost`; NODE_REMOVED: this
-    uuid was removed or replaced, and is refused for ever; UNSUPPORTED_VERSION).
+    uuid was removed or replaced, and stays refused; STALE_DIRECTORY: the directory does not descend from the boot that
+    registered last; ADDRESS_TAKEN by another node; UNSUPPORTED_VERSION).
     """
 
     uuid: str
@@ -44,6 +47,9 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     the metadata one too, is retired as lost and replaced by a new replica id on the same node id under the new uuid."""
     partitions_max: int = 0
     """Partition replicas that the node takes; 0: it does not say."""
+    boot: int = 0
+    """The boot of the node's data directory, with the marks of its latest boots (`node_lineage`); 0: it does not say."""
+    lineage: bytes = b""
 
 
 class RemoveNode(Command, frozen=True, tag="node-"):
@@ -68,7 +74,7 @@ class SetMetadataMembership(Command, frozen=True, tag="meta-members"):
     expected_revision: int
 
 
-class PartitionPlan(msgspec.Struct, frozen=True, array_like=True):
+class PartitionPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where a new partition's replicas go: node ids, the first one preferred as leader."""
 
     node_ids: tuple[int, ...]
@@ -190,7 +196,7 @@ class LeaveConsumerGroup(Command, frozen=True, tag="members-"):
     member_ids: tuple[str, ...]
 
 
-class MemberTarget(msgspec.Struct, frozen=True, array_like=True):
+class MemberTarget(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What one member shall have."""
 
     member_id: str

@@ -22,6 +22,7 @@ from raftmq.fsm.metadata_commands import (
 from raftmq.fsm.metadata_replicas import retire_lost_replicas
 from raftmq.fsm.metadata_tables import BOOTSTRAP_METADATA_REPLICA_ID, METADATA_GROUP, MetadataTables, RetiredUuid
 from raftmq.fsm.metadata_views import NodeView, ReplicaView
+from raftmq.fsm.node_lineage import Boot, Lineage
 from raftmq.fsm.tables import is_key_text
 
 NODE_ID_MAX: Final = (1 << 31) - 1
@@ -54,6 +55,9 @@ def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegister
     known = tables.node_by_uuid(command.uuid)
     if known is not None:
         return _announce(tables, command, known)
+    taken = _address_refusal(tables, command)
+    if taken is not None:
+        return taken
     node_id = command.node_id or _free_node_id(tables)
     holder = tables.node(node_id)
     if holder is not None and holder.state != "removed":
@@ -122,11 +126,39 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
     retired = tables.retired_uuid(command.uuid)
     if retired is not None:
         return Rejected(codes.NODE_REMOVED, f"this uuid was node {retired.node_id} and is {retired.reason}")
+    if command.boot:
+        lineage = Lineage(command.boot, command.lineage)
+        defect = lineage.defect()
+        if defect is not None:
+            return Rejected(codes.INVALID_ARGUMENT, f"malformed lineage: {defect}")
+        known = tables.node_by_uuid(command.uuid)
+        stale = lineage.contradiction(Boot(known.boot, known.boot_mark)) if known is not None else None
+        if stale is not None:
+            return Rejected(codes.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
     if command.feature_level_max < tables.cluster.feature_level:
         return Rejected(
             codes.UNSUPPORTED_VERSION,
             f"the cluster is at feature level {tables.cluster.feature_level}, the node knows {command.feature_level_max}",
         )
+    return None
+
+
+def _address_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected | None:
+    """Refuse a new uuid with the address of another node: it is that node without its disk, or a mistake.
+
+    Known nodes may announce any address: hosts swap theirs, and each node corrects its own row.
+    """
+    mine = {command.client_address, command.peer_address}
+    for node in tables.nodes():
+        if node.state == "removed" or node.node_id == command.node_id:
+            continue
+        shared = sorted(mine & {node.client_address, node.peer_address})
+        if shared:
+            return Rejected(
+                codes.ADDRESS_TAKEN,
+                f"the address {shared[0]} belongs to node {node.node_id}. If that node's disk was replaced, start with --node-id "
+                f"{node.node_id}; else remove it (raftmq cluster remove {node.node_id}), or choose another address",
+            )
     return None
 
 
@@ -173,6 +205,8 @@ def _node(command: RegisterNode, node_id: int, metadata_replica_id: int, state: 
         state=state,
         revision=revision,
         partitions_max=command.partitions_max,
+        boot=command.boot,
+        boot_mark=Lineage(command.boot, command.lineage).current.mark if command.boot else b"",
     )
 
 

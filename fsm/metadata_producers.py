@@ -35,9 +35,9 @@ def allocate_producer_ids(tables: MetadataTables, command: AllocateProducerIds) 
 
 
 def init_named_producer(
-    tables: MetadataTables, command: InitNamedProducer, append_time_ms: int
+    tables: MetadataTables, command: InitNamedProducer, now_ms: int
 ) -> ProducerInitialized | Rejected:
-    """Give a name its producer id, and raise, confirm or refuse its epoch."""
+    """Give a name its producer id, and raise, confirm or refuse its epoch. `now_ms`: of the expiry clock."""
     if not is_key_text(command.name):
         return Rejected(codes.INVALID_ARGUMENT, "a producer's name has between 1 and 249 bytes")
     if command.epoch is not None and not 0 <= command.epoch <= EPOCH_MAX:
@@ -67,7 +67,7 @@ def init_named_producer(
         tables.update_cluster()
     if known is None or epoch > known.epoch:
         batch_epoch_min = max(batch_epoch_min, _first_batch_epoch(epoch, is_asked_for=command.epoch is not None))
-    names.put(command.name, NamedProducer(producer_id, epoch, append_time_ms, stamp, batch_epoch_min))
+    names.put(command.name, NamedProducer(producer_id, epoch, now_ms, stamp, batch_epoch_min))
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 from raftmq.fsm.consumer_groups import ConsumerGroups
+from raftmq.fsm.expiry_clock import ExpiryClock
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
@@ -67,6 +68,8 @@ class MetadataTables:
         self._partitions: Table[int, PartitionView] = number_table(5, PartitionView)
         self.producer_names = ProducerNames(6)
         self.consumer_groups = ConsumerGroups(7, 8)
+        self.expiry = ExpiryClock(9)
+        """By it names of producers are forgotten."""
         self.cluster = ClusterRow()
         self._node_by_uuid: dict[str, NodeView] = {}
         self._topic_by_name: dict[str, TopicView] = {}
@@ -190,6 +193,7 @@ class MetadataTables:
         return (
             *(self._cluster, self._nodes, self._retired_uuids, self._topics, self._partitions, self.producer_names),
             *self.consumer_groups.sources,
+            self.expiry,
         )
 
     def restore(self, rows: tuple[Row, ...]) -> None:

@@ -26,6 +26,10 @@ class NodeView(msgspec.Struct, frozen=True):
     revision: int = 0
     partitions_max: int = 0
     """Partition replicas that the node takes, as it says itself; 0: it does not say."""
+    boot: int = 0
+    """The boot of its data directory that registered last; 0: it did not say."""
+    boot_mark: bytes = b""
+    """The random mark of that boot."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True, array_like=True):

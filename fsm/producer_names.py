@@ -1,6 +1,6 @@
 """Named producers: each name has one producer id, and an epoch that only rises.
 
-A name that was not initialized for 14 days of append time is forgotten, and gets a new id when it comes back; the old id
+A name that was not initialized for 14 days of the metadata log's expiry clock is forgotten, and gets a new id when it comes back; the old id
 is then as good as an anonymous producer's that nobody can continue. Partitions forget the id by the same rule.
 
 Every node has this table, and a partition's leader looks into it before it appends: a batch of an epoch that was succeeded is
@@ -30,7 +30,7 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
     producer_id: int
     epoch: int
     used_time_ms: int
-    """Append time of the last `InitNamedProducer` of this name."""
+    """What the expiry clock said at the last `InitNamedProducer` of this name."""
     stamp: bytes = b""
     """Of this epoch; at most `STAMP_BYTES_MAX`, opaque."""
     batch_epoch_min: int = 0
@@ -40,7 +40,7 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
 class ProducerNames:
     """Table of names, kept in the order of their last use so that expiry looks at the oldest only.
 
-    Invariants: `_by_use` has the table's names, oldest `used_time_ms` first. Append times never decrease along a log, so
+    Invariants: `_by_use` has the table's names, oldest `used_time_ms` first. The expiry clock never goes back, so
     moving a used name to the end keeps it so; names of equal time expire together, so their order does not matter.
     `_by_id` has the table's rows by producer id.
     """
@@ -70,7 +70,7 @@ class ProducerNames:
         self._by_use[name] = None
 
     def expire(self, now_ms: int) -> None:
-        """Forget names last used at least 14 days before `now_ms` (append time)."""
+        """Forget names last used at least 14 days before `now_ms` (what the expiry clock says)."""
         while self._by_use:
             oldest = next(iter(self._by_use))
             row = self._table.by_key[oldest]

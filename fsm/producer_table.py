@@ -1,7 +1,9 @@
 """What a log partition remembers of its producers: epoch, last sequence and the last five batches of each.
 
 Fed by applied batches only, without judging them: the leader's `append_judge` decided before proposing, and what is in the
-log has its offsets. Producers are forgotten by the append time of later entries alone, so all replicas forget alike.
+log has its offsets. Producers are forgotten by the log alone, so all replicas forget alike: when the expiry clock
+(`expiry_clock`) says that they were idle for long, and in a table that is full, when a new one needs the place of the
+anonymous producer that was idle for longest. One that may still repeat a batch keeps its place, and so does one with a name.
 
 Invariants: of two batches of a producer the one with the higher (epoch, sequence) wins; `last_sequence` is the largest
 ever applied in that epoch; at most `CACHED_BATCHES` batches are kept, oldest first.
@@ -11,19 +13,21 @@ Source: KIP-98 and KIP-360 (producer state, five cached batches), with expiry by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 from raftmq.batch_header import SEQUENCE_MAX, BatchHeader
-from raftmq.fsm.producer_ids import ANONYMOUS_EXPIRY_MS, NAMED_EXPIRY_MS, NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_ids import ANONYMOUS_EXPIRY_MS, NAMED_EXPIRY_MS, NAMED_PRODUCER_BIT, REPLACEABLE_IDLE_MS
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key, number_of_key
 
 CACHED_BATCHES: Final = 5
 """As many as a producer may have in flight, so any retry finds the offset of what it repeats."""
 
 PRODUCERS_MAX: Final = 10_000
-"""Per partition, about 10 MB in memory. The judge refuses a new producer beyond it; nobody is evicted for one."""
+"""Per partition, about 10 MB in memory. A new one beyond it takes the place of an idle one, or is refused by the judge."""
+NAMED_MAX: Final = 9_000
+"""Of these, producers with a name, which keep their places for 14 days: a Spark batch has up to 8,192. The rest stays for others."""
 
 
 class CachedBatch(NamedTuple):
@@ -41,8 +45,8 @@ class ProducerState(msgspec.Struct, array_like=True):
     epoch: int
     last_sequence: int
     """Sequence of the last record applied in this epoch."""
-    append_time_ms: int
-    """Append time of the producer's last batch."""
+    active_ms: int
+    """What the expiry clock said at the producer's last batch."""
     batches: list[CachedBatch]
     """The last `CACHED_BATCHES` of this epoch, oldest first."""
 
@@ -53,14 +57,29 @@ _DECODER = msgspec.msgpack.Decoder(ProducerState)
 class ProducerTable:
     """Producers of one partition.
 
-    Invariant: `_anonymous` and `_named` hold their producers in order of `append_time_ms` (a producer that appends moves to
-    the end, and append times never decrease along a log), so expiry looks at the oldest of each only.
+    Invariant: `_anonymous` and `_named` hold their producers in the order of their last batches (a producer that appends moves
+    to the end), so the first of each goes next. `active_ms` has the same order, as the expiry clock never goes back.
     """
 
-    __slots__ = ("_anonymous", "_dirty", "_named", "tag")
+    __slots__ = (
+        "_anonymous",
+        "_dirty",
+        "_named",
+        "forgotten_id",
+        "forgotten_named_id",
+        "named_max",
+        "producers_max",
+        "tag",
+    )
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag: int, producers_max: int = PRODUCERS_MAX, named_max: int = NAMED_MAX) -> None:
         self.tag = tag
+        self.producers_max = producers_max
+        self.named_max = named_max
+        self.forgotten_id = 0
+        """The highest id of an anonymous producer that was forgotten; 0: none was. Kept by `LogPartition`."""
+        self.forgotten_named_id = 0
+        """The same of those with a name."""
         self._anonymous: dict[int, ProducerState] = {}
         self._named: dict[int, ProducerState] = {}
         self._dirty: set[int] = set()
@@ -72,19 +91,51 @@ class ProducerTable:
     def __len__(self) -> int:
         return len(self._anonymous) + len(self._named)
 
-    def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
-        """Take note of an applied batch; one without a producer leaves no trace."""
+    def may_have_forgotten(self, producer_id: int) -> bool:
+        """Whether batches of an unknown producer may have been written here and forgotten."""
+        forgotten = self.forgotten_id if producer_id < NAMED_PRODUCER_BIT else self.forgotten_named_id
+        return producer_id <= forgotten
+
+    def has_room(self, now_ms: int, *, is_named: bool, new: int, new_named: int, busy: Container[int]) -> bool:
+        """Whether one more producer finds a place after `new` pending ones, of which `new_named` have a name.
+
+        `busy` are producers with pending batches: they do not count as idle.
+        """
+        if is_named and len(self._named) + new_named >= self.named_max:
+            return False
+        missing = len(self) + new + 1 - self.producers_max
+        for producer_id, state in self._anonymous.items():
+            if missing <= 0 or now_ms - state.active_ms < REPLACEABLE_IDLE_MS:
+                break
+            missing -= producer_id not in busy
+        return missing <= 0
+
+    def used_ratio(self, now_ms: int) -> float:
+        """How full the table is (0..1), without producers that a new one would replace."""
+        occupied = len(self._named)
+        for state in reversed(self._anonymous.values()):
+            if now_ms - state.active_ms >= REPLACEABLE_IDLE_MS:
+                break
+            occupied += 1
+        return max(occupied / self.producers_max, len(self._named) / self.named_max)
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Take note of an applied batch; one without a producer leaves no trace. `now_ms`: of the expiry clock."""
         producer_id = header.producer_id
         if producer_id == 0:
             return
-        part = self._anonymous if producer_id < NAMED_PRODUCER_BIT else self._named
-        state = part.pop(producer_id, None)
+        part = self._part(producer_id)
+        state = part.get(producer_id)
+        if state is not None and header.producer_epoch < state.epoch:
+            return  # the judge lets only newer ones through; were it ever wrong, never step back
+        if state is None:
+            self._make_room(now_ms)
         # The leader checked the header; clamped all the same, for a row must encode whatever is in the log.
         last_sequence = min(header.first_sequence + header.record_count - 1, SEQUENCE_MAX)
         batch = CachedBatch(header.first_sequence, last_sequence, base_offset)
         if state is None or header.producer_epoch > state.epoch:
-            state = ProducerState(header.producer_epoch, last_sequence, append_time_ms, [batch])
-        elif header.producer_epoch == state.epoch:
+            state = ProducerState(header.producer_epoch, last_sequence, now_ms, [batch])
+        else:
             # The judge lets only the next sequence through; were it ever wrong, never step back.
             if last_sequence > state.last_sequence:
                 state.last_sequence = last_sequence
@@ -92,14 +143,13 @@ class ProducerTable:
             batches.append(batch)
             if len(batches) > CACHED_BATCHES:
                 del batches[0]
-            state.append_time_ms = append_time_ms
-        else:
-            state.append_time_ms = append_time_ms
+            state.active_ms = now_ms
+        part.pop(producer_id, None)
         part[producer_id] = state
         self._dirty.add(producer_id)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers whose last append is too old at `now_ms` (append time of the entry just applied)."""
+        """Forget producers whose last batch is too old at `now_ms` (what the expiry clock says)."""
         self._expire_part(self._anonymous, now_ms - ANONYMOUS_EXPIRY_MS)
         self._expire_part(self._named, now_ms - NAMED_EXPIRY_MS)
 
@@ -122,15 +172,16 @@ class ProducerTable:
         self._part(producer_id)[producer_id] = _DECODER.decode(value)
 
     def rebuild_order(self) -> None:
-        """After loading rows: find the order of last appends again (equal times expire together: any order will do)."""
-        self._anonymous = dict(sorted(self._anonymous.items(), key=lambda item: item[1].append_time_ms))
-        self._named = dict(sorted(self._named.items(), key=lambda item: item[1].append_time_ms))
+        """After loading rows: find the order of last batches again, by their offsets, of which no two are equal."""
+        self._anonymous = dict(sorted(self._anonymous.items(), key=_last_offset))
+        self._named = dict(sorted(self._named.items(), key=_last_offset))
 
     def clear(self) -> None:
         """Forget everything."""
         self._anonymous.clear()
         self._named.clear()
         self._dirty.clear()
+        self.forgotten_id = self.forgotten_named_id = 0
 
     def _part(self, producer_id: int) -> dict[int, ProducerState]:
         return self._anonymous if producer_id < NAMED_PRODUCER_BIT else self._named
@@ -138,7 +189,26 @@ class ProducerTable:
     def _expire_part(self, part: dict[int, ProducerState], cutoff_ms: int) -> None:
         while part:
             oldest = next(iter(part))
-            if part[oldest].append_time_ms > cutoff_ms:
+            if part[oldest].active_ms > cutoff_ms:
                 return
-            del part[oldest]
-            self._dirty.add(oldest)
+            self._forget(oldest)
+
+    def _make_room(self, now_ms: int) -> None:
+        """Forget the longest idle anonymous producer of a full table, unless it may still repeat a batch: then the table grows."""
+        if len(self) < self.producers_max or not self._anonymous:
+            return
+        oldest = next(iter(self._anonymous))
+        if now_ms - self._anonymous[oldest].active_ms >= REPLACEABLE_IDLE_MS:
+            self._forget(oldest)
+
+    def _forget(self, producer_id: int) -> None:
+        del self._part(producer_id)[producer_id]
+        self._dirty.add(producer_id)
+        if producer_id < NAMED_PRODUCER_BIT:
+            self.forgotten_id = max(self.forgotten_id, producer_id)
+        else:
+            self.forgotten_named_id = max(self.forgotten_named_id, producer_id)
+
+
+def _last_offset(item: tuple[int, ProducerState]) -> int:
+    return item[1].batches[-1].base_offset

@@ -10,8 +10,9 @@ Source: Kafka's topic configuration (retention.ms, retention.bytes); `max.batch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from raftmq.fsm import codes
@@ -65,7 +66,7 @@ MAX_BATCH_BYTES: Final = ConfigKey(
     minimum=1024,
     # A batch travels with its envelope in one gRPC message of at most 4 MiB.
     maximum=3_670_016,
-    meaning="largest batch, header included and compressed, that a partition takes",
+    meaning="largest batch, header included and compressed, that a partition takes; above the default, a record may be 4096 bytes smaller",
 )
 CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
@@ -86,12 +87,15 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.match(name) is not None and name not in {".", ".."}
 
 
+def invalid_name_text(name: str) -> str:
+    """Say why no topic can have this name."""
+    return f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ - and not . or .."
+
+
 def check_topic_name(name: str) -> None:
     """Raise `TopicConfigError` (INVALID_TOPIC_NAME) unless users may create a topic of this name."""
     if not is_topic_name(name):
-        raise TopicConfigError(
-            codes.INVALID_TOPIC_NAME, f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ - and not . or .."
-        )
+        raise TopicConfigError(codes.INVALID_TOPIC_NAME, invalid_name_text(name))
     if name.startswith(RESERVED_PREFIX):
         raise TopicConfigError(codes.INVALID_TOPIC_NAME, f"{name!r}: names that begin with __ are reserved")
 
@@ -102,13 +106,20 @@ def check_topic_config(config: Mapping[str, str]) -> None:
         key = CONFIG_KEYS.get(name)
         if key is None:
             raise TopicConfigError(
-                codes.INVALID_CONFIG, f"there is no setting {name[:60]!r}; there are {', '.join(CONFIG_KEYS)}"
+                codes.INVALID_CONFIG, f"there is no setting {name[:60]!r}{suggestion(name[:60], CONFIG_KEYS)}"
             )
         if _parse(key, text) is None:
             raise TopicConfigError(
                 codes.INVALID_CONFIG,
                 f"{name} = {text[:60]!r}: it is a number between {key.minimum} and {key.maximum} ({key.meaning})",
             )
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """What to add to the error of an unknown name: the name that was probably meant, or all that there are."""
+    known = sorted(names)
+    close = get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
 def check_topic_config_changes(changes: Mapping[str, str | None]) -> None:

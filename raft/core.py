@@ -8,7 +8,7 @@ Source: Ongaro's thesis 3, 4.1-4.3, 6.4, 9.6, 10.2; the shape is that of etcd's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raftmq.errors import invariant
 from raftmq.raft.election import Election
@@ -62,6 +62,8 @@ class RaftCore(Election):
             self._maybe_leave_joint()
             check_core(self)
             return
+        if self.role is Role.CANDIDATE and self.replica_id not in self._votes:
+            return  # its requests wait for the disk: nobody can have answered yet
         self._election_elapsed += count
         if self._election_elapsed >= self._timeout_ticks and not self.campaign_due and self._can_campaign():
             self.campaign_due = True
@@ -232,7 +234,7 @@ class RaftCore(Election):
             or self._reads.is_confirming
         ):
             return False
-        progress.is_recently_active = True
+        progress.note_heard()
         progress.read_ack = max(progress.read_ack, min(read_counter, self._reads.round))
         return True
 
@@ -425,6 +427,36 @@ class RaftCore(Election):
         """Leader only: the last index known durable on the peer (0 when unknown)."""
         progress = self.progress.get(peer)
         return LogIndex(progress.match_index if progress else 0)
+
+    def note_lost(self, peer: ReplicaId) -> None:
+        """Count the peer as silent until it answers: its connection was lost or replaced. No rule of consensus reads this."""
+        progress = self.progress.get(peer)
+        if progress is not None and peer != self.replica_id:
+            progress.note_lost()
+
+    def lagging_voters(self, ticks: int) -> list[ReplicaId]:
+        """Leader only: return the voters, itself included, that were silent or behind for at least so many ticks.
+
+        A member is behind while it lacks what this leader's log held one tick earlier, and until it has acknowledged something.
+        """
+        progress = self.progress  # empty where this replica does not lead
+        return [
+            voter
+            for voter in self.membership.voters
+            if voter in progress
+            and (
+                progress[voter].behind_ticks >= ticks
+                or (progress[voter].silent_ticks >= ticks and voter != self.replica_id)
+            )
+        ]
+
+    def furthest_voter(self, is_reachable: Callable[[ReplicaId], bool]) -> ReplicaId | None:
+        """Leader only: return the other reachable voter whose log goes furthest, to lead next; None if no voter is reachable.
+
+        A learner may be further ahead and cannot lead. Among equals the target of a transfer that runs is preferred.
+        """
+        voters = [voter for voter in self.membership.voters if voter != self.replica_id and is_reachable(voter)]
+        return max(voters, key=lambda voter: (self.match_index(voter), voter == self._transferee), default=None)
 
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
         """Leader only: match per member, itself included."""

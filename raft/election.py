@@ -1,7 +1,8 @@
 """Elections: pre-vote, vote, stickiness, transfer's campaign, and what votes tell about commitment.
 
 Must not replicate. Invariants: at most one vote per term, durable before the answer leaves; a pre-vote changes neither
-term nor vote nor timer; the own vote counts only once it is durable; only members' votes count, each once.
+term nor vote nor timer; the own vote counts only once it is durable; a vote is asked for only once term, own vote and the
+named log end are durable; only members' answers to the current round count, each once.
 Source: Ongaro's thesis 3.4, 3.6.1, 3.10, 4.2.3 (disruptive servers), 9.6 (pre-vote).
 """
 
@@ -39,30 +40,51 @@ class Election(Reconfiguration):
         self._evaluate_votes()
 
     def _become_candidate(self, *, is_transfer: bool) -> None:
-        """A new term and the own vote in it, which `_on_own_vote_durable` counts."""
+        """A new term and the own vote in it, which `_on_own_vote_durable` counts. The requests wait for the same write.
+
+        Scenario: 3 leads term 6 and has committed X with 2; 1 holds X in memory, its write is under way, when 3 goes away. If
+        1 asked 2 immediately, with X as the end of its log, and were killed before anything of it is on disk, it would
+        come back in term 6 without X and campaign in term 7 again. The vote that 2 gave to the longer log, arriving now,
+        would make a leader without X.
+        """
         self._reset(Term(self.term + 1))
         self.role = Role.CANDIDATE
         self.vote = self.replica_id
         self._request_votes(self.term, is_pre_vote=False, is_transfer=is_transfer)
 
     def _request_votes(self, term: Term, *, is_pre_vote: bool, is_transfer: bool) -> None:
-        log = self.log
-        commit_term = Term(log.term_at(log.commit))
+        """Ask every other voter in a new round."""
+        self._round += 1
         for voter in self.membership.voter_ids:
             if voter != self.replica_id:
-                self._send(
-                    VoteRequest(
-                        self.replica_id,
-                        voter,
-                        term,
-                        LogIndex(log.last_index),
-                        Term(log.last_term),
-                        LogIndex(log.commit),
-                        commit_term,
-                        is_pre_vote,
-                        is_transfer,
-                    )
-                )
+                self._ask(self._vote_request(voter, term, is_pre_vote=is_pre_vote, is_transfer=is_transfer))
+
+    def _vote_request(self, voter: ReplicaId, term: Term, *, is_pre_vote: bool, is_transfer: bool) -> VoteRequest:
+        log = self.log
+        return VoteRequest(
+            self.replica_id,
+            voter,
+            term,
+            self._round,
+            LogIndex(log.last_index),
+            Term(log.last_term),
+            LogIndex(log.commit),
+            Term(log.term_at(log.commit)),
+            is_pre_vote,
+            is_transfer,
+        )
+
+    def _ask(self, request: VoteRequest) -> None:
+        """Send a request: for a pre-vote immediately, for a vote once all that it names is durable.
+
+        A pre-vote may name a log end that is not durable yet: its answer promises nothing and counts in one round only. It
+        leads to a campaign, whose requests are judged again and wait for the disk. Waiting here too would cost one more
+        commit in each failover.
+        """
+        if request.is_pre_vote:
+            self._send(request)
+        else:
+            self._respond(request)
 
     def _become_leader(self) -> None:
         self._reset(self.term)
@@ -109,6 +131,7 @@ class Election(Reconfiguration):
                 self.replica_id,
                 request.source,
                 term,
+                request.round,
                 request.is_pre_vote,
                 is_granted,
                 LogIndex(log.commit),
@@ -119,12 +142,17 @@ class Election(Reconfiguration):
     # ------------------------------------------------------------------------------------------------------- counting
 
     def _on_vote_response(self, message: VoteResponse) -> None:
-        if message.is_pre_vote:
-            is_current = self.role is Role.PRE_CANDIDATE and (not message.is_granted or message.term == self.term + 1)
-        else:
-            is_current = self.role is Role.CANDIDATE
-        if is_current:
+        if self._is_of_this_round(message):
             self._count_vote(message.source, is_granted=message.is_granted)
+
+    def _is_of_this_round(self, message: VoteResponse) -> bool:
+        """Whether a response answers the current round.
+
+        A replica asks for pre-votes of one term repeatedly: a grant to an earlier round, perhaps before a restart, was given
+        to another log.
+        """
+        role = Role.PRE_CANDIDATE if message.is_pre_vote else Role.CANDIDATE
+        return self.role is role and message.round == self._round
 
     def _count_vote(self, voter: ReplicaId, *, is_granted: bool) -> None:
         """The first answer of each voter counts."""

@@ -18,11 +18,17 @@ NO_TERM = Term(0)
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """A (pre-)vote request. For a pre-vote `term` is the term the sender would campaign in."""
+    """A (pre-)vote request. For a pre-vote `term` is the term the sender would campaign in.
+
+    A real one leaves only once the sender's disk holds the term, its own vote and the log end that it names.
+    """
 
     source: ReplicaId
     target: ReplicaId
     term: Term
+    round: int
+    """The sender's round of requests. Each start of the sender begins at a random number, so that no earlier life of it used
+    the same round."""
     last_index: LogIndex
     last_term: Term
     commit_index: LogIndex
@@ -41,6 +47,8 @@ class VoteResponse:
     source: ReplicaId
     target: ReplicaId
     term: Term
+    round: int
+    """The request's round. An answer to an earlier round does not count, as its request may have named another log end."""
     is_pre_vote: bool
     is_granted: bool
     commit_index: LogIndex

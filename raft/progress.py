@@ -8,9 +8,14 @@ Source: Ongaro's thesis 3.5 (nextIndex, matchIndex), 10.2.2 (pipelining); the st
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from raftmq.raft.inflights import Inflights
 from raftmq.raft.settings import RaftSettings
+
+UNKNOWN_TICKS: Final = 1_000
+"""`behind_ticks` of a member that has acknowledged nothing yet, and `silent_ticks` of one whose connection was lost: longer than any
+limit, so that the member counts as lagging until it answers."""
 
 
 class ProgressState(Enum):
@@ -28,6 +33,7 @@ class Progress:
     """One member as its leader sees it. Lives for one leadership."""
 
     __slots__ = (
+        "behind_ticks",
         "inflights",
         "is_fetching",
         "is_flow_paused",
@@ -37,6 +43,7 @@ class Progress:
         "pending_snapshot",
         "read_ack",
         "sent_commit",
+        "silent_ticks",
         "state",
     )
 
@@ -50,6 +57,10 @@ class Progress:
         """Log position of the snapshot under way; 0 when there is none."""
         self.is_recently_active = True
         """Heard of since the last quorum check. New members start active, or adding one could depose the leader."""
+        self.silent_ticks = 0
+        """Ticks since the member last answered. No rule of consensus reads this: it is for reports of the group's health."""
+        self.behind_ticks = UNKNOWN_TICKS
+        """Ticks in a row at which the member lacked what the leader's log held one tick earlier. For reports, too."""
         self.is_flow_paused = False
         """Nothing more may be sent before an answer: a probe is out, or the window is full."""
         self.is_fetching = False
@@ -64,6 +75,23 @@ class Progress:
     def is_paused(self) -> bool:
         """Whether no append may be sent now."""
         return self.is_flow_paused or self.is_fetching or self.state is ProgressState.SNAPSHOT
+
+    def note_heard(self) -> None:
+        """Note that the member answered in this term."""
+        self.is_recently_active = True
+        self.silent_ticks = 0
+
+    def note_lost(self) -> None:
+        """Note that its connection was lost: what it answered before says nothing of what comes back."""
+        self.silent_ticks = UNKNOWN_TICKS
+
+    def note_tick(self, count: int, index: int) -> None:
+        """Count ticks that passed. `index` is where the leader's log ended one tick earlier."""
+        self.silent_ticks += count
+        if self.match_index >= index:
+            self.behind_ticks = 0
+        else:
+            self.behind_ticks += count
 
     def become_probe(self) -> None:
         """Find the meeting point anew; after a snapshot, right behind it."""

@@ -60,7 +60,7 @@ class AppendWork:
     snapshot: InstallSnapshot | None
     """Replaces the whole log and state before `entries` are appended."""
     responses: tuple[Message, ...]
-    """Votes and acknowledgements, refusals too: they leave only after this and every earlier append is durable."""
+    """Votes, requests for them, and acknowledgements, refusals too: they leave only after this and every earlier append is durable."""
     token: AppendToken
     must_sync: bool
 

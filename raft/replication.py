@@ -43,7 +43,7 @@ class Replication(ReadIndexing):
         self._count_own_log()
         # Commits what earlier leaders left, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
         appended = self._append_own((Proposal(EntryKind.EMPTY, b""),), self.log.append_time_ms)
-        self._noop_index = appended[0].index
+        self._noop_index = self._last_index_at_tick = appended[0].index
         self.beat_due = True
 
     def _sync_progress(self, membership: Membership) -> None:
@@ -191,7 +191,7 @@ class Replication(ReadIndexing):
         progress = self.progress.get(message.source)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.is_recently_active = True
+        progress.note_heard()
         if message.is_rejected:
             self._on_rejected(message, progress)
         else:
@@ -247,7 +247,7 @@ class Replication(ReadIndexing):
         progress = self.progress.get(message.source)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.is_recently_active = True
+        progress.note_heard()
         progress.is_flow_paused = False
         if progress.match_index < self.log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(message.source, progress, may_be_empty=True)
@@ -256,6 +256,9 @@ class Replication(ReadIndexing):
     # -------------------------------------------------------------------------------------------------- ticks, beats
 
     def _tick_leader(self, count: int) -> None:
+        for progress in self.progress.values():
+            progress.note_tick(count, self._last_index_at_tick)
+        self._last_index_at_tick = self.log.last_index
         self._heartbeat_elapsed += count
         if self._heartbeat_elapsed >= self.settings.heartbeat_ticks:
             self._heartbeat_elapsed = 0
@@ -265,6 +268,11 @@ class Replication(ReadIndexing):
             if self._confirm_elapsed >= self.settings.election_ticks:
                 self._become_follower(self.term, NO_REPLICA)
                 return
+        if self._transferee:
+            self._transfer_elapsed += count
+            if self._transfer_elapsed >= self.settings.election_ticks:
+                # It has failed: take proposals again (thesis 3.10).
+                self._transferee = NO_REPLICA
         self._election_elapsed += count
         if self._election_elapsed >= self.settings.election_ticks:
             self._election_elapsed = 0
@@ -281,8 +289,6 @@ class Replication(ReadIndexing):
             return
         for progress in self.progress.values():
             progress.is_recently_active = False
-        # A transfer not finished by now has failed: take proposals again (thesis 3.10).
-        self._transferee = NO_REPLICA
 
     def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
         self.beat_due = False
@@ -313,8 +319,9 @@ class Replication(ReadIndexing):
             return Refused(RefusalReason.NOT_VOTER, self.leader_id)
         if target in (self.replica_id, self._transferee):
             return None
+        if not self._transferee:
+            self._transfer_elapsed = 0  # a transfer that replaces another one keeps its deadline
         self._transferee = target
-        self._election_elapsed = 0
         progress = self.progress[target]
         if progress.match_index == self.log.last_index:
             self._send_timeout_now(target)

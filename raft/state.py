@@ -20,12 +20,16 @@ from raftmq.raft.invariants import check_membership
 from raftmq.raft.log import RaftLog
 from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.membership import Membership
-from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta
+from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequest
 from raftmq.raft.progress import Progress
 from raftmq.raft.read_queue import ReadQueue
 from raftmq.raft.ready import ConfirmedRead, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
+
+FIRST_ROUND_MAX = 1 << 62
+"""A replica's first round of vote requests is a random number below this: 64 bits leave room for any number of further rounds, and
+two lives do not meet in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +76,20 @@ class CoreState:
         "_handed",
         "_heartbeat_elapsed",
         "_is_announcing",
+        "_last_index_at_tick",
         "_messages",
         "_noop_index",
         "_random",
         "_reads",
         "_reported",
         "_responses",
+        "_round",
         "_seen_commit",
         "_seen_term",
         "_seen_vote",
         "_sequence",
         "_timeout_ticks",
+        "_transfer_elapsed",
         "_transferee",
         "_uncommitted",
         "_uncommitted_bytes",
@@ -156,9 +163,9 @@ class CoreState:
         """Never decreases."""
         self.vote: ReplicaId = hard_state.vote
         """Whom this replica voted for in `term`; 0: nobody. Changes only from 0 within a term."""
-        if self.log.last_term > self.term:
-            # A group's first start: its position has a term that nobody voted in yet.
-            self.term, self.vote = Term(self.log.last_term), NO_REPLICA
+        # The term is written before, or with, the first entry of it. A term below the log's end is a hard state that was lost,
+        # and with it perhaps a vote: to go on with a free one could elect two leaders in a term.
+        invariant(self.log.last_term <= self.term, "restored_term", term=self.term, last_term=self.log.last_term)
         self._handed = hard_state
         """The hard state last handed to the writer."""
         self._commit_due: int = 0
@@ -172,13 +179,15 @@ class CoreState:
         self.beat_due = False
         # elections
         self._election_elapsed: int = 0
-        """Ticks since a leader was heard (follower), or since the last quorum check or start of a transfer (leader)."""
+        """Ticks since a leader was heard (follower), or since the last quorum check (leader)."""
         self._heartbeat_elapsed: int = 0
         self._failed_pre_votes: int = 0
         """Consecutive pre-votes without success: each doubles the timeout, up to `pre_vote_backoff_max`."""
         self._timeout_ticks: int = 0
         self._roll_timeout()
         self._votes: dict[ReplicaId, bool] = {}
+        self._round: int = self._random.randrange(FIRST_ROUND_MAX)
+        """The latest round of (pre-)vote requests. No earlier life of this replica used it."""
         # leadership
         self.progress: dict[ReplicaId, Progress] = {}
         """Every member as the leader sees it, itself included; empty unless leader."""
@@ -188,7 +197,11 @@ class CoreState:
         """Whether a commit index that nothing carries is sent by itself."""
         self._noop_index: int = 0
         """This leadership's first entry: nothing is judged before it is applied."""
+        self._last_index_at_tick: int = 0
+        """Where this leader's log ended at its last tick: what a member should have by the next one."""
         self._transferee: ReplicaId = NO_REPLICA
+        self._transfer_elapsed: int = 0
+        """Ticks since a transfer closed proposals. Not `_election_elapsed`, or transfers would postpone the quorum check."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         """(last index, payload bytes) of each batch this leader proposed and that is not committed."""
         self._uncommitted_bytes: int = 0
@@ -199,7 +212,7 @@ class CoreState:
         # output
         self._messages: list[Message] = []
         self._responses: list[Message] = []
-        """Votes and acknowledgements: released only once the next append is durable."""
+        """Votes, requests for them, and acknowledgements: released only once the next append is durable."""
         self._confirmed_reads: list[ConfirmedRead] = []
         self._failed_reads: list[int] = []
         self._sequence: int = 0
@@ -279,6 +292,9 @@ class CoreState:
         self._heartbeat_elapsed = 0
         self._votes.clear()
         self._roll_timeout()
+        if self._responses:
+            # The log may change now: a request that did not leave would name an end that no disk ever held.
+            self._responses = [one for one in self._responses if not isinstance(one, VoteRequest)]
         if self.progress:
             self._end_leadership()
 

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from raftmq import errors
 from raftmq.broker import limits, log_events
-from raftmq.broker.config import CONFIG_KEYS
+from raftmq.broker.config import CONFIG_KEYS, ConfigKey
 from raftmq.broker.metric_catalog import SECTIONS
 from raftmq.broker.readiness import STARTING, Reason
 from raftmq.cli.broker import shown
@@ -122,10 +122,12 @@ def cli_page() -> str:
     ]
     root = typer.main.get_command(app)
     for path, command in walk("raftmq", root):
+        shown_examples = (command.epilog or "").removeprefix("\b\nExamples:\n")
         lines += [f"## `{path}`", "", inspect.cleandoc(command.help or ""), ""]
+        lines += ["```sh", *(line.strip() for line in shown_examples.splitlines()), "```", ""]
         parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
         if parameters:
-            lines += ["| parameter | default | meaning |", "|---|---|---|"]
+            lines += ["| parameter | takes | default | meaning |", "|---|---|---|---|"]
         for parameter in parameters:
             names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
             is_argument = parameter.param_type_name == "argument"
@@ -135,12 +137,21 @@ def cli_page() -> str:
                 if parameter.default is None or parameter.required or callable(parameter.default)
                 else f"`{plain(parameter.default)}`"
             )
-            lines.append(f"| {shown} | {default} | {cell(getattr(parameter, 'help', '') or '')} |")
+            lines.append(
+                f"| {shown} | {cell(taken(parameter))} | {default} | {cell(getattr(parameter, 'help', '') or '')} |"
+            )
         lines.append("")
     lines += ["## Exit codes", "", "| code | name | meaning |", "|---|---|---|"]
     docs = attribute_docs(inspect.getsource(sys.modules[ExitCode.__module__]))
     lines += [f"| {code.value} | {code.name} | {cell(docs['ExitCode', code.name][2])} |" for code in ExitCode]
     return "\n".join(lines) + "\n"
+
+
+def taken(parameter: Any) -> str:  # noqa: ANN401 (a parameter of typer's own copy of click)
+    """The values that a parameter takes: its limits or its choices, where it has any."""
+    described = parameter.type_descriptor
+    limits: str = getattr(described.parameter_info.parser, "limits", "")
+    return limits or ", ".join(f"`{plain(choice)}`" for choice in described.choices or ())
 
 
 def plain(value: object) -> str:
@@ -163,11 +174,12 @@ def configuration_page() -> str:
     lines = ["# Configuration of a broker", ""]
     lines += [
         "Flags of `raftmq broker start` (or `--set KEY=VALUE`) win over `RAFTMQ_KEY` in the environment, that over `raftmq.toml`.",
+        "Times are seconds or have a unit (`500ms`, `20s`, `5m`, `2h`, `7d`), sizes are bytes or have one (`512MiB`).",
         "",
     ]
-    lines += ["| key | default | meaning |", "|---|---|---|"]
+    lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
     for key in CONFIG_KEYS.values():
-        lines.append(f"| `{key.name}` | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
+        lines.append(f"| `{key.name}` | {cell(accepted(key))} | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
     lines += [
         "",
         "A `raftmq.toml`, given with `--config` or found in the working directory:",
@@ -187,6 +199,15 @@ def configuration_page() -> str:
         lines.append(f"| `{setting.name}` | {numbers} | {cell(setting.meaning)} |")
     lines += ["", *module_tables(limits)]
     return "\n".join(lines)
+
+
+def accepted(key: ConfigKey) -> str:
+    """What a key takes, in the words of the error for anything else; empty where it takes any text."""
+    try:
+        key.parse("?")
+    except ValueError as error:
+        return str(error).partition(" (such as")[0]
+    return ""
 
 
 def module_tables(module: ModuleType) -> list[str]:

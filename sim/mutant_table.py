@@ -65,10 +65,20 @@ def _seeds(known: int, seeds_max: int) -> Iterator[int]:
 # ------------------------------------------------------------------------------------------------------------- hunting
 
 
+class StaleMutantError(Exception):
+    """A mutant takes or names what the product no longer has: its own error would be found, and not the bug."""
+
+
+_OWN_ERRORS = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")
+"""What a stale mutant raises."""
+
+
 def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
-    """Whole nodes: the first outcome that finds it within its budget."""
+    """Whole nodes: the first outcome that finds it within its budget. Raises `StaleMutantError`."""
     for seed in _seeds(known, SEEDS_MAX):
         outcome = _outcome(seed, mutant.build)
+        if any(f"{error}(" in outcome.detail or f"{error}:" in outcome.detail for error in _OWN_ERRORS):
+            raise StaleMutantError(f"{mutant.name}: {outcome.detail}")
         if outcome.verdict is not Verdict.OK and _passes_without(mutant, seed):
             return outcome
     return None

@@ -46,7 +46,11 @@ async def poll_leader(
     cause: RaftMQError | None = None
     is_behind = False
     while (remaining := deadline - loop.time()) > 0:
-        info = await resolver.topic(topic, remaining, partition=partition, is_fresh=is_behind)
+        try:
+            info = await resolver.topic(topic, remaining, partition=partition, is_fresh=is_behind)
+        except RequestTimedOutError as error:
+            cause = cause or error  # the time is over: what an earlier try found says more than that
+            break
         if info.topic_id > topic_id:
             raise UnknownTopicError(f"{topic} was deleted and created again")
         # Whoever planned has seen the partition; ids ascend and partitions are only added: who does not know it is behind.

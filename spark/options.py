@@ -61,6 +61,8 @@ class OptionReader:
         """The option as it was given, without surrounding blanks; None when it was not, or is empty."""
         self.asked[name] = None
         value = self._values.get(name.lower())
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InvalidOptionError(f"{name} {value!r} holds a lone surrogate, which has no UTF-8 form")
         return value.strip() or None if isinstance(value, str) else None
 
     def setting(self, name: str) -> str | None:

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from raftmq.client import settings
 from raftmq.client.partitioner import PARTITIONERS
-from raftmq.errors import RecordTooLargeError, UnknownPartitionError
+from raftmq.errors import UnknownPartitionError
 from raftmq.spark.sink_errors import InvalidSchemaError
 
 if TYPE_CHECKING:
@@ -202,14 +202,26 @@ class RowBuilder:
     """Makes sortable rows of chunks. One per task."""
 
     def __init__(
-        self, columns: SinkColumns, options: SinkOptions, partition_count: Callable[[str, int | None], int]
+        self,
+        columns: SinkColumns,
+        options: SinkOptions,
+        partition_count: Callable[[str, int | None], int],
+        record_bytes_max: Callable[[str], int],
     ) -> None:
-        """`partition_count` gives the number of partitions of a topic, for a row that names one or None; it raises without a topic."""
+        """Make a builder of rows.
+
+        Args:
+            columns: What each column of a chunk is.
+            options: The sink's.
+            partition_count: The number of partitions of a topic, for a row that names one or None. Raises without a topic.
+            record_bytes_max: The largest record of a topic, overhead included. Asked for large rows only.
+        """
         self._columns = columns
         self._topic = options.topic
         self._partitioner = PARTITIONERS[options.partitioner]
         self._is_empty_a_key = options.partitioner != "crc32"  # as in the SDK
         self._partition_count = partition_count
+        self._record_bytes_max = record_bytes_max
 
     def rows(self, chunk: Chunk) -> tuple[list[SinkRow], int]:
         """All rows, and the bytes of their keys, values and headers together.
@@ -218,7 +230,7 @@ class RowBuilder:
             InvalidSchemaError: a topic is null.
             UnknownTopicError: there is no such topic.
             UnknownPartitionError: a partition is negative or above the topic's last.
-            RecordTooLargeError: above 1 MiB.
+            RecordTooLargeError: a row is larger than its topic takes.
         """
         columns = self._columns
         if self._topic is not None and columns.headers is None and columns.partition is None:
@@ -256,7 +268,7 @@ class RowBuilder:
         keys = list(map(_bytes_of, key_cells))
         sizes = list(map(add, map(len, values), map(len, keys)))
         if sizes:
-            _check_size(max(sizes))
+            self._check_size(max(sizes), topic)
         has_keys = [cell is not None for cell in key_cells]
         partition_count = self._partition_count(topic, None)
         rows = zip(
@@ -274,6 +286,13 @@ class RowBuilder:
             strict=False,  # some repeat for ever
         )
         return list(rows), sum(sizes)
+
+    def _check_size(self, size: int, topic: str) -> None:
+        needed = size + settings.RECORD_OVERHEAD_BYTES
+        if needed > settings.RECORD_BYTES_MAX and needed > (bytes_max := self._record_bytes_max(topic)):
+            from raftmq.client.record_checks import too_large  # here: it loads codecs, which a driver does not need
+
+            raise too_large(needed, bytes_max)
 
     def _chosen(self, has_key: bool, key: bytes, value: bytes, partition_count: int, packed: bytes = b"") -> int:
         """The partition of a row that names none."""
@@ -296,7 +315,7 @@ class RowBuilder:
             raise InvalidSchemaError("a row's topic is null; the option topic gives all rows one")
         value_bytes, key_bytes, packed = _bytes_of(value), _bytes_of(key), pack_headers(headers)
         size = len(value_bytes) + len(key_bytes) + len(packed)
-        _check_size(size)
+        self._check_size(size, topic)
         named = partition if isinstance(partition, int) else None
         partition_count = self._partition_count(topic, named)
         if isinstance(partition, int):
@@ -317,11 +336,6 @@ class RowBuilder:
             _millis_or_0(time_us),
         )
         return row, size
-
-
-def _check_size(size: int) -> None:
-    if size + settings.RECORD_OVERHEAD_BYTES > settings.RECORD_BYTES_MAX:
-        raise RecordTooLargeError(f"a row of {size} bytes; at most {settings.RECORD_BYTES_MAX} are allowed")
 
 
 def _int_or_0(cell: object) -> int:

@@ -54,13 +54,18 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     client = read_client_options(reader)
     compression = (reader.setting("compression.type") or "none").lower()
     if compression not in CODECS:
-        raise InvalidOptionError(f"compression.type is none, lz4, zstd or snappy, not {compression!r}")
+        raise InvalidOptionError(f"compression.type is none, lz4, zstd, snappy or gzip, not {compression!r}")
     writer_name = reader.text("writerName")
     writer_epoch = reader.integer("writerEpoch", minimum=0)
     if (writer_name is None) != (writer_epoch is None):
         raise InvalidOptionError("writerName and writerEpoch go together: the same two are written once")
     if writer_name is not None and len(writer_name.encode()) > WRITER_NAME_BYTES_MAX:
         raise InvalidOptionError(f"writerName has at most {WRITER_NAME_BYTES_MAX} bytes")
+    delivery_timeout_ms = reader.setting_integer("delivery.timeout.ms", DELIVERY_TIMEOUT_MS)
+    if delivery_timeout_ms > settings.DELIVERY_TIMEOUT_MS_MAX:
+        raise InvalidOptionError(
+            f"delivery.timeout.ms is at most {settings.DELIVERY_TIMEOUT_MS_MAX}, not {delivery_timeout_ms}"
+        )
     found = SinkOptions(
         client=client,
         topic=reader.text("topic"),
@@ -68,7 +73,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         partitioner=reader.choice("partitioner", "crc32", tuple(PARTITIONERS)),
         batch_records_max=_whole(reader, "batchRecords", BATCH_RECORDS),
         sort_memory_bytes=_whole(reader, "sortMemoryBytes", SORT_MEMORY_BYTES),
-        delivery_timeout_seconds=reader.setting_integer("delivery.timeout.ms", DELIVERY_TIMEOUT_MS) / 1000,
+        delivery_timeout_seconds=delivery_timeout_ms / 1000,
         replay_timeout_seconds=reader.milliseconds("replayTimeout", REPLAY_TIMEOUT_MS) / 1000,
         is_exactly_once=reader.choice("delivery", EXACTLY_ONCE, (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
         writer_name=writer_name,

@@ -77,7 +77,9 @@ class SinkTask:
             self._ledger = self._agree(identity, open_batch(identity, counts))
         directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         with closing(RowSorter[SinkRow](self._options.sort_memory_bytes, directory)) as sorter:
-            builder = RowBuilder(self._columns, self._options, self._partition_count)
+            builder = RowBuilder(
+                self._columns, self._options, self._partition_count, lambda name: self._topic(name).record_bytes_max
+            )
             for chunk in chunks:
                 sorter.add(*builder.rows(chunk))
             producer = self._enter(identity, sorter)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from raftmq.storage.disk_space import default_reserve_bytes, megabytes, start_bytes
 from raftmq.storage.file_exam import FileReport
 from raftmq.storage.lmdb_log_store import replica_files
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, ReplicaState
+from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, ReplicaState
 from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"
@@ -35,7 +37,8 @@ _METADATA_GROUP = 0
 
 REBUILD_ADVICE = (
     "start the broker while the others run: it sets the replica aside and the cluster makes a new one from its peers, as long as a "
-    "majority of them is whole; if this was the only replica, restore the file from a backup"
+    "majority of them is whole. Never put an older copy of the file back: it lacks what was acknowledged later. If this was the only "
+    "replica, its records are lost: delete the topic"
 )
 NEWER_ADVICE = "start it with the version of RaftMQ that wrote it, or a newer one; it is not damaged"
 
@@ -92,12 +95,24 @@ class NoDataDirectoryError(Exception):
     """No broker ever kept its data in the directory."""
 
 
-def examine(data_dir: Path, on_file: Callable[[Path, int, int], None] = lambda path, number, count: None) -> Diagnosis:
+def volume_of(data_dir: Path) -> tuple[int, int]:
+    """Free and all bytes of the volume."""
+    usage = shutil.disk_usage(data_dir)
+    return usage.free, usage.total
+
+
+def examine(
+    data_dir: Path,
+    on_file: Callable[[Path, int, int], None] = lambda path, number, count: None,
+    *,
+    volume: Callable[[Path], tuple[int, int]] = volume_of,
+) -> Diagnosis:
     """Read everything in a stopped broker's data directory.
 
     Args:
         data_dir: the directory.
         on_file: told each file before it is read, its number from 1, and how many there are.
+        volume: says what is free on the directory's volume, and how large it is.
 
     Raises:
         DirectoryInUseError, NoDataDirectoryError: nothing was examined.
@@ -123,6 +138,7 @@ def examine(data_dir: Path, on_file: Callable[[Path, int, int], None] = lambda p
             *(finding for key, report in reports.items() for finding in _replica_findings(key, report)),
             *_disagreements(node, set(reports)),
             *_leftovers(data_dir, set(files.values())),
+            *_space(data_dir, *volume(data_dir)),
         ]
         known = node.node or {}
         return Diagnosis(
@@ -164,6 +180,27 @@ def _inner(data_dir: Path) -> str:
     """Where data directories are instead: a local cluster keeps one for each broker."""
     inner = sorted(str(path.parent) for path in data_dir.glob(f"*/{REGISTRY_FILE}"))
     return f"; there is one in {', '.join(inner)}" if inner else ""
+
+
+def _space(data_dir: Path, free: int, total: int) -> Iterator[Finding]:
+    """Whether the broker can start, and then take records; a ballast is space that it gives back to itself."""
+    ballast = data_dir / "ballast"
+    free_at_start = free + (ballast.stat().st_size if ballast.exists() else 0)
+    needed, reserve = start_bytes(data_dir), default_reserve_bytes(total)
+    if free_at_start < needed:
+        yield Finding(
+            Severity.WARNING,
+            "volume",
+            f"is full: {megabytes(free_at_start)} are free, and the broker needs {megabytes(needed)} to start",
+            "free some space on the volume, not in the data directory, or make it larger",
+        )
+    elif free < reserve:
+        yield Finding(
+            Severity.NOTE,
+            "volume",
+            f"has {megabytes(free)} free: below the reserve ({megabytes(reserve)} unless disk_reserve_bytes says otherwise) the broker takes no "
+            "records",
+        )
 
 
 def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
@@ -219,6 +256,9 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
         )
     elif all(row[0] != _METADATA_GROUP for row in live):
         yield Finding(Severity.DAMAGE, path.name, "names no replica of the metadata group", LOST_NODE_ADVICE)
+    if node.get("refusal"):
+        problem = f"the cluster refuses this directory for good: {node['refusal']}"
+        yield Finding(Severity.DAMAGE, path.name, problem, STALE_DIRECTORY_ADVICE)
     if node.get("is_running"):
         yield Finding(Severity.NOTE, path.name, "the broker was killed or crashed; what it acknowledged is on disk")
 

@@ -5,6 +5,7 @@ None of these may be retried blindly: each says in its docstring what was applie
 
 from __future__ import annotations
 
+from raftmq.errors import UnsupportedDataError
 from raftmq.types import GroupId, ReplicaId
 
 
@@ -41,7 +42,7 @@ class LogRangeError(ReplicaStorageError):
     """The index asked for is not in the durable log: truncated at either end since the caller looked. Not damage."""
 
 
-class UnsupportedFormatError(ReplicaStorageError):
+class UnsupportedFormatError(ReplicaStorageError, UnsupportedDataError):
     """The file was written by a version with another format. Not damage: upgrade (or go back) and open it again."""
 
 

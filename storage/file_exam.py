@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +19,9 @@ from raftmq.raft.entry import EntryKind
 from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_sound
 from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields
 from raftmq.storage.file_check import find_problem
+from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
 from raftmq.storage.registry import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
+from raftmq.storage.registry import transaction_id_in
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
     IDENTITY_KEY,
@@ -27,6 +29,7 @@ from raftmq.storage.replica_codec import (
     ReplicaMeta,
     decode_identity,
     decode_meta,
+    replica_transaction_id,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ class FileReport:
 def examine_replica(path: Path) -> FileReport:
     """Every row of a replica's file: its checksum, and that the log has no gap and ends where it should."""
     report = FileReport()
-    with _open(path, report) as file:
+    with _open(path, report, b"meta", replica_transaction_id, may_be_new=False) as file:
         if file is None:
             return report
         meta = _examine_meta(file, report)
@@ -80,7 +83,7 @@ def examine_replica(path: Path) -> FileReport:
 def examine_registry(path: Path) -> FileReport:
     """Every row of `node.mdb`, and what they say."""
     report = FileReport()
-    with _open(path, report) as file:
+    with _open(path, report, b"node", transaction_id_in, may_be_new=True) as file:
         if file is None:
             return report
         for _, body in _sound_rows(file, "node", report):
@@ -105,8 +108,15 @@ class _OpenFile(NamedTuple):
 
 
 @contextmanager
-def _open(path: Path, report: FileReport) -> Iterator[_OpenFile | None]:
-    """One read transaction on a closed file, without its lock file; None, and a problem, when it is no database."""
+def _open(
+    path: Path, report: FileReport, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool
+) -> Iterator[_OpenFile | None]:
+    """One read transaction on a closed file, without its lock file; None, and a problem, when its pages are not sound."""
+    problem = _find_problem_of_pages(path, database, id_in, may_be_new=may_be_new)
+    if problem is not None:
+        report.add(problem)
+        yield None
+        return
     try:
         environment = lmdb.open(
             str(path), subdir=False, readonly=True, lock=False, create=False, max_dbs=3, readahead=True
@@ -116,15 +126,6 @@ def _open(path: Path, report: FileReport) -> Iterator[_OpenFile | None]:
         yield None
         return
     try:
-        pages = environment.info()["last_pgno"] + 1
-        expected_bytes = pages * environment.stat()["psize"]
-        if path.stat().st_size < expected_bytes:
-            # A page past the end would be a SIGBUS. It may be one that nothing uses, so the file is walked without mapping it.
-            problem = find_problem(path)
-            if problem is not None:
-                report.add(f"it has {path.stat().st_size} bytes of {expected_bytes}, and {problem}")
-                yield None
-                return
         with environment.begin(buffers=True) as transaction:
             yield _OpenFile(environment, transaction)
     except lmdb.Error as error:
@@ -134,6 +135,23 @@ def _open(path: Path, report: FileReport) -> Iterator[_OpenFile | None]:
             report.add(problem)
     finally:
         environment.close()
+
+
+def _find_problem_of_pages(
+    path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool
+) -> str | None:
+    """What is wrong with the pages of a file, looked at without mapping it: a page past its end would be a SIGBUS."""
+    expected_bytes = 0
+    try:
+        expected_bytes = pages_bytes(path)
+        check_commits(path, database, id_in, may_be_new=may_be_new)
+    except CodecError as error:
+        size = path.stat().st_size
+        return f"it has {size} bytes of {expected_bytes}, and {error}" if size < expected_bytes else str(error)
+    problem = find_problem(path)
+    if problem is not None and path.stat().st_size < expected_bytes:
+        return f"it has {path.stat().st_size} bytes of {expected_bytes}, and {problem}"
+    return problem
 
 
 def _rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[memoryview, memoryview]]:
@@ -232,7 +250,10 @@ def _follows(before: RowFields | None, fields: RowFields, meta: ReplicaMeta | No
 
 
 def _examine_end(next_index: int | None, last: RowFields | None, meta: ReplicaMeta, report: FileReport) -> None:
-    """The log ends where the last commit said it does; a lost end looks like a shorter, sound log."""
+    """The log ends where the last commit said it does, in no later term; a lost end looks like a shorter, sound log."""
+    last_term = meta.position.term if last is None else last.term
+    if last_term > meta.hard_state.term:
+        report.add(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
     if meta.last_index == meta.position.index and (next_index is None or next_index <= meta.last_index + 1):
         return  # no entries but such as wait for their deletion
     if next_index is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,24 +23,27 @@ from raftmq.raft.entry import Entry, EntryHeader
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.checksum import seal
 from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
 from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
+from raftmq.storage.fault_board import FaultBoard
 from raftmq.storage.file_check import verify_in_child
-from raftmq.storage.lmdb_env import building, lock_path, open_databases, open_environment, remove_environment
-from raftmq.storage.lmdb_replica import DATABASE_COUNT, LmdbReplica
+from raftmq.storage.lmdb_env import (
+    Undisturbed,
+    building,
+    disturbed,
+    lock_path,
+    remove_environment,
+)
+from raftmq.storage.lmdb_replica import LmdbReplica
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.page_release import FileSpace, HolesUnsupportedError, Released, allocated_bytes
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
+from raftmq.storage.replica_build import build_replica, settle_copy
 from raftmq.storage.replica_codec import (
-    FORMAT_VERSION,
-    IDENTITY_KEY,
-    META_KEY,
-    Identity,
     ReplicaMeta,
-    encode_identity,
-    encode_meta,
 )
+from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import ClosableRows, Row
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
@@ -48,10 +52,11 @@ MIB = 1024**2
 
 _NEW = ".new"
 _REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
-_SLICE_ROWS = 4096
-"""State rows per transaction while a new file is built: far below LMDB's limit of dirty pages."""
-_SPARSE_FRACTION = 0.5
-"""Of free pages; above it a file is worth rewriting."""
+
+
+def replica_file_count(data_dir: Path) -> int:
+    """Return how many replica files a data directory holds. The directory need not exist."""
+    return len(replica_files(data_dir / "groups"))
 
 
 def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
@@ -67,30 +72,38 @@ def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
 class LmdbLogStore:
     """See the module and `LogStore`. Owns `<directory>/groups` and `<directory>/trash`."""
 
+    board: FaultBoard | None = None
+    """Where threads note whose file they read."""
+
     def __init__(
         self,
         directory: Path | str,
         *,
         map_bytes: int = 64 * GIB,
-        verify: Verify | str = Verify.FULL,
-        compact_bytes_min: int = 256 * MIB,
+        verify: Verify | str = Verify.TAIL,
+        compact_bytes_min: int = 16 * MIB,
         compact_live_bytes_max: int = 128 * MIB,
         spare_bytes: Callable[[], int] | None = None,
+        board: FaultBoard | None = None,
+        undisturbed: Undisturbed = disturbed,
     ) -> None:
         """Make the directories and remove unfinished files of an earlier process.
 
         Args:
             directory: The node's data directory.
             map_bytes: Address space per file, and its largest size. Virtual: 64 GiB times 1,000 files fit in 47 bits.
-            verify: What `open` checks. Full by default: a damaged replica must be found before it votes. Measured:
-                2.5 µs a row and 10 GB/s on top (0.12 GB/s of 300-byte entries, 1.2 GB/s at 4 KiB, 7 GB/s at 64 KiB),
-                so real batches are read at the disk's speed. "tail" (milliseconds, whatever the size) is for nodes
-                whose restart would wait too long for that; every read still checks what it reads.
-            compact_bytes_min: Files below this size are never compacted.
+            verify: What `open` checks. The tail by default: some milliseconds, whatever the size; the scrubber reads the rest while
+                the replica serves, and every read checks what it reads. "full" takes 2.5 µs a row and 10 GB/s on top (0.12 GB/s of
+                300-byte entries), which 300 files of a restart cannot wait for.
+            compact_bytes_min: Files below this size are never compacted (where a file system knows no holes, see `reclaim`).
             compact_live_bytes_max: Nor are files with more than so much in use: copying that keeps a writer thread, which other
                 replicas share, for less than a second, far below an election timeout. Their free pages are used again.
-            spare_bytes: What may be written to the volume besides data; None: anything.
+            spare_bytes: What a compaction may write before it gives back more than that; None: anything.
+            board: Where threads note whose file they read; None: nowhere.
+            undisturbed: Keeps other threads from taking the GIL at each row of a transaction with many.
         """
+        self.board = board
+        self._undisturbed = undisturbed
         self._groups = Path(directory) / "groups"
         self._trash = Path(directory) / "trash"
         self._map_bytes = map_bytes
@@ -99,6 +112,8 @@ class LmdbLogStore:
         self._compact_live_bytes_max = compact_live_bytes_max
         self._spare_bytes = spare_bytes
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
+        self._without_holes: dict[ReplicaKey, str] = {}
+        """Replicas whose files cannot have holes, and why not: they are compacted."""
         self._opening: set[ReplicaKey] = set()
         """Being opened and checked now, each on its writer's thread."""
         self._changing = threading.Lock()
@@ -116,7 +131,7 @@ class LmdbLogStore:
 
     def exists(self, key: ReplicaKey) -> bool:
         """Whether the replica has a file."""
-        return self.path(key).exists()
+        return self.path(key).is_file()  # a directory there is a person's, and holds no data
 
     def stored_replicas(self) -> list[ReplicaKey]:
         """Every replica that has a file here, sorted."""
@@ -144,7 +159,8 @@ class LmdbLogStore:
                 raise MissingReplicaError(key, "its file is missing")
             self._opening.add(key)
         try:
-            replica = LmdbReplica(key, self.path(key), self._map_bytes, self._verify)
+            touch = self.board.touch if self.board is not None else None
+            replica = LmdbReplica(key, self.path(key), self._map_bytes, self._verify, touch, self._undisturbed)
             self._replicas[key] = replica
         finally:
             self._opening.discard(key)
@@ -154,6 +170,19 @@ class LmdbLogStore:
         """What is wrong with a closed file, read in a child process: a damaged page can end the reader."""
         return verify_in_child(self.path(key))
 
+    def scrub(self, key: ReplicaKey, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
+        """Read the next slice of an open file back, in any thread; `place` says how far it has come.
+
+        Raises:
+            DamagedReplicaError: as of any read.
+            ReplicaClosedError: it was closed in the meantime.
+        """
+        return self._replica(key).scrub(place, bytes_max, rows_max)
+
+    def store_verified(self, key: ReplicaKey) -> None:
+        """Make durable what a whole pass of `scrub` has verified, on the replica's writer."""
+        self._replica(key).store_verified()
+
     def close(self, key: ReplicaKey) -> None:
         """See `LogStore.close`."""
         replica = self._replicas.get(key)
@@ -161,6 +190,7 @@ class LmdbLogStore:
             with replica.gate.alone():
                 replica.detach()
             del self._replicas[key]
+            self._without_holes.pop(key, None)
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`; no-op when there is no file (it was moved before a crash)."""
@@ -175,16 +205,23 @@ class LmdbLogStore:
         lock_path(path).unlink(missing_ok=True)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
-        """Delete what was retired at least `grace_seconds` before now (seconds since the epoch); how many files."""
+        """Delete what was retired at least `grace_seconds` before now (seconds since the epoch); how many files.
+
+        A directory, which is a person's, stays. What cannot be deleted keeps nothing else from going. Raises OSError for the first such.
+        """
+        failure: OSError | None = None
         limit = (time.time() if now_seconds is None else now_seconds) - grace_seconds
         count = 0
-        with suppress(FileNotFoundError):  # a person may empty it, too, or take it away
+        with suppress(FileNotFoundError, NotADirectoryError):  # a person may empty it, too, or take it away
             for path in sorted(self._trash.iterdir()):
-                if path.stat().st_mtime <= limit:
-                    path.unlink()
-                    count += 1
+                try:
+                    count += _delete_if_old(path, limit)
+                except OSError as error:
+                    failure = failure or error
             if count:
                 sync_directory(self._trash)
+        if failure is not None:
+            raise failure
         return count
 
     def _replica(self, key: ReplicaKey) -> LmdbReplica:
@@ -196,25 +233,12 @@ class LmdbLogStore:
     # ------------------------------------------------------------------------------------------------------ new files
 
     def _build(self, key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> Path:
-        """A whole new file beside the replica's, synced. The meta row goes in last: without it the file is nothing."""
+        """A whole new file beside the replica's, synced."""
         path = self.path(key)
         temporary = path.with_name(path.name + _NEW)
         remove_environment(temporary)
         with building(key, temporary):
-            environment = open_environment(temporary, self._map_bytes, database_count=DATABASE_COUNT, is_new=True)
-            try:
-                databases = open_databases(environment, is_new=True)
-                remaining = iter(rows)
-                while batch := [(row, seal(row, value)) for row, value in itertools.islice(remaining, _SLICE_ROWS)]:
-                    with environment.begin(write=True) as transaction, transaction.cursor(databases.state) as cursor:
-                        cursor.putmulti(batch)
-                with environment.begin(write=True) as transaction:
-                    identity = Identity(FORMAT_VERSION, key.group_id, key.replica_id)
-                    transaction.put(IDENTITY_KEY, encode_identity(identity), db=databases.meta)
-                    transaction.put(META_KEY, encode_meta(meta), db=databases.meta)
-                environment.sync(True)
-            finally:
-                environment.close()
+            build_replica(temporary, self._map_bytes, key, meta, rows, self._undisturbed)
             sync_file(temporary)
         return temporary
 
@@ -237,25 +261,53 @@ class LmdbLogStore:
             lock_path(replica.path).unlink(missing_ok=True)
             replica.attach(Verify.TAIL)
 
+    def space(self, key: ReplicaKey) -> FileSpace:
+        """What the open file takes of the volume, and what of it is in use. Cheap; waits while the file is being replaced.
+
+        Raises:
+            MissingReplicaError: somebody removed the file. What is written to it is lost with the process.
+        """
+        return self._replica(key).space()
+
+    def reclaim(self, key: ReplicaKey) -> Released:
+        """Give free pages of the file back to the volume, a bounded part of them: call again until it is complete.
+
+        They become holes, which writes next to nothing and needs no space. Where the file system knows no holes the file is
+        compacted. Runs on the replica's writer; reads go on.
+        """
+        replica = self._replica(key)
+        if key not in self._without_holes:
+            try:
+                return replica.release_free_pages()
+            except HolesUnsupportedError as error:
+                self._without_holes[key] = str(error)
+        before = self.file_bytes(key)
+        self.compact_if_sparse(key)
+        return Released(max(0, before - self.file_bytes(key)), is_complete=True)
+
+    def why_without_holes(self, key: ReplicaKey) -> str | None:
+        """Why the free pages of an open file cannot be given back where they are; None: they can, as far as is known."""
+        return self._without_holes.get(key)
+
     def compact_if_sparse(self, key: ReplicaKey) -> bool:
         """Rewrite the file without its free pages when they are over half of a file above the minimum size.
 
-        LMDB files never shrink by themselves. Runs on the replica's writer; reads go on until the swap. True when done, False
-        also when it would take too long, or space that is kept for data: for a while there are both files.
+        So no more is written than is given back. Runs on the replica's writer; reads go on until the swap. True when done, False
+        also when it would take too long, or space that there is not: for a while there are both files.
         """
         replica = self._replica(key)
-        file_bytes = self.file_bytes(key)
-        if file_bytes <= self._compact_bytes_min or (free_fraction := replica.free_fraction()) <= _SPARSE_FRACTION:
+        space = replica.space()
+        if space.allocated_bytes <= self._compact_bytes_min or space.idle_bytes <= space.used_bytes:
             return False
-        live_bytes = int(file_bytes * (1 - free_fraction))
-        if live_bytes > self._compact_live_bytes_max:
+        if space.used_bytes > self._compact_live_bytes_max:
             return False
-        if self._spare_bytes is not None and live_bytes > self._spare_bytes():
+        if self._spare_bytes is not None and space.used_bytes > self._spare_bytes():
             return False
         temporary = replica.path.with_name(replica.path.name + _NEW)
         remove_environment(temporary)
         with building(key, temporary):
             replica.environment.copy(str(temporary), compact=True)
+            settle_copy(temporary, self._map_bytes)
             sync_file(temporary)
         self._swap(replica, temporary)
         return True
@@ -288,6 +340,10 @@ class LmdbLogStore:
 
     # ------------------------------------------------------------------------------------------------------ reads
 
+    def has_truncated_rows(self, key: ReplicaKey) -> bool:
+        """Whether `delete_truncated` has something to do."""
+        return self._replica(key).has_truncated_rows()
+
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
         """See `LogStore.state_rows`."""
         return self._replica(key).stream()[1]
@@ -315,7 +371,16 @@ class LmdbLogStore:
 
     def file_bytes(self, key: ReplicaKey) -> int:
         """See `LogStore.file_bytes`; 0 when there is no file."""
-        try:
-            return self.path(key).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return allocated_bytes(self.path(key))
+
+
+def _delete_if_old(path: Path, limit: float) -> bool:
+    """Delete a file, or a link, that was changed last at `limit` (seconds since the epoch) or before; whether it is gone now."""
+    try:
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) or status.st_mtime > limit:
+            return False
+        path.unlink()
+    except FileNotFoundError:  # somebody was quicker
+        return False
+    return True

@@ -6,6 +6,9 @@ read transaction, copies out and checks. `meta` is the durable truth in memory: 
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,22 +31,43 @@ from raftmq.storage.entry_codec import (
     encode_key,
     header_of,
 )
-from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, UnsupportedFormatError
-from raftmq.storage.file_check import verify_in_child
-from raftmq.storage.lmdb_env import Databases, committing, open_databases, open_environment, reading
-from raftmq.storage.log_scan import TermStarts, Verify, scan
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    LogRangeError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    StorageUnavailableError,
+    UnsupportedFormatError,
+)
+from raftmq.storage.lmdb_env import (
+    Databases,
+    Undisturbed,
+    committing,
+    disturbed,
+    open_databases,
+    open_environment,
+    put_rows,
+    reading,
+)
+from raftmq.storage.log_scan import Scan, TermStarts, Verify, scan
 from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.meta_pages import check_pages
+from raftmq.storage.page_release import FileSpace, PageRelease, Released, allocated_bytes
 from raftmq.storage.pending_write import PendingWrite, plan_write
 from raftmq.storage.read_gate import ReadGate
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
     IDENTITY_KEY,
     META_KEY,
+    CommitNote,
     ReplicaMeta,
     decode_identity,
     decode_meta,
+    decode_note,
     encode_meta,
+    replica_transaction_id,
 )
+from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice, read_log_slice, read_state_slice
 from raftmq.storage.row_stream import Row, RowStream
 from raftmq.types import LogIndex, Offset
 
@@ -52,7 +76,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DATABASE_COUNT = 3
 _STREAM_ROWS = 256
 _STREAM_BYTES = 256 * 1024
 """A slice of a row stream: short enough that closing the file never waits noticeably."""
@@ -61,55 +84,83 @@ _STREAM_BYTES = 256 * 1024
 class LmdbReplica:
     """See the module. Not created for a missing file; a failed constructor leaves nothing open."""
 
-    def __init__(self, key: ReplicaKey, path: Path, map_bytes: int, verify: Verify) -> None:
+    def __init__(
+        self,
+        key: ReplicaKey,
+        path: Path,
+        map_bytes: int,
+        verify: Verify,
+        touch: Callable[[ReplicaKey], None] | None = None,
+        undisturbed: Undisturbed = disturbed,
+    ) -> None:
+        """Open the file. `touch` is told the key by each thread before it looks into the file (see `FaultBoard`)."""
         self.key = key
+        self._undisturbed = undisturbed
+        self._touch = touch or _touch_nothing
         self.path = path
         self.gate = ReadGate()
         self._map_bytes = map_bytes
         self._environment: lmdb.Environment | None = None
         self._databases: Databases
+        self._page_release: PageRelease | None = None
         self._streams: WeakSet[_OpenStream] = WeakSet()
         """Weak: a stream that its user lost is ended by the collector, which must not wait at the gate."""
         self.meta: ReplicaMeta
         self.term_starts: TermStarts
         """As of the last (re)opening; the core keeps its own table from then on."""
+        self.scanned: Scan
+        """What the last (re)opening checked of the log."""
+        self.verified_index: LogIndex
+        """The clean point: see `CommitNote`. It rides along with writes."""
+        self._stored_verified_index: LogIndex
+        self._replacements = 0
+        """How often entries were replaced: what was read before that is not what is there now."""
+        self._verifying = threading.Lock()
+        """Guards the clean point, which the writer moves back and the scrubber on."""
         self.attach(verify)
 
     # ------------------------------------------------------------------------------------------------------ life
 
     def attach(self, verify: Verify) -> None:
         """Open the file and check it. The caller holds the gate alone, or nobody knows the replica yet."""
+        self._touch(self.key)
         with reading(self.key):
-            environment = open_environment(self.path, self._map_bytes, database_count=DATABASE_COUNT)
+            self._checked(lambda: check_pages(self.path, b"meta", replica_transaction_id))
+            environment = open_environment(self.path, self._map_bytes)
             try:
-                self._check_length(environment)
                 databases = open_databases(environment)
                 with environment.begin(buffers=True) as transaction:
-                    meta = self._checked(lambda: self._read_meta(transaction, databases))
-                    starts = self._checked(lambda: scan(transaction, databases, meta, verify))
+                    self._checked(lambda: self._read_all_meta(transaction, databases, verify))
             except BaseException:
                 environment.close()
                 raise
-        self._environment, self._databases, self.meta, self.term_starts = environment, databases, meta, starts
+        self._environment, self._databases = environment, databases
+
+    def _read_all_meta(self, transaction: Transaction[memoryview], databases: Databases, verify: Verify) -> None:
+        """What the file says of the replica, checked."""
+        meta, note = self._read_meta(transaction, databases)
+        if note.verified_index > meta.last_index:
+            raise CodecError(
+                f"entries up to {note.verified_index} were verified, and the last one is {meta.last_index}"
+            )
+        scanned = scan(transaction, databases, meta, verify, note.verified_index)
+        self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
+        self._stored_verified_index = LogIndex(note.verified_index)
+        is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1
+        self.verified_index = meta.last_index if is_gapless else self._stored_verified_index
 
     def detach(self) -> None:
         """Close the file; streams end. The caller holds the gate alone."""
         for stream in list(self._streams):
             stream.cut()
         self._streams.clear()
+        with self._verifying:
+            self._replacements += 1
         if self._environment is not None:
             self._environment.close()
-            self._environment = None
+            self._environment = self._page_release = None
 
-    def _check_length(self, environment: lmdb.Environment) -> None:
-        """A page past the end of the file would be a SIGBUS, so a file that seems short is walked without LMDB."""
-        pages = environment.info()["last_pgno"] + 1
-        if self.path.stat().st_size < pages * environment.stat()["psize"]:
-            problem = verify_in_child(self.path)
-            if problem is not None:
-                raise DamagedReplicaError(self.key, problem)
-
-    def _read_meta(self, transaction: Transaction[memoryview], databases: Databases) -> ReplicaMeta:
+    def _read_meta(self, transaction: Transaction[memoryview], databases: Databases) -> tuple[ReplicaMeta, CommitNote]:
         identity_row = transaction.get(IDENTITY_KEY, db=databases.meta)
         meta_row = transaction.get(META_KEY, db=databases.meta)
         if identity_row is None or meta_row is None:
@@ -121,13 +172,23 @@ class LmdbReplica:
             )
         if (identity.group_id, identity.replica_id) != self.key:
             raise CodecError(f"the file is of replica {identity.replica_id} of group {identity.group_id}")
-        return decode_meta(meta_row)
+        return decode_meta(meta_row), decode_note(meta_row)
 
     def _checked(self, read: Callable[[], T]) -> T:
         try:
             return read()
         except CodecError as error:
             raise DamagedReplicaError(self.key, str(error)) from error
+        except FileNotFoundError as error:
+            raise MissingReplicaError(self.key, "its file is missing") from error
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise DamagedReplicaError(self.key, f"unreadable: {error.strerror}") from error
+            raise StorageUnavailableError(self.key, f"cannot be read now: {error.strerror}") from error
+
+    def touch(self) -> None:
+        """This thread is about to read the file."""
+        self._touch(self.key)
 
     def restored(self) -> RestoredState:
         """What the core starts with."""
@@ -155,32 +216,47 @@ class LmdbReplica:
     def append(self, updates: Sequence[Update]) -> None:
         """All updates in one transaction, durable on return. `StorageFullError`: nothing applied."""
         environment = self.environment
+        self._touch(self.key)
         write = plan_write(self.meta, updates)
         # every byte is made before the transaction begins: it then holds the file's lock for its pages only
         log_rows = [(encode_key(entry.index), encode_entry(entry)) for entry in write.entries]
-        put_rows = [(key, seal(key, value)) for key, value in write.state_rows.items() if value is not None]
+        sealed_rows = [(key, seal(key, value)) for key, value in write.state_rows.items() if value is not None]
         delete_rows = [key for key, value in write.state_rows.items() if value is None]
-        meta_row = encode_meta(write.meta)
+        is_replacing = write.delete_from <= self.meta.last_index
+        if is_replacing:
+            self._unverify_from(write.delete_from)
         with committing(self.key), environment.begin(write=True) as transaction:
             self._write_log(transaction, write, log_rows)
-            if delete_rows:
+            with self._undisturbed(len(delete_rows)):
                 for key in delete_rows:
                     transaction.delete(key, db=self._databases.state)
-            if put_rows:
+            if sealed_rows:
                 with transaction.cursor(self._databases.state) as cursor:
-                    cursor.putmulti(put_rows)
-            transaction.put(META_KEY, meta_row, db=self._databases.meta)
+                    put_rows(cursor, sealed_rows, self._undisturbed)
+            self._put_meta(transaction, write.meta, write.delete_from - 1)
         self.meta = write.meta
+        if is_replacing:
+            self._unverify_from(write.delete_from)  # the scrubber may have read the old ones meanwhile
+
+    def _put_meta(self, transaction: Transaction[bytes], meta: ReplicaMeta, verified_max: int) -> None:
+        """Part of every transaction, since the row names the transaction that wrote it."""
+        verified_index = LogIndex(min(self.verified_index, verified_max))
+        note = CommitNote(transaction.id(), verified_index)
+        transaction.put(META_KEY, encode_meta(meta, note), db=self._databases.meta)
+        self._stored_verified_index = verified_index
 
     def _write_log(
         self, transaction: Transaction[bytes], write: PendingWrite, log_rows: list[tuple[bytes, bytes]]
     ) -> None:
         if not log_rows:
             return
-        for index in range(write.delete_from, self.meta.last_index + 1):
-            invariant(transaction.delete(encode_key(index), db=self._databases.log), "log_has_no_gap", missing=index)
+        replaced = range(write.delete_from, self.meta.last_index + 1)
+        with self._undisturbed(len(replaced)):
+            for index in replaced:
+                is_there = transaction.delete(encode_key(index), db=self._databases.log)
+                invariant(is_there, "log_has_no_gap", missing=index)
         with transaction.cursor(self._databases.log) as cursor:
-            _, added = cursor.putmulti(log_rows, append=True)
+            added = put_rows(cursor, log_rows, self._undisturbed, append=True)
             invariant(
                 added == len(log_rows),
                 "append_goes_to_the_end",
@@ -194,28 +270,108 @@ class LmdbReplica:
     def delete_truncated(self, rows_max: int) -> bool:
         """One slice of rows behind the truncation point; True when more are left."""
         environment = self.environment
-        with environment.begin() as look, look.cursor(self._databases.log) as cursor:
-            first = decode_key(cursor.key()) if cursor.first() else None
+        self._touch(self.key)
+        with environment.begin() as look:
+            first = self._first_index(look)
         end = self.meta.position.index + 1
         if first is None or first >= end:
             return False
         slice_end = min(end, first + rows_max)
         with committing(self.key), environment.begin(write=True) as transaction:
-            for index in range(first, slice_end):
-                transaction.delete(encode_key(index), db=self._databases.log)
+            with self._undisturbed(slice_end - first):
+                for index in range(first, slice_end):
+                    transaction.delete(encode_key(index), db=self._databases.log)
+            self._put_meta(transaction, self.meta, self.meta.last_index)
         return slice_end < end
+
+    def has_truncated_rows(self) -> bool:
+        """Whether rows behind the truncation point wait to be deleted. From any thread."""
+        with self._read() as transaction:
+            first = self._first_index(transaction)
+            return first is not None and first <= self._meta_in(transaction).position.index
+
+    def _first_index(self, transaction: Transaction[bytes] | Transaction[memoryview]) -> int | None:
+        with transaction.cursor(self._databases.log) as cursor:
+            return decode_key(cursor.key()) if cursor.first() else None
+
+    # ------------------------------------------------------------------------------------------------------ scrubbing
+
+    def scrub(self, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
+        """Read the next slice of the file back, in any thread; damage is `DamagedReplicaError`."""
+        if not place.is_file_read:
+            return self._read_file(place, bytes_max)
+        with self._verifying:
+            replacements = self._replacements
+        with self._read() as transaction:
+            if place.is_log_read:
+                return read_state_slice(transaction, self._databases, place, bytes_max, rows_max)
+            meta = self._meta_in(transaction)
+            part = read_log_slice(transaction, self._databases, meta, place, bytes_max, rows_max)
+        with self._verifying:
+            clean = max(self.verified_index, self.meta.position.index)
+            if replacements == self._replacements and part.verified_from <= clean + 1 <= part.verified_to:
+                self.verified_index = LogIndex(part.verified_to)
+        return part
+
+    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
+        """The bytes as they are: a place on the disk that cannot be read is an error here, and a SIGBUS in the map."""
+
+        def read() -> int:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return len(os.pread(descriptor, bytes_max, place.file_at))
+            finally:
+                os.close(descriptor)
+
+        with self.gate.shared():
+            size = self._checked(read)
+        place.file_at += size
+        place.is_file_read = size == 0
+        return ScrubSlice(size, 0)
+
+    def _unverify_from(self, index: int) -> None:
+        """Entries from here on are about to be replaced."""
+        with self._verifying:
+            self._replacements += 1
+            self.verified_index = LogIndex(min(self.verified_index, index - 1))
+
+    def store_verified(self) -> None:
+        """Make the clean point durable, on the replica's writer, when nothing else was written since it moved."""
+        if self.verified_index > self._stored_verified_index:
+            with committing(self.key), self.environment.begin(write=True) as transaction:
+                self._put_meta(transaction, self.meta, self.meta.last_index)
 
     # ------------------------------------------------------------------------------------------------------ space
 
-    def free_fraction(self) -> float:
-        """Free pages among all pages of the file (0..1). Two of the others are meta pages; the free list is counted
-        as free, which it is after a compaction.
+    def space(self) -> FileSpace:
+        """What the file takes of its volume, and what of it is in use. Cheap: LMDB counts its pages. From any thread."""
+        with self.gate.shared(), reading(self.key):
+            used_bytes = self._used_pages() * int(self.environment.stat()["psize"])
+            if not self.path.exists():  # the open file stays as it is until it is closed: LMDB notices nothing
+                raise MissingReplicaError(self.key, "its file was removed while it was in use")
+            return FileSpace(allocated_bytes(self.path), used_bytes)
+
+    def release_free_pages(self) -> Released:
+        """Give free pages back to the volume, a bounded part of them, on the replica's writer.
+
+        Raises `HolesUnsupportedError` when the file cannot have holes.
         """
+        if self._page_release is None:
+            self._page_release = PageRelease(self.path, self.environment)
+        return self._page_release.release(self._used_pages(), self._commit_again)
+
+    def _commit_again(self) -> int:
+        """Commit what is durable once more: pages that the last commit freed are free to use only after another one."""
+        with committing(self.key), self.environment.begin(write=True) as transaction:
+            self._put_meta(transaction, self.meta, self.meta.last_index)
+        return self._used_pages()
+
+    def _used_pages(self) -> int:
+        """Pages that hold something; the two meta pages and those of the free list are not counted."""
         environment, databases = self.environment, self._databases
         with environment.begin() as transaction:
             stats = [environment.stat(), *(transaction.stat(database) for database in databases)]
-        used = 2 + sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
-        return 1.0 - used / (environment.info()["last_pgno"] + 1)
+        return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
     def map_fraction(self) -> float:
         """Pages in the file, free ones too, by the pages that its map has room for."""
@@ -241,6 +397,7 @@ class LmdbReplica:
     @contextmanager
     def _read(self) -> Iterator[Transaction[memoryview]]:
         """A short read transaction; what does not decode is damage."""
+        self._touch(self.key)
         with self.gate.shared(), reading(self.key), self.environment.begin(buffers=True) as transaction:
             try:
                 yield transaction
@@ -356,6 +513,10 @@ class LmdbReplica:
         self._streams.discard(stream)
 
 
+def _touch_nothing(key: ReplicaKey) -> None:
+    """Stand in for `touch` where nobody keeps a board."""
+
+
 class _OpenStream:
     """One read transaction under a row stream. Cut by `detach` (which holds the gate alone) or ended by its user."""
 
@@ -377,6 +538,7 @@ class _OpenStream:
         rows: list[Row] = []
         size = 0
         key = self._replica.key
+        self._replica.touch()
         with self._replica.gate.shared(), reading(key):
             if self._transaction is None:
                 raise ReplicaClosedError(key, "closed or replaced while its rows were read")

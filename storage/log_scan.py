@@ -7,11 +7,19 @@ written; LMDB's own errors pass through. Rows up to the truncation point are wai
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.raft.entry import EntryKind
 from raftmq.storage.checksum import Buffer, is_sound
-from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields, encode_key
+from raftmq.storage.entry_codec import (
+    HEADER,
+    HEADER_BYTES,
+    CodecError,
+    RowFields,
+    decode_key,
+    decode_row_fields,
+    encode_key,
+)
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.replica_codec import ReplicaMeta
 from raftmq.types import LogIndex, Term
@@ -23,8 +31,10 @@ TermStarts = tuple[tuple[Term, LogIndex], ...]
 
 _DATA = int(EntryKind.DATA)
 
-TAIL_BYTES = 4 * 1024 * 1024
-"""What `Verify.TAIL` reads back from the end: what the last commits before a power cut wrote."""
+TAIL_BYTES = 512 * 1024
+TAIL_ROWS_MAX = 512
+"""What `Verify.TAIL` reads back from the end at most: what the last commits before a power cut wrote. At 2.5 µs a row it takes a
+file a millisecond or two, so that hundreds of files open in a second. What is before it is left to readers and to the scrubber."""
 
 
 class Verify(Enum):
@@ -33,16 +43,46 @@ class Verify(Enum):
     FULL = "full"
     """Every row of every database: a flipped byte anywhere is found before the replica takes part."""
     TAIL = "tail"
-    """Both ends of the log, its row count, `TAIL_BYTES` of entries and the meta rows."""
+    """Both ends of the log, its row count, where terms start, the meta rows, and what was written since the clean point, of that
+    at most `TAIL_BYTES` of entries. State rows are checked when the state machine is restored from them."""
 
 
-def scan(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, verify: Verify) -> TermStarts:
-    """Check the log against `meta` (and, in full, the state rows) and return where each term starts."""
+class Scan(NamedTuple):
+    """What was found."""
+
+    term_starts: TermStarts
+    checked_from: int
+    """The entries from here on were checked, each and how it continues the one before; past the log's end when there was none."""
+    rows_checked: int
+    """How many entries that was: what made opening take its time."""
+
+
+def scan(
+    transaction: Transaction[memoryview],
+    databases: Databases,
+    meta: ReplicaMeta,
+    verify: Verify,
+    verified_index: int = 0,
+) -> Scan:
+    """Check the log against `meta` (and, in full, the state rows) and return where each term starts.
+
+    `verified_index` is the clean point: entries up to it were checked by an earlier scan, and are left alone unless all are wanted.
+    """
     _check_ends(transaction, databases, meta)
     if verify is Verify.FULL:
         _check_state_rows(transaction, databases)
-        return _scan_all(transaction, databases, meta)
-    return _scan_tail(transaction, databases, meta)
+        found = _scan_all(transaction, databases, meta)
+    else:
+        found = _scan_tail(transaction, databases, meta, verified_index)
+    _check_term(found.term_starts, meta)
+    return found
+
+
+def _check_term(starts: TermStarts, meta: ReplicaMeta) -> None:
+    """A term is written before, or with, its first entry. A lower one is an old hard state: its vote could be given twice."""
+    last_term = starts[-1][0] if starts else meta.position.term
+    if last_term > meta.hard_state.term:
+        raise CodecError(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
 
 
 def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> None:
@@ -74,16 +114,16 @@ def _check_state_rows(transaction: Transaction[memoryview], databases: Databases
                 raise CodecError(f"state row {bytes(key).hex()} does not match its checksum")
 
 
-def _scan_all(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> TermStarts:
+def _scan_all(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> Scan:
     starts: list[tuple[Term, LogIndex]] = []
-    if meta.last_index == meta.position.index:
-        return ()
-    with transaction.cursor(databases.log) as cursor:
-        _check_run(cursor, _Walk(meta.position.index, meta.position.term, meta.position.next_offset), meta, starts)
-    return tuple(starts)
+    first = meta.position.index + 1
+    if meta.last_index >= first:
+        with transaction.cursor(databases.log) as cursor:
+            _check_run(cursor, Walk(meta.position.index, meta.position.term, meta.position.next_offset), meta, starts)
+    return Scan(tuple(starts), first, meta.last_index - meta.position.index)
 
 
-class _Walk:
+class Walk:
     """The entry before the next one, as far as the next one must follow it."""
 
     __slots__ = ("append_time_ms", "index", "next_offset", "term")
@@ -95,31 +135,37 @@ class _Walk:
         self.append_time_ms = append_time_ms
 
 
-def _check_run(cursor: Cursor[memoryview], walk: _Walk, meta: ReplicaMeta, starts: list[tuple[Term, LogIndex]]) -> None:
+def _check_run(cursor: Cursor[memoryview], walk: Walk, meta: ReplicaMeta, starts: list[tuple[Term, LogIndex]]) -> None:
     """Every row after `walk` to the end: checksum, and that it continues the row before it."""
     if not cursor.set_key(encode_key(walk.index + 1)):
         raise CodecError(f"no row {walk.index + 1}")
     last_term = -1
     for key, value in cursor.iternext():
-        fields = decode_row_fields(walk.index + 1, value)
-        index, term, base_offset, append_time_ms, record_count, _, kind = fields
-        if (
-            key != encode_key(index)
-            or base_offset != walk.next_offset
-            or term < walk.term
-            or append_time_ms < walk.append_time_ms
-            or (record_count > 0) != (kind == _DATA)
-        ):
-            raise CodecError(f"entry {index} does not continue the log before it: {fields}")
-        if term != last_term:
-            last_term = term
-            starts.append((Term(term), LogIndex(index)))
-        walk.index, walk.term = index, term
-        walk.next_offset, walk.append_time_ms = base_offset + record_count, append_time_ms
-    _check_last(walk, meta)
+        check_next(walk, key, value)
+        if walk.term != last_term:
+            last_term = walk.term
+            starts.append((Term(walk.term), LogIndex(walk.index)))
+    check_last(walk, meta)
 
 
-def _check_last(walk: _Walk, meta: ReplicaMeta) -> None:
+def check_next(walk: Walk, key: Buffer, value: Buffer) -> None:
+    """One row: its checksum, and that it continues the one before it, which it takes the place of."""
+    fields = decode_row_fields(walk.index + 1, value)
+    index, term, base_offset, append_time_ms, record_count, _, kind = fields
+    if (
+        key != encode_key(index)
+        or base_offset != walk.next_offset
+        or term < walk.term
+        or append_time_ms < walk.append_time_ms
+        or (record_count > 0) != (kind == _DATA)
+    ):
+        raise CodecError(f"entry {index} does not continue the log before it: {fields}")
+    walk.index, walk.term = index, term
+    walk.next_offset, walk.append_time_ms = base_offset + record_count, append_time_ms
+
+
+def check_last(walk: Walk, meta: ReplicaMeta) -> None:
+    """The log ends where the meta row says."""
     if (walk.index, walk.next_offset, walk.append_time_ms) != (
         meta.last_index,
         meta.last_next_offset,
@@ -131,49 +177,80 @@ def _check_last(walk: _Walk, meta: ReplicaMeta) -> None:
         )
 
 
-def _scan_tail(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> TermStarts:
-    """Terms never fall along a log, so each term's start is found by bisection; then the tail is checked row by row."""
-    if meta.last_index == meta.position.index:
-        return ()
-
-    def row_at(index: int) -> RowFields:
-        return read_fields(transaction, databases, index)
-
-    first, last = LogIndex(meta.position.index + 1), meta.last_index
-    head = row_at(first)
+def _scan_tail(
+    transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, verified_index: int
+) -> Scan:
+    """The starts of terms are looked up; then the tail is checked row by row."""
+    first, last = meta.position.index + 1, int(meta.last_index)
+    if last < first:
+        return Scan((), first, 0)
+    head = read_fields(transaction, databases, first)
     if head.base_offset != meta.position.next_offset or head.term < meta.position.term:
         raise CodecError(f"entry {first} does not continue the truncation point")
-    starts = [(Term(head.term), first)]
-    last_term = row_at(last).term
+    starts = _find_term_starts(transaction, databases, head, last)
+    start = max(first, verified_index + 1, _tail_start(transaction, databases, meta))
+    walk = walk_before(transaction, databases, meta, start)
+    if start > last:
+        check_last(walk, meta)
+    else:
+        with transaction.cursor(databases.log) as cursor:
+            _check_run(cursor, walk, meta, [])
+    return Scan(starts, start, last - start + 1)
+
+
+def walk_before(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, index: int) -> Walk:
+    """What the entry at `index` has to continue: the one before it, or the truncation point."""
+    if index == meta.position.index + 1:
+        return Walk(meta.position.index, meta.position.term, meta.position.next_offset)
+    before = read_fields(transaction, databases, index - 1)
+    return Walk(before.entry_index, before.term, before.next_offset, before.append_time_ms)
+
+
+def _find_term_starts(
+    transaction: Transaction[memoryview], databases: Databases, head: RowFields, last: int
+) -> TermStarts:
+    """Terms never fall along a log, so each next term is found by steps that double, and then by bisection.
+
+    Only headers are looked at on the way (a row may be megabytes); both rows at each border are checked whole, which proves it.
+    """
+    starts = [(Term(head.term), LogIndex(head.entry_index))]
+    last_term = read_fields(transaction, databases, last).term
     while starts[-1][0] < last_term:
-        low, high = starts[-1][1] + 1, last
-        while low < high:
+        term, low = starts[-1]
+        step = 1
+        while low + step < last and _term_at(transaction, databases, low + step) == term:
+            step *= 2
+        low, high = LogIndex(low + step // 2), min(low + step, last)
+        while low + 1 < high:
             middle = (low + high) // 2
-            if row_at(middle).term > starts[-1][0]:
-                high = LogIndex(middle)
+            if _term_at(transaction, databases, middle) > term:
+                high = middle
             else:
-                low = middle + 1
-        starts.append((Term(row_at(low).term), LogIndex(low)))
-    start = _tail_start(transaction, databases, meta)
-    before = row_at(start - 1) if start > first else None
-    with transaction.cursor(databases.log) as cursor:
-        if before is None:
-            walk = _Walk(meta.position.index, meta.position.term, meta.position.next_offset)
-        else:
-            walk = _Walk(before.entry_index, before.term, before.next_offset, before.append_time_ms)
-        _check_run(cursor, walk, meta, [])
+                low = LogIndex(middle)
+        after = read_fields(transaction, databases, high)
+        if read_fields(transaction, databases, high - 1).term != term or after.term <= term:
+            raise CodecError(f"the term of entry {high} does not follow that of entry {high - 1}")
+        starts.append((Term(after.term), LogIndex(high)))
     return tuple(starts)
 
 
+def _term_at(transaction: Transaction[memoryview], databases: Databases, index: int) -> int:
+    value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
+    if value is None or len(value) < HEADER_BYTES:
+        raise CodecError(f"no row {index}")
+    return int(HEADER.unpack_from(value)[1])
+
+
 def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> int:
-    size = 0
-    index = meta.last_index + 1
+    size = rows = 0
+    index = int(meta.last_index) + 1
     with transaction.cursor(databases.log) as cursor:
         for value in cursor.iterprev(keys=False):
-            if index == meta.position.index + 1 or size >= TAIL_BYTES:
+            if index == meta.position.index + 1 or size >= TAIL_BYTES or rows >= TAIL_ROWS_MAX:
                 break
             size += len(value)
-            index = LogIndex(index - 1)
+            rows += 1
+            index -= 1
     return index
 
 

@@ -123,5 +123,5 @@ class LogStore(Protocol):
         ...
 
     def file_bytes(self, key: ReplicaKey) -> int:
-        """Bytes the replica's file takes: for metrics. Retention by size goes by the log's own counts."""
+        """Bytes of the volume that the replica's file takes: for metrics. Retention by size goes by the log's own counts."""
         ...

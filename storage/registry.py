@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -22,19 +22,32 @@ import lmdb
 from raftmq.errors import invariant
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_sound, seal
 from raftmq.storage.durable_files import make_directory, sync_directory
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.lmdb_env import is_volume_full
 from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.meta_pages import Rows, check_pages
 from raftmq.types import GroupId, NodeId, ReplicaId
 
 FORMAT_VERSION = 1
 _MAP_BYTES = 256 * 1024 * 1024
 """A row of some 100 bytes for each replica that ever lived here: room for a million."""
-ABNORMAL_EXITS_MAX = 2
-"""A file that was open at so many abnormal exits in a row is verified in a child process before it is opened."""
+ABNORMAL_EXITS_MAX = 1
+"""A file that was being read when so many processes died of reading is verified in a child process before it is opened."""
+MARK_BYTES = 4
+"""Of a boot's random mark."""
+BOOT_MARKS_MAX = 256
+"""Boots whose marks are kept: a peer that missed more of them tells an older copy by its lower boot alone."""
 LOST_NODE_ADVICE = (
-    "keep the directory and put node.mdb back if there is a copy of it (never another node's); or, if other brokers have the data, start an "
-    "empty directory with --join, this node's --node-id and --set replace_lost=true: the cluster rebuilds its replicas"
+    "keep the directory and put node.mdb back if there is a copy of it since the last start (never another node's); or, if other brokers have the data, start on "
+    "an empty directory with --join and this node's --node-id: the cluster rebuilds its replicas"
 )
 """What an operator can do about a registry that is damaged or lost."""
+STALE_DIRECTORY_ADVICE = (
+    "the directory is an older copy of itself, or ran a second time, and lacks what was acknowledged in the meantime. Stop this broker. "
+    "Unless another broker runs as this node, treat the directory like a lost disk: start on an empty one with --join and this node's "
+    "--node-id"
+)
+"""What an operator can do about a directory that its cluster refuses."""
 
 _KEY = struct.Struct(">QQ")
 
@@ -66,7 +79,7 @@ class ReplicaRow:
     open_in_boot: int = 0
     """The boot that has its file open; 0 when it is closed."""
     abnormal_exits: int = 0
-    """Exits in a row without a clean close while its file was open."""
+    """How many processes died of a memory fault while a thread read its file; 0 again when it is verified, or ran well for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +88,33 @@ class _Node:
     uuid: str = ""
     node_id: int = 0
     boot: int = 0
+    transaction_id: int = 0
+    """LMDB's number of the transaction that wrote the row, as every one does: see `meta_pages`."""
     is_running: bool = False
     """True from `Registry()` to a clean `close`: found True at start, the last exit was abnormal."""
     peers: tuple[tuple[int, str], ...] = ()
     seeds: tuple[str, ...] = ()
+    marks: str = ""
+    """Of the latest boots, hexadecimal."""
+    known_boots: tuple[tuple[str, int, str], ...] = ()
+    """(uuid, boot, mark) of the other nodes' latest boots, hexadecimal marks."""
+    refusal: str = ""
+    """Why the cluster refuses this directory for good."""
     format_version: int = FORMAT_VERSION
 
 
 class Registry:
     """See the module. Counts a boot when it is made; only one process may hold it."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Open or create the file. Raises `RegistryError`."""
+    def __init__(self, path: Path | str, *, suspects: Collection[ReplicaKey] = ()) -> None:
+        """Open or create the file. Raises `RegistryError`.
+
+        Args:
+            path: The file.
+            suspects: Replicas whose files the process before this one was reading when it died of that.
+        """
         self._path = Path(path)
+        self._suspects = frozenset(suspects)
         make_directory(self._path.parent)
         self._changing = threading.RLock()
         self._is_closed = False
@@ -100,13 +127,20 @@ class Registry:
 
     def _open(self) -> None:
         is_new = not self._path.exists()
+        if not is_new:
+            self._check_pages()
         try:
             self._environment = lmdb.open(str(self._path), map_size=_MAP_BYTES, subdir=False, max_dbs=2)
         except lmdb.Error as error:
             raise RegistryError(f"{self._path} cannot be opened: {error}") from error
         try:
-            self._node_database = self._environment.open_db(b"node")
-            self._replica_database = self._environment.open_db(b"replicas")
+            with self._environment.begin(write=True) as transaction:
+                self._node_database = self._environment.open_db(b"node", transaction)
+                self._replica_database = self._environment.open_db(b"replicas", transaction)
+                if transaction.get(_NODE_KEY, db=self._node_database) is None:
+                    # with the databases: a commit that has them and no row would be a registry that lost it
+                    new = seal(_NODE_KEY, _encode_node(_Node(transaction_id=transaction.id())))
+                    transaction.put(_NODE_KEY, new, db=self._node_database)
             if is_new:
                 sync_directory(self._path.parent)
             self._load()
@@ -120,9 +154,24 @@ class Registry:
         """Whether the boot before this one ended without `close(is_clean=True)`."""
         self._begin_boot()
 
+    def _check_pages(self) -> None:
+        """Nothing of the file is mapped before its meta pages are sound and its pages are there."""
+        if self._path.stat().st_size == 0:
+            return  # a crash came before the first page
+        try:
+            check_pages(self._path, b"node", transaction_id_in, may_be_new=True)
+        except CodecError as error:
+            raise RegistryError(f"{self._path} is damaged: {error}") from error
+        except OSError as error:
+            raise RegistryError(f"{self._path} cannot be read: {error.strerror}") from error
+
     def _load(self) -> None:
         self._node = _Node()
         self._replicas: dict[ReplicaKey, ReplicaRow] = {}
+        """Those that are not retired."""
+        self._retired: set[ReplicaKey] = set()
+        self._sorted: list[ReplicaKey] | None = None
+        """Of `_replicas`; None after a change."""
         with self._environment.begin() as transaction:
             value = transaction.get(_NODE_KEY, db=self._node_database)
             if value is not None:
@@ -133,7 +182,18 @@ class Registry:
                     if len(key) != _KEY.size:
                         raise RegistryError(f"{self._path} has a replica row under a key of {len(key)} bytes")
                     group_id, replica_id = _KEY.unpack(key)
-                    self._replicas[ReplicaKey(GroupId(group_id), ReplicaId(replica_id))] = _decode_row(body)
+                    self._remember(ReplicaKey(GroupId(group_id), ReplicaId(replica_id)), _decode_row(body))
+
+    def _remember(self, key: ReplicaKey, row: ReplicaRow) -> None:
+        """Take a row into memory. Every replica that ever lived here has one: retired ones are kept apart, for quick looks at the others."""
+        if row.state is ReplicaState.RETIRED:
+            self._replicas.pop(key, None)
+            self._retired.add(key)
+            self._sorted = None
+        else:
+            if key not in self._replicas:
+                self._sorted = None
+            self._replicas[key] = row
 
     def _unsealed(self, key: bytes, value: bytes) -> bytes:
         if not is_sound(key, value):
@@ -141,13 +201,18 @@ class Registry:
         return value[:-CHECKSUM_BYTES]
 
     def _begin_boot(self) -> None:
-        """Count the boot; what the one before left open was open at its abnormal exit."""
+        """Count the boot. A file that the one before left open is suspected only if that process died of reading it."""
         changed = {
-            key: replace(row, open_in_boot=0, abnormal_exits=row.abnormal_exits + 1)
+            key: replace(row, open_in_boot=0, abnormal_exits=row.abnormal_exits + (key in self._suspects))
             for key, row in self._replicas.items()
             if row.open_in_boot
         }
-        self._write(replace(self._node, boot=self._node.boot + 1, is_running=True), changed)
+        marks = (self._node.marks + self._new_mark().hex())[-2 * MARK_BYTES * BOOT_MARKS_MAX :]
+        self._write(replace(self._node, boot=self._node.boot + 1, marks=marks, is_running=True), changed)
+
+    def _new_mark(self) -> bytes:
+        """Draw the mark of a boot: two starts from one copy of the directory must differ."""
+        return os.urandom(MARK_BYTES)
 
     def close(self, *, is_clean: bool) -> None:
         """Close the file. `is_clean` when every replica was closed in order; otherwise the exit counts as abnormal.
@@ -170,18 +235,20 @@ class Registry:
 
     def _write(self, node: _Node | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
         """One transaction; the copies in memory follow when it is durable. `RegistryError`: the process must end."""
+        node = node or self._node
         try:
             with self._environment.begin(write=True) as transaction:
-                if node is not None:
-                    transaction.put(_NODE_KEY, seal(_NODE_KEY, _encode_node(node)), db=self._node_database)
+                node = replace(node, transaction_id=transaction.id())
+                transaction.put(_NODE_KEY, seal(_NODE_KEY, _encode_node(node)), db=self._node_database)
                 for key, row in rows.items():
                     packed = _KEY.pack(*key)
                     transaction.put(packed, seal(packed, _encode_row(row)), db=self._replica_database)
         except lmdb.Error as error:
-            raise RegistryError(f"{self._path} cannot be written: {error}") from error
-        if node is not None:
-            self._node = node
-        self._replicas.update(rows)
+            why = "the volume is full" if is_volume_full(error) else str(error)
+            raise RegistryError(f"{self._path} cannot be written: {why}") from error
+        self._node = node
+        for key, row in rows.items():
+            self._remember(key, row)
 
     # ------------------------------------------------------------------------------------------------------ identity
 
@@ -204,6 +271,44 @@ class Registry:
     def boot(self) -> int:
         """How often this registry was opened, from 1."""
         return self._node.boot
+
+    @property
+    def boot_marks(self) -> bytes:
+        """Random marks of the latest boots, `MARK_BYTES` each, this one's last: they tell a copy of the directory from it."""
+        return bytes.fromhex(self._node.marks)
+
+    def adopt_boot(self, boot: int, mark: bytes) -> None:
+        """Continue after a boot that this file does not know: it is an older copy of itself beside newer replicas."""
+        with self._changing:
+            kept = min(boot + 1, BOOT_MARKS_MAX)
+            marks = bytes(MARK_BYTES * kept) + mark + self._new_mark()
+            text = marks[-MARK_BYTES * kept :].hex()
+            self._write(replace(self._node, boot=boot + 1, marks=text), {})
+
+    def known_boots(self) -> dict[str, tuple[int, bytes]]:
+        """The latest boot of each other node that was ever met, with its mark, by uuid."""
+        return {uuid: (boot, bytes.fromhex(mark)) for uuid, boot, mark in self._node.known_boots}
+
+    def remember_boot(self, uuid: str, boot: int, mark: bytes, forgotten: str = "") -> None:
+        """Remember another node's latest boot, and forget one node. A boot that comes late, after a later one, is not remembered."""
+        with self._changing:
+            known = {one: (number, text) for one, number, text in self._node.known_boots if one != forgotten}
+            if boot >= known.get(uuid, (0, ""))[0]:  # several threads write, and not in the order they were told
+                known[uuid] = (boot, mark.hex())
+            rows = tuple((one, number, text) for one, (number, text) in known.items())
+            if rows != self._node.known_boots:
+                self._write(replace(self._node, known_boots=rows), {})
+
+    @property
+    def refusal(self) -> str:
+        """Why the cluster refuses this directory for good; empty unless it does."""
+        return self._node.refusal
+
+    def refuse(self, reason: str) -> None:
+        """Remember that the directory must not be used again: a start would count a boot, and look newer than it is."""
+        with self._changing:
+            if not self._node.refusal:
+                self._write(replace(self._node, refusal=reason), {})
 
     def set_identity(self, *, uuid: str, node_id: int) -> None:
         """Remember who this node is. A uuid is never replaced, nor is an id by another (0 is none)."""
@@ -247,27 +352,29 @@ class Registry:
 
     def replica(self, key: ReplicaKey) -> ReplicaRow | None:
         """What is known of a replica; None when it was never created here."""
-        return self._replicas.get(key)
+        return ReplicaRow(ReplicaState.RETIRED) if key in self._retired else self._replicas.get(key)
 
     def has_replica(self, key: ReplicaKey) -> bool:
         """Whether the replica was ever created here, whatever became of it."""
-        return key in self._replicas
+        return key in self._replicas or key in self._retired
 
     def live_replicas(self) -> list[ReplicaKey]:
         """Every replica that is not retired, sorted; quarantined ones too (see `quarantined`)."""
         with self._changing:
-            return sorted(key for key, row in self._replicas.items() if row.state is not ReplicaState.RETIRED)
+            if self._sorted is None:
+                self._sorted = sorted(self._replicas)
+            return self._sorted.copy()
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         """The quarantined replicas with the reason: not to be opened."""
         with self._changing:
-            rows = sorted(self._replicas.items())
-            return {key: row.reason for key, row in rows if row.state is ReplicaState.QUARANTINED}
+            quarantined = [key for key, row in self._replicas.items() if row.state is ReplicaState.QUARANTINED]
+            return {key: self._replicas[key].reason for key in sorted(quarantined)}
 
     def add_replica(self, key: ReplicaKey) -> None:
         """A replica was created: its file is durable, now it may speak. No-op when it is known and live."""
         with self._changing:
-            row = self._replicas.get(key)
+            row = self.replica(key)
             if row is None:
                 self._write(None, {key: ReplicaRow(ReplicaState.CREATED)})
             else:
@@ -276,15 +383,14 @@ class Registry:
     def quarantine(self, key: ReplicaKey, reason: str) -> None:
         """The replica is damaged or missing. Stays so until it is retired; the first reason is kept."""
         with self._changing:
-            row = self._replicas.get(key, ReplicaRow(ReplicaState.CREATED))
+            row = self.replica(key) or ReplicaRow(ReplicaState.CREATED)
             if row.state is ReplicaState.CREATED:
                 self._write(None, {key: replace(row, state=ReplicaState.QUARANTINED, reason=reason, open_in_boot=0)})
 
     def retire_replica(self, key: ReplicaKey) -> None:
         """Metadata says the replica is gone, and its file was moved away."""
         with self._changing:
-            row = self._replicas.get(key)
-            if row is None or row.state is not ReplicaState.RETIRED:
+            if key not in self._retired:
                 self._write(None, {key: ReplicaRow(ReplicaState.RETIRED)})
 
     # ------------------------------------------------------------------------------------------------------ exits
@@ -295,7 +401,7 @@ class Registry:
             self._write(None, {key: replace(self._replicas[key], open_in_boot=self.boot) for key in keys})
 
     def needs_verification(self, key: ReplicaKey) -> bool:
-        """Whether the file was open at two abnormal exits in a row: it may be what ended them."""
+        """Whether a process died while it read the file: that may be what ended it."""
         row = self._replicas.get(key)
         return row is not None and row.abnormal_exits >= ABNORMAL_EXITS_MAX
 
@@ -303,6 +409,13 @@ class Registry:
         """`verify_in_child` found the file sound: counting starts again."""
         with self._changing:
             self._write(None, {key: replace(self._replicas[key], abnormal_exits=0)})
+
+    def forget_exits(self) -> None:
+        """The node has run well for a while: no file is suspected any more. No write when none was."""
+        with self._changing:
+            rows = {key: replace(row, abnormal_exits=0) for key, row in self._replicas.items() if row.abnormal_exits}
+            if rows:
+                self._write(None, rows)
 
 
 _NODE_KEY = b"node"
@@ -316,9 +429,13 @@ def _encode_node(node: _Node) -> bytes:
             "uuid": node.uuid,
             "node_id": node.node_id,
             "boot": node.boot,
+            "transaction_id": node.transaction_id,
             "is_running": node.is_running,
             "peers": node.peers,
             "seeds": node.seeds,
+            "marks": node.marks,
+            "known_boots": node.known_boots,
+            "refusal": node.refusal,
         }
     ).encode()
 
@@ -329,7 +446,19 @@ def _decode_node(body: bytes) -> _Node:
         raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
     fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
     fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
+    fields["known_boots"] = tuple(
+        (str(uuid), int(boot), str(mark)) for uuid, boot, mark in fields.get("known_boots", ())
+    )
     return _Node(**fields)
+
+
+def transaction_id_in(rows: Rows) -> int | None:
+    """The transaction that wrote these rows of the database `node`; raises `CodecError`."""
+    row = rows.get(_NODE_KEY)
+    if row is None or not is_sound(_NODE_KEY, row):
+        raise CodecError(f"row {_NODE_KEY!r} is missing or does not match its checksum")
+    fields = json.loads(row[:-CHECKSUM_BYTES])
+    return int(fields["transaction_id"]) if fields["format_version"] == FORMAT_VERSION else None
 
 
 def _encode_row(row: ReplicaRow) -> bytes:

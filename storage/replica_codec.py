@@ -7,7 +7,9 @@ end, so that a log that lost its tail is seen at the next open.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
@@ -23,8 +25,8 @@ IDENTITY_KEY = b"identity"
 META_KEY = b"replica"
 
 _IDENTITY = struct.Struct("<IQQ")
-_META = struct.Struct("<QQQ QQQq QQq Q QB HHHH")
-"""term, vote, commit · position: index, term, next_offset, time · end: index, next_offset, time · state_index ·
+_META = struct.Struct("<QQ QQQ QQQq QQq Q QB HHHH")
+"""transaction_id, verified_index · term, vote, commit · position: index, term, next_offset, time · end: index, next_offset, time · state_index ·
 membership: revision, auto_leave, counts of voters, learners, outgoing, learners_next (ids follow, 8 bytes each)."""
 
 
@@ -42,6 +44,15 @@ class ReplicaMeta:
     state_index: LogIndex
     membership: Membership
     """As of `state_index`."""
+
+
+class CommitNote(NamedTuple):
+    """What a meta row says of the transaction that wrote it, and not of the replica."""
+
+    transaction_id: int
+    """LMDB's own number of the transaction. A meta page that names another one points to a tree that is not its own."""
+    verified_index: int
+    """The clean point: entries up to here were read back from the file and found sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,12 @@ def decode_identity(value: Buffer) -> Identity:
     return Identity(version, GroupId(group_id), ReplicaId(replica_id))
 
 
-def encode_meta(meta: ReplicaMeta) -> bytes:
-    """The value of the meta row."""
+def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
+    """The value of the meta row that the transaction of `note` writes."""
     hard_state, position, membership = meta.hard_state, meta.position, meta.membership
     members = membership.voters + membership.learners + membership.outgoing + membership.learners_next
     body = _META.pack(
+        *note,
         hard_state.term,
         hard_state.vote,
         hard_state.commit_index,
@@ -98,7 +110,7 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
         raise CodecError("the meta row does not match its checksum")
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise CodecError(f"meta row of {len(value)} bytes")
-    fields = _META.unpack_from(value)
+    fields = _META.unpack_from(value)[len(CommitNote._fields) :]
     revision, auto_leave, *counts = fields[11:]
     if len(value) != _META.size + 8 * sum(counts) + CHECKSUM_BYTES:
         raise CodecError(f"meta row of {len(value)} bytes for {counts} members")
@@ -117,3 +129,21 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
         LogIndex(fields[10]),
         Membership(voters, learners, outgoing, learners_next, bool(auto_leave), revision),
     )
+
+
+def decode_note(value: Buffer) -> CommitNote:
+    """The note of a meta row that `decode_meta` takes."""
+    return CommitNote._make(_META.unpack_from(value)[: len(CommitNote._fields)])
+
+
+def replica_transaction_id(rows: Mapping[bytes, bytes]) -> int | None:
+    """The transaction that wrote these rows of the meta database; None when they are of another format.
+
+    Raises `CodecError` for rows that no transaction writes.
+    """
+    if IDENTITY_KEY not in rows or META_KEY not in rows:
+        raise CodecError(f"its {'identity' if IDENTITY_KEY not in rows else 'meta'} row is missing")
+    if decode_identity(rows[IDENTITY_KEY]).format_version != FORMAT_VERSION:
+        return None
+    decode_meta(rows[META_KEY])
+    return decode_note(rows[META_KEY]).transaction_id

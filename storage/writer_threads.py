@@ -211,6 +211,14 @@ class WriterThreads:
         self._thread_of(key).put(_Call(key, function, future))  # type: ignore[arg-type]  # a future of T takes T only
         return future
 
+    def lane(self, key: ReplicaKey) -> int:
+        """Which thread the replica is pinned to."""
+        return self._thread_of(key).number
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """Drop its updates that found no room: its file is opened again. On the replica's thread, and with nothing of it queued."""
+        self._thread_of(key).work.forget_refused(key)
+
     def forget(self, key: ReplicaKey) -> None:
         """The replica is gone: drop what is remembered of it (after its last update was reported)."""
         with self._assigning:
@@ -245,6 +253,7 @@ class _WriterThread(threading.Thread):
     def __init__(self, work: _Work, fail: Callable[[BaseException], None], number: int) -> None:
         super().__init__(name=f"raftmq-writer-{number}", daemon=True)
         self.work = work
+        self.number = number
         self._fail = fail
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[_Write | _Call] = deque()
@@ -322,6 +331,15 @@ class InlineWriter:
     def drop(self) -> None:
         """The process crashed: nothing that waits is ever done."""
         self._queue.clear()
+
+    def lane(self, key: ReplicaKey) -> int:
+        """See `WriterThreads.lane`: there is one."""
+        del key
+        return 0
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """See `WriterThreads.forget_refused`."""
+        self._work.forget_refused(key)
 
     def forget(self, key: ReplicaKey) -> None:
         """See `WriterThreads.forget`."""

@@ -15,10 +15,14 @@ SPREAD = ("tests/e2e", "tests/sim", "tests/raft/test_sim.py", "tests/api/test_te
 """Long tests that share nothing: each goes where there is room."""
 TOGETHER = (
     "test_cli.py",
+    "test_cli_dlq.py",
     "test_cli_doctor.py",
     "test_cli_errors.py",
     "test_cli_group.py",
+    "test_cli_questions.py",
+    "test_client_only_install.py",
     "test_examples.py",
+    "test_fork.py",
     "test_group_consumers.py",
     "test_node_faults.py",
     "test_user_errors.py",

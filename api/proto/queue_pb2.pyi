@@ -55,6 +55,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_ID_TAKEN: _ClassVar[ErrorCode]
     NODE_REMOVED: _ClassVar[ErrorCode]
     NODE_IN_USE: _ClassVar[ErrorCode]
+    STALE_DIRECTORY: _ClassVar[ErrorCode]
+    ADDRESS_TAKEN: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -107,6 +109,8 @@ UNKNOWN_NODE: ErrorCode
 NODE_ID_TAKEN: ErrorCode
 NODE_REMOVED: ErrorCode
 NODE_IN_USE: ErrorCode
+STALE_DIRECTORY: ErrorCode
+ADDRESS_TAKEN: ErrorCode
 INTERNAL: ErrorCode
 NOT_APPLIED: Outcome
 UNKNOWN_OUTCOME: Outcome
@@ -122,7 +126,7 @@ class LeaderHint(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence")
+    __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence", "is_certain")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +136,7 @@ class ErrorDetail(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_CERTAIN_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     retriable: bool
@@ -141,7 +146,8 @@ class ErrorDetail(_message.Message):
     log_start_offset: int
     high_watermark: int
     last_sequence: int
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+    is_certain: bool
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ..., is_certain: bool = ...) -> None: ...
 
 class InitProducerRequest(_message.Message):
     __slots__ = ("name", "epoch", "metadata_revision", "stamp", "replaces")
@@ -394,20 +400,22 @@ class OpenPartitionsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOpenResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionOpenResult(_message.Message):
-    __slots__ = ("error", "offset", "note", "log_start_offset", "high_watermark", "leader_epoch")
+    __slots__ = ("error", "offset", "note", "log_start_offset", "high_watermark", "leader_epoch", "finished")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     error: ErrorDetail
     offset: int
     note: str
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
-    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    finished: bytes
+    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., finished: _Optional[bytes] = ...) -> None: ...
 
 class AckRequest(_message.Message):
     __slots__ = ("metadata_revision", "group", "member_id", "timeout_ms", "partitions")
@@ -424,18 +432,20 @@ class AckRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
 
 class PartitionAck(_message.Message):
-    __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note")
+    __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note", "finished")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     owner_epoch: int
     offset: int
     note: str
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    finished: bytes
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., finished: _Optional[bytes] = ...) -> None: ...
 
 class AckResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -474,7 +484,7 @@ class FetchOffsetsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "note", "member_id", "owner_epoch", "log_start_offset", "high_watermark", "lag_records", "lag_ms", "leader_epoch")
+    __slots__ = ("topic_id", "partition", "error", "offset", "note", "member_id", "owner_epoch", "log_start_offset", "high_watermark", "lag_records", "lag_ms", "leader_epoch", "finished_records")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +497,7 @@ class CommittedOffset(_message.Message):
     LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
@@ -499,7 +510,8 @@ class CommittedOffset(_message.Message):
     lag_records: int
     lag_ms: int
     leader_epoch: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., member_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    finished_records: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., member_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., finished_records: _Optional[int] = ...) -> None: ...
 
 class WriteOffsetsRequest(_message.Message):
     __slots__ = ("metadata_revision", "group", "owner_epoch", "resets", "forget")
@@ -886,15 +898,17 @@ class ListTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
-    __slots__ = ("name", "metadata_revision")
+    __slots__ = ("name", "metadata_revision", "with_states")
     NAME_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    WITH_STATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     metadata_revision: int
-    def __init__(self, name: _Optional[str] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    with_states: bool
+    def __init__(self, name: _Optional[str] = ..., metadata_revision: _Optional[int] = ..., with_states: bool = ...) -> None: ...
 
 class DescribeTopicResponse(_message.Message):
-    __slots__ = ("topic", "leaders", "effective_config", "metadata_revision")
+    __slots__ = ("topic", "leaders", "effective_config", "metadata_revision", "states")
     class EffectiveConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -906,11 +920,47 @@ class DescribeTopicResponse(_message.Message):
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_CONFIG_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     leaders: _containers.RepeatedCompositeFieldContainer[PartitionLeader]
     effective_config: _containers.ScalarMap[str, str]
     metadata_revision: int
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    states: _containers.RepeatedCompositeFieldContainer[PartitionState]
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ..., states: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
+
+class PartitionState(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_nodes", "log_start_offset", "high_watermark", "size_bytes")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_NODES_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    leader_epoch: int
+    in_sync_nodes: _containers.RepeatedScalarFieldContainer[int]
+    log_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_nodes: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class DescribePartitionsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionId]
+    def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionId, _Mapping]]] = ...) -> None: ...
+
+class DescribePartitionsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionState]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
 
 class AlterTopicRequest(_message.Message):
     __slots__ = ("name", "set", "unset", "metadata_revision")
@@ -958,11 +1008,13 @@ class AddPartitionsResponse(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("with_health",)
+    WITH_HEALTH_FIELD_NUMBER: _ClassVar[int]
+    with_health: bool
+    def __init__(self, with_health: bool = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "answering_node_id", "metadata_leader_node_id", "metadata_term", "metadata_revision", "nodes", "topic_count", "partition_count", "partitions_without_leader")
+    __slots__ = ("cluster_id", "answering_node_id", "metadata_leader_node_id", "metadata_term", "metadata_revision", "nodes", "topic_count", "partition_count", "partitions_without_leader", "health")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_LEADER_NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -972,6 +1024,7 @@ class DescribeClusterResponse(_message.Message):
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_WITHOUT_LEADER_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     answering_node_id: int
     metadata_leader_node_id: int
@@ -981,21 +1034,72 @@ class DescribeClusterResponse(_message.Message):
     topic_count: int
     partition_count: int
     partitions_without_leader: int
-    def __init__(self, cluster_id: _Optional[str] = ..., answering_node_id: _Optional[int] = ..., metadata_leader_node_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ...) -> None: ...
+    health: ClusterHealth
+    def __init__(self, cluster_id: _Optional[str] = ..., answering_node_id: _Optional[int] = ..., metadata_leader_node_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ..., health: _Optional[_Union[ClusterHealth, _Mapping]] = ...) -> None: ...
 
 class ClusterNode(_message.Message):
-    __slots__ = ("node", "is_metadata_voter", "is_connected", "replica_count", "leader_count")
+    __slots__ = ("node", "is_metadata_voter", "is_connected", "replica_count", "leader_count", "health")
     NODE_FIELD_NUMBER: _ClassVar[int]
     IS_METADATA_VOTER_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     node: Node
     is_metadata_voter: bool
     is_connected: bool
     replica_count: int
     leader_count: int
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ...) -> None: ...
+    health: NodeHealth
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+
+class PartitionNames(_message.Message):
+    __slots__ = ("count", "first")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    first: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, count: _Optional[int] = ..., first: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class ClusterHealth(_message.Message):
+    __slots__ = ("leaderless", "unknown", "metadata_voters_behind", "is_metadata_led")
+    LEADERLESS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    IS_METADATA_LED_FIELD_NUMBER: _ClassVar[int]
+    leaderless: PartitionNames
+    unknown: PartitionNames
+    metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
+    is_metadata_led: bool
+    def __init__(self, leaderless: _Optional[_Union[PartitionNames, _Mapping]] = ..., unknown: _Optional[_Union[PartitionNames, _Mapping]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ..., is_metadata_led: bool = ...) -> None: ...
+
+class NodeHealth(_message.Message):
+    __slots__ = ("not_ready", "under_replicated", "not_served", "quarantined", "warnings")
+    NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    UNDER_REPLICATED_FIELD_NUMBER: _ClassVar[int]
+    NOT_SERVED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    not_ready: _containers.RepeatedScalarFieldContainer[str]
+    under_replicated: PartitionNames
+    not_served: PartitionNames
+    quarantined: PartitionNames
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, not_ready: _Optional[_Iterable[str]] = ..., under_replicated: _Optional[_Union[PartitionNames, _Mapping]] = ..., not_served: _Optional[_Union[PartitionNames, _Mapping]] = ..., quarantined: _Optional[_Union[PartitionNames, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeNodeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeNodeResponse(_message.Message):
+    __slots__ = ("health", "led_group_ids", "metadata_voters_behind")
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    LED_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    health: NodeHealth
+    led_group_ids: _containers.RepeatedScalarFieldContainer[int]
+    metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, health: _Optional[_Union[NodeHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RemoveNodeRequest(_message.Message):
     __slots__ = ("node_id", "force", "timeout_ms")
@@ -1028,7 +1132,7 @@ class PartitionName(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max")
+    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1042,6 +1146,8 @@ class RegisterNodeRequest(_message.Message):
     DAMAGED_METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     REPLACES_LOST_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     node_id: int
     client_address: str
@@ -1055,7 +1161,9 @@ class RegisterNodeRequest(_message.Message):
     damaged_metadata_replica_id: int
     replaces_lost: bool
     partitions_max: int
-    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ...) -> None: ...
+    boot: int
+    lineage: bytes
+    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ...) -> None: ...
 
 class RegisterNodeResponse(_message.Message):
     __slots__ = ("cluster_id", "node_id", "metadata_replica_id", "metadata_revision", "nodes", "metadata_replicas")

@@ -986,6 +986,16 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
                 _registered_method=True)
+        self.DescribePartitions = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribePartitions',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeNode = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribeNode',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -1063,6 +1073,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribePartitions(self, request, context):
+        """Broker to the leader of partitions, on behalf of DescribeTopic: how they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeNode(self, request, context):
+        """Broker to broker, on behalf of DescribeCluster: how the node that is asked is, and what it leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1120,6 +1144,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ReportReplicas,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.SerializeToString,
+            ),
+            'DescribePartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribePartitions,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.SerializeToString,
+            ),
+            'DescribeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeNode,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1421,6 +1455,60 @@ class Admin(object):
             '/raftmq.v1.Admin/ReportReplicas',
             raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribePartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DescribePartitions',
+            raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DescribeNode',
+            raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

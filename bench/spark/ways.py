@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
-from typing import Any, Final  # Any: pyspark's DataFrame and session have several classes
+from typing import Any, Final, cast  # Any: pyspark's DataFrame and session have several classes
 
 from raftmq import sync
+from raftmq.client.producer import CompressionType
 from raftmq.spark.arrow_batches import record_batches
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.range_fetch import fetch_range
@@ -45,7 +46,7 @@ def send_many(servers: str, topic: str, records: int, codec: str = "none") -> No
     """Write as many records to each partition, with the SDK."""
     distinct = [os.urandom(RECORD_BYTES) for _ in range(DISTINCT_VALUES)]
     values = [(None, value) for value in (distinct * (SEND_MANY_MAX // DISTINCT_VALUES + 1))[:SEND_MANY_MAX]]
-    with sync.Producer(bootstrap_servers=servers, compression_type=codec) as producer:
+    with sync.Producer(bootstrap_servers=servers, compression_type=cast("CompressionType", codec)) as producer:
         for partition in range(PARTITIONS):
             left = records // PARTITIONS
             while left > 0:

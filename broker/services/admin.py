@@ -14,6 +14,7 @@ from typing import cast
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.messages import leader_message, node_message, topic_message
 from raftmq.broker.services.metadata_leader import MetadataLeader
@@ -50,10 +51,11 @@ _CONFIRM_SECONDS = 1.0
 class AdminService:
     """See the module."""
 
-    def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader, health: ClusterHealth) -> None:
         self._host = host
         self._locator = locator
         self._leader = leader
+        self._health = health
         self._planning = asyncio.Lock()
         """Placements are planned one after the other, so that each sees the counts the one before it made."""
 
@@ -141,7 +143,8 @@ class AdminService:
         metadata = self._metadata
         if existing_count + count > PARTITIONS_PER_TOPIC_MAX:
             raise RequestError(
-                pb.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}"
+                pb.TOO_MANY_PARTITIONS,
+                f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {existing_count + count}",
             )
         nodes = metadata.nodes()
         reachable = [n for n in nodes if n.state == "active" and self._host.is_connected(NodeId(n.node_id))]
@@ -209,12 +212,15 @@ class AdminService:
         """One topic with its leaders and the configuration in force."""
         await self._refresh(request.metadata_revision, call)
         topic = await self._locator.topic_by_name(request.name, call.deadline)
-        return pb.DescribeTopicResponse(
+        response = pb.DescribeTopicResponse(
             topic=topic_message(self._metadata, topic),
             leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
             effective_config=effective_config_texts(topic.config),
             metadata_revision=self._metadata.applied_index,
         )
+        if request.with_states:
+            response.states.extend(await self._health.partition_states(topic, call))
+        return response
 
     async def _refresh(self, revision: int, call: Call) -> None:
         """The newest metadata there is; without a metadata leader, what this node knows is still worth telling."""
@@ -227,7 +233,14 @@ class AdminService:
     # ------------------------------------------------------------------------------------------------ cluster
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
-        """The cluster as this node sees it."""
+        """The cluster as this node sees it; with its health, as all nodes within reach say."""
+        gathered = await self._health.gather(call) if request.with_health else None
+        response = self._describe_cluster()
+        if gathered is not None:
+            _add_health(response, gathered)
+        return response
+
+    def _describe_cluster(self) -> pb.DescribeClusterResponse:
         host, group, metadata = self._host, self._host.metadata, self._metadata
         leader = leader_message(host, METADATA_GROUP_ID)
         group_ids = [group_id for topic in metadata.topics() for group_id in topic.group_ids]
@@ -259,6 +272,14 @@ class AdminService:
     def _topic(self, topic_id: int) -> pb.Topic | None:
         topic = self._metadata.topic(topic_id)
         return topic_message(self._metadata, topic) if topic is not None else None
+
+
+def _add_health(response: pb.DescribeClusterResponse, gathered: GatheredHealth) -> None:
+    response.health.CopyFrom(gathered.cluster)
+    for node in response.nodes:
+        health = gathered.nodes.get(NodeId(node.node.node_id))
+        if health is not None:
+            node.health.CopyFrom(health)
 
 
 def _checked(check: Callable[[], None]) -> None:

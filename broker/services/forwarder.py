@@ -6,6 +6,8 @@ an unknown outcome, and says so.
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -17,8 +19,6 @@ from raftmq.broker.request_error import RequestError
 from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY, STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 
-_CHANNELS_MAX = 16
-"""Connections kept: leaders change seldom, and there are at most as many as nodes."""
 _NOT_SENT = "failed to connect"
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -39,48 +39,92 @@ class Forwarder(Protocol):
         ...
 
 
-class GrpcForwarder:
-    """Over gRPC, with one channel per address."""
+class _SharedChannel:
+    """A channel to one address, and how many calls use it now."""
 
-    def __init__(self, cluster_id: Callable[[], str]) -> None:
-        """`cluster_id` says which cluster this node belongs to; a broker of another one, at an old address of a member, is none of it."""
+    __slots__ = ("calls", "channel")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.calls = 0
+
+
+class GrpcForwarder:
+    """Over gRPC, with one channel per address. Beyond the limit the channel that was not used for longest is closed.
+
+    Invariant: no channel is closed while a call uses it.
+    """
+
+    def __init__(self, cluster_id: Callable[[], str], channels_max: int) -> None:
+        """Take what the node knows.
+
+        Args:
+            cluster_id: Returns which cluster this node belongs to. A broker of another one, at an old address of a member, is none of it.
+            channels_max: Channels kept: as many as there may be peers, so that a large cluster does not connect for each call.
+        """
         self._cluster_id = cluster_id
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels_max = channels_max
+        self._channels: OrderedDict[str, _SharedChannel] = OrderedDict()
+        """By address, the one that was used last at the end."""
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def forward(
         self, address: str, path: str, request: Message, response_type: type[ResponseT], timeout_seconds: float
     ) -> ResponseT:
         """See `Forwarder`."""
-        call = self._channel(address).unary_unary(
-            path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
-        )
-        metadata = ((FORWARDED_KEY, "1"), (CLUSTER_KEY, self._cluster_id()))
+        shared = self._shared(address)
+        shared.calls += 1
         try:
+            call = shared.channel.unary_unary(
+                path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
+            )
+            metadata = ((FORWARDED_KEY, "1"), (CLUSTER_KEY, self._cluster_id()))
             return await call(request, timeout=timeout_seconds, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise _request_error(error, address) from error
+        finally:
+            shared.calls -= 1
+            self._trim()
 
     async def close(self) -> None:
         """See `Forwarder`."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        channels, self._channels = self._channels, OrderedDict()
+        for shared in channels.values():
+            await shared.channel.close()
+        await asyncio.gather(*self._closing)
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            if len(self._channels) >= _CHANNELS_MAX:
-                self._channels.pop(next(iter(self._channels)))
-            channel = self._channels[address] = grpc.aio.insecure_channel(
-                address,
-                options=[
-                    ("grpc.enable_retries", 0),
-                    ("grpc.max_reconnect_backoff_ms", 1000),
-                    ("grpc.min_reconnect_backoff_ms", 500),
-                    ("grpc.max_receive_message_length", -1),
-                ],
-            )
-        return channel
+    @property
+    def channels(self) -> int:
+        """Channels kept now."""
+        return len(self._channels)
+
+    def _shared(self, address: str) -> _SharedChannel:
+        shared = self._channels.get(address)
+        if shared is None:
+            shared = self._channels[address] = _SharedChannel(self._open(address))
+        self._channels.move_to_end(address)
+        return shared
+
+    def _trim(self) -> None:
+        """Close the channels beyond the limit that no call uses. More are kept only while all of them are in use."""
+        excess = len(self._channels) - self._channels_max
+        unused = [address for address, shared in self._channels.items() if not shared.calls] if excess > 0 else []
+        for address in unused[: max(0, excess)]:
+            task = asyncio.get_running_loop().create_task(self._channels.pop(address).channel.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        """Make a channel. The simulator has its own."""
+        return grpc.aio.insecure_channel(
+            address,
+            options=[
+                ("grpc.enable_retries", 0),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.min_reconnect_backoff_ms", 500),
+                ("grpc.max_receive_message_length", -1),
+            ],
+        )
 
 
 def _request_error(error: grpc.aio.AioRpcError, address: str) -> RequestError:

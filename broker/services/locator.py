@@ -13,6 +13,7 @@ from raftmq.broker.partition_log import PartitionLog
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.fsm.metadata_views import TopicView
+from raftmq.fsm.topic_config import invalid_name_text, is_topic_name
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -81,9 +82,11 @@ class Locator:
         return self.locate(topic_id, partition)
 
     async def topic_by_name(self, name: str, deadline: float) -> TopicView:
-        """A topic; UNKNOWN_TOPIC is certain."""
+        """A topic; UNKNOWN_TOPIC is certain. INVALID_TOPIC_NAME for a name that no topic can have."""
         topic = self._host.metadata.machine.topic_by_name(name)
         if topic is None:
+            if not is_topic_name(name):
+                raise RequestError(pb.INVALID_TOPIC_NAME, invalid_name_text(name))
             await self.confirm_metadata(deadline)
             topic = self._host.metadata.machine.topic_by_name(name)
         if topic is None:

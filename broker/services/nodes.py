@@ -15,6 +15,7 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, NodeRegistered, RegisterNode, RemoveReplica, ReplaceReplica
 from raftmq.fsm.metadata_views import NodeView, PartitionView
+from raftmq.fsm.node_lineage import Lineage
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
@@ -52,6 +53,7 @@ class NodesService:
             # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
             # would never reach us, and might be given our node id.
             raise RequestError(pb.NOT_FORMED, "this cluster is being formed", retry_after_ms=500)
+        self._check_directory(request)
         if request.damaged_metadata_replica_id:
             await self._replace_metadata_replica(request, call)
         registered = await self._leader.execute(
@@ -67,6 +69,8 @@ class NodesService:
                 feature_level_max=request.feature_level_max,
                 replaces_lost=self._takes_over(request),
                 partitions_max=request.partitions_max,
+                boot=request.boot,
+                lineage=request.lineage,
             ),
             NodeRegistered,
             call.deadline,
@@ -95,6 +99,19 @@ class NodesService:
             raise RequestError(
                 pb.INVALID_ARGUMENT, f"a node's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters"
             )
+
+    def _check_directory(self, request: pb.RegisterNodeRequest) -> None:
+        """Refuse a node whose data directory is a copy, before anything about it is recorded.
+
+        Raises:
+            RequestError: STALE_DIRECTORY; NOT_READY while another process of the node is connected.
+        """
+        if not request.boot:
+            return
+        lineage = Lineage(request.boot, request.lineage)
+        refusal = self._host.refusal_of_directory(request.uuid, lineage) if lineage.defect() is None else None
+        if refusal is not None:
+            raise refusal
 
     def _takes_over(self, request: pb.RegisterNodeRequest) -> bool:
         """Whether a uuid never seen claims the node id of another, and may have it.

@@ -79,7 +79,7 @@ class OffsetsService:
         except RequestError as error:
             result.error.CopyFrom(error.detail)
             return result
-        result.offset, result.note = opened.offset, opened.metadata
+        result.offset, result.note, result.finished = opened.offset, opened.metadata, opened.finished
         result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
         result.leader_epoch = partition.group.term
         return result
@@ -99,7 +99,9 @@ class OffsetsService:
         result = pb.PartitionAckResult()
         try:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
-            command = CommitOffset(request.group, request.member_id, part.owner_epoch, part.offset, part.note)
+            command = CommitOffset(
+                request.group, request.member_id, part.owner_epoch, part.offset, part.note, part.finished
+            )
             await partition.offsets.commit(command, deadline)
         except RequestError as error:
             result.error.CopyFrom(error.detail)
@@ -147,6 +149,7 @@ class OffsetsService:
         result.member_id, result.owner_epoch = known.member, known.owner_epoch
         result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
         result.lag_records = partition.offsets.lag_records(known)
+        result.finished_records = partition.offsets.finished_records(known)
         result.leader_epoch = partition.group.term
         return result
 
@@ -190,7 +193,9 @@ class OffsetsService:
         count = 0
         for topic_id, number in self._known_here(group):
             partition = self._locator.locate(topic_id, number)
-            count += await partition.offsets.forget((group,), self._host.now_ms() + 1, deadline)
+            # what was touched by a leader whose clock was ahead goes as well
+            before_ms = max(self._host.now_ms(), partition.group.core.log.append_time_ms) + 1
+            count += await partition.offsets.forget((group,), before_ms, deadline)
         return count
 
 

@@ -6,39 +6,34 @@ A partition whose leader cannot be asked has an error of its own; the others are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
-from google.protobuf.message import Message
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
-from raftmq.broker.services.forwarder import Forwarder
+from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.broker.services.offsets import OffsetsService
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import NO_NODE, GroupId, NodeId
+from raftmq.types import NodeId
 
 _FETCH = "/raftmq.v1.Queue/FetchOffsets"
 _WRITE = "/raftmq.v1.Queue/WriteOffsets"
-
-RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class PartitionLeaders:
     """See the module."""
 
-    def __init__(self, host: ServiceHost, forwarder: Forwarder, offsets: OffsetsService) -> None:
+    def __init__(self, host: ServiceHost, calls: NodeCalls, offsets: OffsetsService) -> None:
         self._host = host
-        self._forwarder = forwarder
+        self._calls = calls
         self._offsets = offsets
 
     async def fetch(self, group: str, named: Iterable[PartitionId], call: Call) -> list[pb.CommittedOffset]:
         """Offsets of the partitions named, and of all others that know the group and whose leaders can be asked."""
-        by_node, leaderless = self._by_leader(named)
+        by_node, leaderless = self._calls.by_leader(named)
         found = {
-            part: _failed(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+            part: failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
             for part, error in leaderless
         }
 
@@ -46,12 +41,12 @@ class PartitionLeaders:
             request = pb.FetchOffsetsRequest(metadata_revision=self._revision, group=group)
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
             try:
-                answer = await self._ask(
+                answer = await self._calls.ask(
                     node_id, _FETCH, request, pb.FetchOffsetsResponse, self._offsets.fetch_offsets, call
                 )
             except RequestError as error:
                 for part in parts:
-                    found[part] = _failed(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+                    found[part] = failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
                 return
             for one in answer.partitions:
                 found.setdefault((one.topic_id, one.partition), one)
@@ -68,8 +63,8 @@ class PartitionLeaders:
     ) -> dict[PartitionId, pb.PartitionResetResult]:
         """Reset offsets under an epoch that fences who had the partitions."""
         offsets = {(reset.topic_id, reset.partition): reset for reset in resets}
-        by_node, leaderless = self._by_leader(offsets)
-        found = {part: _failed(pb.PartitionResetResult(), part, error) for part, error in leaderless}
+        by_node, leaderless = self._calls.by_leader(offsets)
+        found = {part: failed_part(pb.PartitionResetResult(), part, error) for part, error in leaderless}
 
         async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
             request = pb.WriteOffsetsRequest(
@@ -79,11 +74,11 @@ class PartitionLeaders:
                 resets=[offsets[part] for part in parts],
             )
             try:
-                answer = await self._ask(
+                answer = await self._calls.ask(
                     node_id, _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
                 )
             except RequestError as error:
-                found.update((part, _failed(pb.PartitionResetResult(), part, error)) for part in parts)
+                found.update((part, failed_part(pb.PartitionResetResult(), part, error)) for part in parts)
                 return
             found.update(((one.topic_id, one.partition), one) for one in answer.partitions)
 
@@ -99,7 +94,7 @@ class PartitionLeaders:
         request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
         answers = await asyncio.gather(
             *(
-                self._ask(
+                self._calls.ask(
                     NodeId(node.node_id), _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
                 )
                 for node in self._host.metadata.machine.nodes()
@@ -114,50 +109,3 @@ class PartitionLeaders:
     @property
     def _revision(self) -> int:
         return self._host.metadata.machine.revision
-
-    def _by_leader(
-        self, parts: Iterable[PartitionId]
-    ) -> tuple[dict[NodeId, list[PartitionId]], list[tuple[PartitionId, RequestError]]]:
-        """Partitions by the node that leads them, and those that nobody leads or that there are not."""
-        machine = self._host.metadata.machine
-        by_node: dict[NodeId, list[PartitionId]] = {}
-        others: list[tuple[PartitionId, RequestError]] = []
-        for part in parts:
-            topic = machine.topic(part[0])
-            if topic is None or part[1] >= len(topic.group_ids):
-                code = pb.UNKNOWN_TOPIC if topic is None else pb.UNKNOWN_PARTITION
-                others.append((part, RequestError(code, f"there is no partition {part[1]} of topic {part[0]}")))
-                continue
-            node_id, _, _ = self._host.leader_hint(GroupId(topic.group_ids[part[1]]))
-            if node_id == NO_NODE:
-                message = f"nobody leads partition {part[1]} of topic {topic.name} at the moment"
-                others.append((part, RequestError(pb.NO_LEADER, message, retry_after_ms=200)))
-            else:
-                by_node.setdefault(node_id, []).append(part)
-        return by_node, others
-
-    async def _ask(
-        self,
-        node_id: NodeId,
-        path: str,
-        request: RequestT,
-        response_type: type[ResponseT],
-        here: Callable[[RequestT, Call], Awaitable[ResponseT]],
-        call: Call,
-    ) -> ResponseT:
-        if node_id == self._host.node_id:
-            return await here(request, call)
-        node = self._host.metadata.machine.node(node_id)
-        if node is None or not node.client_address:
-            raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
-        timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
-        return await self._forwarder.forward(node.client_address, path, request, response_type, timeout_seconds)
-
-
-PartT = TypeVar("PartT", pb.CommittedOffset, pb.PartitionResetResult)
-
-
-def _failed(result: PartT, part: PartitionId, error: RequestError) -> PartT:
-    result.topic_id, result.partition = part
-    result.error.CopyFrom(error.detail)
-    return result

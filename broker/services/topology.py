@@ -14,10 +14,13 @@ from raftmq.broker.request_error import RequestError, check_cluster
 from raftmq.broker.service_host import ServiceHost
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.messages import node_message, topic_message
+from raftmq.broker.supervisor import Work
 from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
+_DEFECT_SECONDS = 1.0
+"""After a comparison that failed by a defect: it is made again so soon, and costs so little."""
 COALESCE_SECONDS = 0.02
 """Changes are gathered this long: a failover moves hundreds of leaders within milliseconds."""
 _COALESCE_COST_FACTOR = 10
@@ -99,7 +102,14 @@ class TopologyFeed:
                 await asyncio.sleep(COALESCE_SECONDS)
                 continue
             seen = version
-            self.advance()
+            try:
+                self.advance()
+            except RequestError:
+                seen = -1  # metadata is not there yet
+            except Exception as error:  # noqa: BLE001 -- the task's root: else those who watch would hear nothing any more
+                self._host.note_failure(Work.TOPOLOGY, error)
+                seen = -1
+                await asyncio.sleep(_DEFECT_SECONDS)
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
 
     def advance(self) -> None:

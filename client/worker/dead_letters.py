@@ -43,8 +43,8 @@ class LetterProducer(Protocol):
     async def send_and_wait(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: bytes | None = None,
+        key: bytes | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (),

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final, Literal, Protocol
 
+from raftmq.client.worker.handlers import Attempt, Handlers
 from raftmq.client.worker.outcome import Outcome
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import Record
 
-Handler = Callable[[Record], Awaitable[object]] | Callable[[Record], object]
-"""Takes a record; what it returns is not looked at. It has succeeded when it returns, and failed when it raises."""
+Hook = Callable[[], Awaitable[object]] | Callable[[], object]
+"""What a program wants done at the start and at the end."""
 ExecutorName = Literal["async", "thread", "process"]
 EXECUTORS: Final[tuple[ExecutorName, ...]] = ("async", "thread", "process")
 
@@ -25,7 +26,10 @@ class Executor(Protocol):
     async def start(self) -> None:
         """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""
 
-    async def run(self, record: Record) -> Outcome:
+    async def call(self, hook: Hook) -> None:
+        """Call a function once, on the event loop of async handlers, else on the worker's. Raises what it raises."""
+
+    async def run(self, record: Record, attempt: Attempt) -> Outcome:
         """Run the handler and say what became of it: what the handler raises is an outcome.
 
         What is raised is of the place itself, such as no process to be had; no other record would fare better.
@@ -35,17 +39,22 @@ class Executor(Protocol):
         """End what can be ended, and wait for nothing else."""
 
 
-def place_of(handler: Handler, wanted: ExecutorName | None) -> ExecutorName:
-    """Where a handler runs: coroutine functions on the event loop, plain functions in threads unless processes are asked for.
+async def call_hook(hook: Hook) -> None:
+    """Call it here, and await what it returns if that is awaitable."""
+    result = hook()
+    if inspect.isawaitable(result):
+        await result
+
+
+def place_of(handlers: Handlers[object, object], wanted: ExecutorName | None) -> ExecutorName:
+    """Where handlers run: coroutine functions on the event loop, plain functions in threads unless processes are asked for.
 
     Raises:
         InvalidArgumentError: it cannot run where it was asked to.
     """
-    if not callable(handler):
-        raise InvalidArgumentError(f"a handler is a function of a record, not {handler!r}")
     if wanted is not None and wanted not in EXECUTORS:
         raise InvalidArgumentError(f"executor {wanted!r}: use one of {', '.join(EXECUTORS)}")
-    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    is_async = handlers.is_async
     if is_async and wanted in ("thread", "process"):
         raise InvalidArgumentError(f"an async handler runs on the event loop, not with executor={wanted!r}")
     if wanted == "async" and not is_async:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from raftmq.client.worker.prefix import Progress
+from raftmq.offset_ranges import Ranges
 from raftmq.types import Record, TopicPartition
 
 
@@ -33,5 +35,9 @@ class GroupConsumer(Protocol):
     def resume(self, *partitions: TopicPartition) -> None:
         """As `Consumer.resume`."""
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `Consumer.commit`."""
+    def finished(self, partition: TopicPartition) -> Ranges:
+        """What earlier owners of an assigned partition finished beyond the committed offset, as it was when it was assigned."""
+        ...
+
+    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """As `Consumer.commit`, with what is finished beyond the offsets."""

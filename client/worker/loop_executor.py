@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from collections.abc import Awaitable
+from typing import ClassVar, cast
 
+from raftmq.client.worker.executor import Hook, call_hook
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
@@ -15,19 +17,23 @@ class LoopExecutor:
 
     can_cancel: ClassVar[bool] = True
 
-    def __init__(self, handler: Callable[[Record], Awaitable[object]], timeout_seconds: float | None) -> None:
-        self._handler = handler
+    def __init__(self, handlers: Handlers[object, object], timeout_seconds: float | None) -> None:
+        self._handlers = handlers
         self._timeout_seconds = timeout_seconds
 
     async def start(self) -> None:
         """Nothing to do."""
 
-    async def run(self, record: Record) -> Outcome:
+    async def call(self, hook: Hook) -> None:
+        """As `Executor.call`."""
+        await call_hook(hook)
+
+    async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
         """As `Executor.run`. Cancelling cancels the handler."""
         timeout = asyncio.timeout(self._timeout_seconds)
         try:
             async with timeout:
-                await self._handler(record)
+                await cast("Awaitable[object]", self._handlers(record, attempt))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

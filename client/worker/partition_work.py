@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 
-from raftmq.client.worker.prefix import PrefixTracker
+from raftmq.client.worker.prefix import PrefixTracker, Progress
 from raftmq.types import Record, TopicPartition
 
 
-class WorkState(Enum):
+class WorkState(IntEnum):
     """Whose a partition is."""
 
     HELD = 0
     LEAVING = 1
-    """Nothing new is begun; what runs may end and counts."""
-    GONE = 2
+    """Nothing is taken of it any more; what lies below its highest finished record is still begun."""
+    CLOSING = 2
+    """Nothing is begun; what runs may end and counts."""
+    GONE = 3
     """It is not ours any more: no outcome counts."""
 
 
@@ -28,27 +30,29 @@ class PartitionWork:
     partition: TopicPartition
     tracker: PrefixTracker = field(default_factory=PrefixTracker)
     state: WorkState = WorkState.HELD
-    committed: int | None = None
+    committed: Progress | None = None
     """What was committed last, by this worker."""
     running_count: int = 0
     """Handlers that run and records under way to the dead-letter topic."""
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while `running_count` is 0."""
+    job_count: int = 0
+    """The same and what is queued, or waits for its next try."""
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while `job_count` is 0."""
     is_paused: bool = False
 
     def __post_init__(self) -> None:
-        self.idle.set()
+        self.empty.set()
 
-    def begin(self) -> None:
-        """One more runs."""
-        self.running_count += 1
-        self.idle.clear()
+    def add_job(self) -> None:
+        """One more is in work."""
+        self.job_count += 1
+        self.empty.clear()
 
-    def end(self) -> None:
-        """One less."""
-        self.running_count -= 1
-        if self.running_count == 0:
-            self.idle.set()
+    def remove_jobs(self, count: int) -> None:
+        """So many are in work no longer."""
+        self.job_count -= count
+        if self.job_count == 0:
+            self.empty.set()
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,11 @@ class RecordJob:
     bytes: int
     attempts: int = 0
     """Tries begun."""
+
+    @property
+    def offset(self) -> int:
+        """The record's."""
+        return self.record.offset
 
     @property
     def partition(self) -> TopicPartition:

@@ -13,11 +13,14 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from raftmq.client import settings
+from raftmq.client.worker.executor import Hook, call_hook
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.client.worker.thread_executor import ThreadPool
 from raftmq.errors import InvalidArgumentError
@@ -33,20 +36,58 @@ def serve(connection: Connection, pickled: bytes) -> None:
         # Ctrl-C and a service manager's SIGTERM go to the whole group; the worker drains, and its pipe tells us when to end.
         signal.signal(number, signal.SIG_IGN)
     try:
-        handler: Callable[[Record], object] = pickle.loads(pickled)
+        handlers: Handlers[object, object] = pickle.loads(pickled)
     except BaseException as error:  # noqa: BLE001 - the user's module is imported here, and it may raise anything
-        connection.send(Failure.of(error))
+        connection.send(_portable(error))
         return
     connection.send(READY)
     with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended, however it ended
         while True:
-            record = connection.recv()
+            record, attempt = connection.recv()
             try:
-                handler(record)
+                handlers(record, attempt)
             except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
-                connection.send(Failure.of(error))
+                connection.send(_portable(error))
             else:
                 connection.send(None)
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it shows where, and is never raised
+    """The traceback of what a handler raised in its process: the cause of the copy that the worker has."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class _PortableFailure(NamedTuple):
+    """A failure on its way between processes."""
+
+    failure: Failure
+    """Without its exception."""
+    exception: bytes | None
+    """Pickled, if it can be; whether it can be loaded again the other side sees."""
+    trace: str
+
+
+def _portable(error: BaseException) -> _PortableFailure:
+    failure = Failure.of(error)
+    try:
+        exception = pickle.dumps(failure.exception)
+    except Exception:  # noqa: BLE001 - the user's own class
+        exception = None
+    return _PortableFailure(replace(failure, exception=None), exception, failure.trace)
+
+
+def _loaded(portable: _PortableFailure) -> Failure:
+    """The failure as it was, with an exception whose cause is the text of the traceback there."""
+    failure = portable.failure
+    exception: object = None
+    if portable.exception is not None:
+        with contextlib.suppress(Exception):  # the user's own class: a constructor with other arguments, say
+            exception = pickle.loads(portable.exception)
+    found = exception if isinstance(exception, BaseException) else failure.cause
+    found.__cause__ = RemoteTraceback(portable.trace)
+    return replace(failure, exception=found)
 
 
 class _Child:
@@ -82,20 +123,22 @@ class _Child:
         if answer == READY:
             return
         code = self._end()
-        why = f"{answer.error}: {answer.message}" if isinstance(answer, Failure) else f"it ended with exit code {code}"
+        why = f"it ended with exit code {code}"
+        if isinstance(answer, _PortableFailure):
+            why = f"{answer.failure.error}: {answer.failure.message}"
         raise InvalidArgumentError(f"the handler cannot be loaded in a process of its own: {why}")
 
-    def call(self, record: Record) -> Outcome:
+    def call(self, record: Record, attempt: Attempt) -> Outcome:
         """Have a record worked on. Raises as `begin`: that is not the record's fault."""
         self.begin()
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
         try:
-            connection.send(record)
+            connection.send((record, attempt))
             if connection.poll(self._timeout_seconds):
-                answer: Outcome = connection.recv()
-                return answer
+                answer: _PortableFailure | None = connection.recv()
+                return None if answer is None else _loaded(answer)
         except (EOFError, OSError):
             code = self._end()
             return Failure("ProcessDied", f"the handler's process ended with exit code {code}")
@@ -128,12 +171,13 @@ class ProcessExecutor:
 
     can_cancel: ClassVar[bool] = False
 
-    def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
+    def __init__(self, handlers: Handlers[object, object], count: int, timeout_seconds: float | None) -> None:
         try:
-            self._pickled = pickle.dumps(handler)
+            self._pickled = pickle.dumps(handlers)
         except Exception as error:
             raise InvalidArgumentError(
-                f"a handler for processes must be a function at the top of a module, so that they find it: {error}"
+                "handlers and deserializers for processes must be functions at the top of a module, so that they find them: "
+                f"{error}"
             ) from error
         self._timeout_seconds = timeout_seconds
         self._children: list[_Child] = []
@@ -146,9 +190,13 @@ class ProcessExecutor:
         self._first = self._new_child()
         await asyncio.to_thread(self._first.begin)
 
-    async def run(self, record: Record) -> Outcome:
+    async def call(self, hook: Hook) -> None:
+        """As `Executor.call`: in the worker's own process."""
+        await call_hook(hook)
+
+    async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
         """As `Executor.run`."""
-        return await self._pool.run(record)
+        return await self._pool.run(record, attempt)
 
     async def close(self) -> None:
         """Kill the processes."""
@@ -157,7 +205,7 @@ class ProcessExecutor:
             for child in self._children:
                 child.kill()
 
-    def _make_call(self) -> Callable[[Record], Outcome]:
+    def _make_call(self) -> Callable[[Record, Attempt], Outcome]:
         with self._lock:
             first, self._first = self._first, None
         return (first or self._new_child()).call

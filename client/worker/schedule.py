@@ -36,6 +36,11 @@ class Job(Protocol):
     """What is scheduled."""
 
     @property
+    def offset(self) -> int:
+        """The record's."""
+        ...
+
+    @property
     def partition(self) -> TopicPartition:
         """Whose."""
         ...
@@ -65,7 +70,7 @@ class _Lane(Generic[J]):
 
 
 class LaneSchedule(Generic[J]):
-    """Fair: lanes take turns, in the order in which they became ready."""
+    """Fair: lanes take turns, in the order in which they became ready; those of partitions that are being left come first."""
 
     def __init__(self) -> None:
         self.queued_count = 0
@@ -77,6 +82,7 @@ class LaneSchedule(Generic[J]):
         self._ready: deque[_Lane[J]] = deque()
         self._waiting: list[tuple[float, int, _Lane[J]]] = []  # a heap; each entry was made by one `retry`
         self._numbers = count()
+        self._left: set[TopicPartition] = set()  # see `leave`
 
     def add(self, job: J) -> None:
         """Put a job behind those of its lane."""
@@ -95,8 +101,7 @@ class LaneSchedule(Generic[J]):
         while self._waiting and (self._waiting[0][2].state is not _State.WAITING or self._waiting[0][0] <= now):
             _, _, lane = heapq.heappop(self._waiting)
             if lane.state is _State.WAITING:
-                lane.state = _State.READY
-                self._ready.append(lane)
+                self._make_ready(lane)
                 self.waiting_count -= 1
                 self.queued_count += 1
         while self._ready:
@@ -119,11 +124,20 @@ class LaneSchedule(Generic[J]):
         lane = self._running_lane(job)
         lane.jobs.popleft()
         self.running_count -= 1
-        if lane.jobs:
-            lane.state = _State.READY
-            self._ready.append(lane)
-        else:
+        if not lane.jobs:
             self._forget(job, lane)
+            return
+        self._make_ready(lane)
+
+    def abandon(self, job: J) -> list[J]:
+        """A running job is over and not done, so nothing of its lane may start any more: forget them all, and return the others."""
+        lane = self._running_lane(job)
+        self.running_count -= 1
+        rest = list(lane.jobs)[1:]
+        self.queued_count -= len(rest)
+        lane.jobs.clear()
+        self._forget(job, lane)
+        return rest
 
     def retry(self, job: J, due: float) -> None:
         """A running job is to be started again at `due`; until it is finished its lane waits."""
@@ -133,11 +147,43 @@ class LaneSchedule(Generic[J]):
         self.waiting_count += 1
         heapq.heappush(self._waiting, (due, next(self._numbers), lane))
 
+    def leave(self, partition: TopicPartition, last: int) -> list[J]:
+        """A partition is being left: keep what is running and what may still start, which is what lies at or below `last`.
+
+        That comes before everything else, and what waits for its next try waits no longer. Returns what was forgotten.
+        """
+        lanes = self._lanes.get(partition, {})
+        dropped: list[J] = []
+        for name, lane in list(lanes.items()):
+            first = int(lane.state is _State.RUNNING)
+            if lane.state is _State.WAITING:
+                lane.state = _State.READY
+                self.waiting_count -= 1
+                self.queued_count += 1
+            kept = [job for number, job in enumerate(lane.jobs) if number < first or job.offset <= last]
+            dropped += list(lane.jobs)[len(kept) :]
+            lane.jobs = deque(kept)
+            if not kept:
+                lane.state = _State.GONE
+                del lanes[name]
+        self.queued_count -= len(dropped)
+        if lanes:
+            self._left.add(partition)
+        else:
+            self._lanes.pop(partition, None)
+        ready = [lane for lane in lanes.values() if lane.state is _State.READY]
+        others = set(ready)
+        self._ready = deque((*ready, *(lane for lane in self._ready if lane not in others)))
+        self._waiting = [entry for entry in self._waiting if entry[2].state is _State.WAITING]
+        heapq.heapify(self._waiting)
+        return dropped
+
     def drop(self, partition: TopicPartition) -> list[J]:
         """Forget a partition's jobs that are not running, and return them.
 
         What runs goes on blocking its lane: a job added later under the same lane starts when it has finished.
         """
+        self._left.discard(partition)
         dropped: list[J] = []
         kept: dict[Hashable, _Lane[J]] = {}
         for name, lane in self._lanes.pop(partition, {}).items():
@@ -161,6 +207,13 @@ class LaneSchedule(Generic[J]):
     def partitions(self) -> Iterator[TopicPartition]:
         """Those with any job."""
         return iter(list(self._lanes))
+
+    def _make_ready(self, lane: _Lane[J]) -> None:
+        lane.state = _State.READY
+        if lane.jobs[0].partition in self._left:
+            self._ready.appendleft(lane)
+        else:
+            self._ready.append(lane)
 
     def _running_lane(self, job: J) -> _Lane[J]:
         lane = self._lanes.get(job.partition, {}).get(job.lane)

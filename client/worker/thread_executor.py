@@ -10,6 +10,8 @@ from queue import SimpleQueue
 from typing import ClassVar
 
 from raftmq.client.logs import log
+from raftmq.client.worker.executor import Hook, call_hook
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
@@ -17,6 +19,7 @@ from raftmq.types import Record
 @dataclass(frozen=True, slots=True)
 class _Call:
     record: Record
+    attempt: Attempt
     future: asyncio.Future[Outcome]
 
 
@@ -26,7 +29,7 @@ class ThreadPool:
     (Those of `concurrent.futures` are joined at the interpreter's exit, which would then never come.)
     """
 
-    def __init__(self, count: int, make_call: Callable[[], Callable[[Record], Outcome]]) -> None:
+    def __init__(self, count: int, make_call: Callable[[], Callable[[Record, Attempt], Outcome]]) -> None:
         self._count = count
         self._make_call = make_call
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -35,7 +38,7 @@ class ThreadPool:
         self._busy = 0
         self._is_closed = False
 
-    async def run(self, record: Record) -> Outcome:
+    async def run(self, record: Record, attempt: Attempt) -> Outcome:
         """Call in one of the threads, which are started as they are needed. Raises what the function raises.
 
         Cancelled, the call goes on, and its outcome is dropped.
@@ -46,7 +49,7 @@ class ThreadPool:
         if self._busy > self._threads and self._threads < self._count:
             self._threads += 1
             threading.Thread(target=self._work, name=f"raftmq-worker-{self._threads}", daemon=True).start()
-        self._calls.put(_Call(record, future))
+        self._calls.put(_Call(record, attempt, future))
         return await future
 
     def close(self) -> None:
@@ -63,7 +66,7 @@ class ThreadPool:
                 return
             outcome: Outcome | BaseException
             try:
-                outcome = function(call.record)
+                outcome = function(call.record, call.attempt)
             except BaseException as error:  # noqa: BLE001 - a thread's root: `run` raises it
                 outcome = error
             assert self._loop is not None
@@ -90,19 +93,23 @@ class ThreadExecutor:
 
     can_cancel: ClassVar[bool] = False
 
-    def __init__(self, handler: Callable[[Record], object], count: int, timeout_seconds: float | None) -> None:
-        self._handler = handler
+    def __init__(self, handlers: Handlers[object, object], count: int, timeout_seconds: float | None) -> None:
+        self._handlers = handlers
         self._timeout_seconds = timeout_seconds
         self._pool = ThreadPool(count, lambda: self._call)
 
     async def start(self) -> None:
         """Nothing to do."""
 
-    async def run(self, record: Record) -> Outcome:
+    async def call(self, hook: Hook) -> None:
+        """As `Executor.call`."""
+        await call_hook(hook)
+
+    async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
         """As `Executor.run`."""
         if self._timeout_seconds is None:
-            return await self._pool.run(record)
-        call = asyncio.ensure_future(self._pool.run(record))
+            return await self._pool.run(record, attempt)
+        call = asyncio.ensure_future(self._pool.run(record, attempt))
         try:
             done, _ = await asyncio.wait((call,), timeout=self._timeout_seconds)
             if done:
@@ -118,9 +125,9 @@ class ThreadExecutor:
         """As `Executor.close`."""
         self._pool.close()
 
-    def _call(self, record: Record) -> Outcome:
+    def _call(self, record: Record, attempt: Attempt) -> Outcome:
         try:
-            self._handler(record)
+            self._handlers(record, attempt)
         except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
             return Failure.of(error)
         return None

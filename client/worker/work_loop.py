@@ -1,30 +1,36 @@
 """`WorkLoop`: takes records from a group consumer, has handlers work on them, commits what is done, and gives partitions up in order.
 
 Must not know where handlers run (the executor), what may run when (the schedule) or how progress is counted (the prefix tracker).
-Invariants: what is committed of a partition is a prefix without gaps of what was done; nothing new is begun of a partition that is being given
-up, and no outcome of one that is gone counts. State changes in functions without ``await``.
+Invariants: what is committed of a partition is a prefix without gaps of what was done, and what was done beyond it. Of a partition that is
+being given up nothing is begun above its highest finished record; no outcome of one that is gone counts. State changes in functions
+without ``await``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from functools import partial
 
 from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait, done_before, spawn
-from raftmq.client.error_details import name_of
-from raftmq.client.logs import Pace, log
+from raftmq.client.logs import log
 from raftmq.client.metrics import WorkerCounters, WorkerMetrics
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
-from raftmq.client.worker.executor import Executor
+from raftmq.client.worker.executor import Executor, Hook
+from raftmq.client.worker.failure_reports import FailureReports
 from raftmq.client.worker.group_consumer import GroupConsumer
+from raftmq.client.worker.handlers import Attempt
+from raftmq.client.worker.hooks import NO_HOOKS, Hooks
 from raftmq.client.worker.outcome import Failure, Outcome, RetryPolicy
 from raftmq.client.worker.partition_work import PartitionWork, RecordJob, WorkState, bytes_of
+from raftmq.client.worker.prefix import PrefixTracker
+from raftmq.client.worker.progress_commits import ProgressCommits
 from raftmq.client.worker.schedule import LaneSchedule, Ordering, lane_of
-from raftmq.errors import DrainTimeoutError, PoisonRecordError, RaftMQError
+from raftmq.errors import DrainTimeoutError, PoisonRecordError
 from raftmq.types import Record, TopicPartition
 
 
@@ -46,6 +52,7 @@ class WorkLoop(RebalanceListener):
         limits: WorkLimits,
         dead_letters: DeadLetters | None,
         source: random.Random,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.counters = WorkerCounters()
         self._executor = executor
@@ -54,20 +61,22 @@ class WorkLoop(RebalanceListener):
         self._limits = limits
         self._dead_letters = dead_letters
         self._source = source
+        self._hooks = hooks
+        self._reports = FailureReports(hooks.on_failure)
+        self._has_begun = False
         self._schedule: LaneSchedule[RecordJob] = LaneSchedule()
         self._works: dict[TopicPartition, PartitionWork] = {}
         self._handlers: dict[asyncio.Task[None], RecordJob] = {}
-        self._letters: set[asyncio.Task[None]] = set()
+        self._letters: dict[asyncio.Task[None], RecordJob] = {}
         self._is_draining = False
         self._stopped = asyncio.Event()
         self._hurried = asyncio.Event()
         self._failure: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
-        self._handler_pace = Pace(settings.LOG_INTERVAL_SECONDS)
-        self._commit_pace = Pace(settings.LOG_INTERVAL_SECONDS)
         self._consumer = make_consumer(self)
         self._pressure = BackPressure(self._consumer, limits)
+        self._commits = ProgressCommits(self._consumer, self.counters)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -93,26 +102,33 @@ class WorkLoop(RebalanceListener):
 
     def stop(self, *, at_once: bool = False) -> None:
         """Begin to drain; `at_once`: do not wait for handlers any longer."""
-        self._is_draining = True
-        self._stopped.set()
         if at_once:
+            self._close_to_new(self._works.values())
             self._hurried.set()
+        if not self._is_draining:
+            self._is_draining = True
+            self._leave(self._works.values())
+        self._stopped.set()
 
     async def _start(self) -> None:
         await self._executor.start()
+        if self._hooks.on_startup is not None:
+            await self._executor.call(self._hooks.on_startup)
+        self._has_begun = True
         await self._consumer.start()
         log.info("worker_started concurrency=%d ordering=%s", self._limits.concurrency, self._ordering)
 
     async def _drain(self) -> None:
-        """Let what runs end, for as long as it may take, and commit."""
+        """Finish what lies below the highest finished records and let what runs end, for as long as it may take, and commit."""
         log.info(
             "worker_draining handlers_running=%d records_queued=%d", self._running_count, self._schedule.queued_count
         )
         self._pressure.end(self._works.values())
-        await self._wait_idle(self._works.values(), self._limits.drain_seconds, is_stopping=True)
+        seconds = self._limits.drain_seconds
+        await self._finish(self._works.values(), seconds, seconds / 2, is_stopping=True)
         try:
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                await self._commit(list(self._works.values()))
+                await self._commits.commit(list(self._works.values()))
         except TimeoutError:  # no cluster: what is not committed is worked on again, which is better than not to end
             log.warning("progress_not_committed partitions=%d error_code=%s", len(self._works), "TimeoutError")
         running = self._running_count
@@ -128,17 +144,45 @@ class WorkLoop(RebalanceListener):
         await cancel_and_wait(*tasks)
         running = self._running_count
         self._let_go(list(self._works.values()))
-        await self._executor.close()
+        if not self._executor.can_cancel:
+            await self._executor.close()
         left = {*self._handlers, *self._letters}
         for task in left:
-            task.cancel()
-        if left:  # a handler that swallows its cancellation is not waited for
+            if not task.cancelling():
+                task.cancel()
+        if left:
             await asyncio.wait(left, timeout=settings.WORKER_HANDLER_END_SECONDS)
-        await self._consumer.close()
+        for task in left:  # a handler that swallows its cancellation, or blocks its loop, is not waited for
+            task.cancel()
+        try:
+            await self._consumer.close()
+        finally:
+            await self._shut_down()
         log.info("worker_stopped handlers_running=%d", running)
+
+    async def _shut_down(self) -> None:
+        """Call the program's hook, for a bounded time, and end the place where handlers ran."""
+        try:
+            if self._hooks.on_shutdown is not None and self._has_begun:
+                await self._call_shutdown(self._hooks.on_shutdown)
+        finally:
+            if self._executor.can_cancel:
+                await self._executor.close()
+
+    async def _call_shutdown(self, hook: Hook) -> None:
+        calling = asyncio.ensure_future(self._executor.call(hook))
+        await asyncio.wait((calling,), timeout=settings.WORKER_SHUTDOWN_HOOK_SECONDS)
+        if not calling.done():
+            log.warning("shutdown_hook_overdue timeout_seconds=%g", settings.WORKER_SHUTDOWN_HOOK_SECONDS)
+            calling.cancel()
+            await asyncio.sleep(0)
+            calling.cancel()  # its loop may be blocked: then it does not hear of the first
+        elif not calling.cancelled():  # `run` raises what the hook did, if nothing went wrong before
+            self._failure = self._failure or calling.exception()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+        self._close_to_new(self._works.values())  # whatever is wrong, it may be wrong for every record
         self.stop()
 
     @property
@@ -147,22 +191,11 @@ class WorkLoop(RebalanceListener):
 
     def metrics(self) -> WorkerMetrics:
         """What was counted, and what is now."""
-        counted, schedule = self.counters, self._schedule
-        return WorkerMetrics(
-            records_total=counted.records_total,
-            failures_total=counted.failures_total,
-            timeouts_total=counted.timeouts_total,
-            retries_total=counted.retries_total,
-            dead_letters_total=counted.dead_letters_total,
-            dropped_total=counted.dropped_total,
-            handler_seconds_sum=counted.handler_seconds_sum,
-            handler_seconds_max=counted.handler_seconds_max,
-            commits_total=counted.commits_total,
-            commit_failures_total=counted.commit_failures_total,
-            partitions_lost_total=counted.partitions_lost_total,
+        return WorkerMetrics.of(
+            self.counters,
             handlers_running=len(self._handlers),
-            records_queued=schedule.queued_count,
-            records_waiting=schedule.waiting_count,
+            records_queued=self._schedule.queued_count,
+            records_waiting=self._schedule.waiting_count,
             records_in_work=self._pressure.records,
             records_in_work_max=self._limits.records_max,
             bytes_in_work=self._pressure.bytes,
@@ -174,18 +207,23 @@ class WorkLoop(RebalanceListener):
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Partitions are ours from now on."""
-        works = [PartitionWork(partition) for partition in sorted(partitions)]
+        works = [
+            PartitionWork(partition, PrefixTracker(self._consumer.finished(partition)))
+            for partition in sorted(partitions)
+        ]
         self._works.update((work.partition, work) for work in works)
         self._pressure.admit(works)
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Partitions go to another member: what runs may end, in time, and is committed; what has not begun is left to it."""
+        """Partitions go to another member: what lies below the highest finished record is finished, in time, and committed.
+
+        The rest is left to the other member.
+        """
         works = [self._works[partition] for partition in partitions if partition in self._works]
-        for work in works:
-            work.state = WorkState.LEAVING
-        self._drop(works)
-        await self._wait_idle(works, self._limits.revocation_seconds)
-        await self._commit(works)
+        self._leave(works)
+        seconds = self._limits.revocation_seconds
+        await self._finish(works, seconds, min(seconds / 2, settings.WORKER_REVOCATION_BEGIN_SECONDS))
+        await self._commits.commit(works)
         running = sum(work.running_count for work in works)
         if running:
             log.warning("revocation_overdue partitions=%d handlers_running=%d", len(works), running)
@@ -197,8 +235,23 @@ class WorkLoop(RebalanceListener):
         self.counters.partitions_lost_total += len(works)
         self._let_go(works)
 
+    def _leave(self, works: Iterable[PartitionWork]) -> None:
+        """Take nothing more of these, and begin nothing of them above the highest finished record."""
+        for work in works:
+            if work.state is WorkState.HELD:
+                work.state = WorkState.LEAVING
+                self._forget(self._schedule.leave(work.partition, work.tracker.highest_finished))
+        self._pump()
+
+    def _close_to_new(self, works: Iterable[PartitionWork]) -> None:
+        """Begin nothing of these any more."""
+        for work in works:
+            if work.state is not WorkState.GONE:  # then what is there of the partition came with it when it came back
+                work.state = WorkState.CLOSING
+                self._forget(self._schedule.drop(work.partition))
+
     def _let_go(self, works: Collection[PartitionWork]) -> None:
-        self._drop(works)
+        self._close_to_new(works)
         for work in works:
             if self._works.get(work.partition) is work:
                 del self._works[work.partition]
@@ -211,19 +264,32 @@ class WorkLoop(RebalanceListener):
         self._pressure.relieve(self._works.values())
         self._pump()
 
-    def _drop(self, works: Iterable[PartitionWork]) -> None:
-        for work in works:
-            self._pressure.bytes -= sum(job.bytes for job in self._schedule.drop(work.partition))
+    def _forget(self, jobs: Collection[RecordJob]) -> None:
+        """These are not in work any more, and not done."""
+        for job in jobs:
+            self._pressure.bytes -= job.bytes
+            job.work.remove_jobs(1)
 
-    async def _wait_idle(self, works: Iterable[PartitionWork], seconds: float, *, is_stopping: bool = False) -> None:
-        """Wait until nothing runs of these, or the time is over, or (`is_stopping`) somebody is in a hurry."""
-        idle = asyncio.ensure_future(_all_idle(list(works)))
+    async def _finish(
+        self, works: Iterable[PartitionWork], seconds: float, begin_seconds: float, *, is_stopping: bool = False
+    ) -> None:
+        """Wait until nothing of these is in work: at first what may be begun still is, then only what runs may end.
+
+        `is_stopping`: somebody in a hurry ends the waiting.
+        """
+        wanted = list(works)
+        await self._wait_empty(wanted, begin_seconds, is_stopping=is_stopping)
+        self._close_to_new(wanted)
+        await self._wait_empty(wanted, seconds - begin_seconds, is_stopping=is_stopping)
+
+    async def _wait_empty(self, works: Iterable[PartitionWork], seconds: float, *, is_stopping: bool) -> None:
+        empty = asyncio.ensure_future(_all_empty(list(works)))
         hurried = asyncio.ensure_future(self._hurried.wait())
         try:
-            waited_for = (idle, hurried) if is_stopping else (idle,)
+            waited_for = (empty, hurried) if is_stopping else (empty,)
             await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            idle.cancel()
+            empty.cancel()
             hurried.cancel()
 
     # ---------------------------------------------------------------------------------------------------------- reading
@@ -246,19 +312,21 @@ class WorkLoop(RebalanceListener):
         if work is None or work.state is not WorkState.HELD or self._is_draining:
             return  # nothing is taken of it any more: it is not committed either, and its next owner gets it
         ordering, schedule, tracker, pressure = self._ordering, self._schedule, work.tracker, self._pressure
+        span = tracker.span
         for record in records:
-            tracker.take(record.offset)
+            if not tracker.take(record.offset):
+                self.counters.skipped_total += 1
+                continue
             size = bytes_of(record)
             pressure.bytes += size
+            work.add_job()
             schedule.add(RecordJob(work, record, lane_of(ordering, record), size))
-        pressure.records += len(records)
+        pressure.records += tracker.span - span
 
     # ---------------------------------------------------------------------------------------------------------- working
 
     def _pump(self) -> None:
         """Begin whatever may begin."""
-        if self._is_draining:
-            return
         now = asyncio.get_running_loop().time()
         while len(self._handlers) < self._limits.concurrency:
             job = self._schedule.start_next(now)
@@ -266,10 +334,8 @@ class WorkLoop(RebalanceListener):
                 self._wake_at(self._schedule.next_due())
                 return
             job.attempts += 1
-            job.work.begin()
-            task = spawn(self._try(job), "raftmq-worker-handler", self._fail)
-            self._handlers[task] = job
-            task.add_done_callback(self._on_handler_done)
+            job.work.running_count += 1
+            self._spawn(self._try(job), "raftmq-worker-handler", job, self._handlers)
 
     def _wake_at(self, when: float | None) -> None:
         if when is None or when >= self._timer_at:
@@ -286,26 +352,37 @@ class WorkLoop(RebalanceListener):
     async def _try(self, job: RecordJob) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        try:
-            outcome = await self._executor.run(job.record)
-        except (
-            BaseException
-        ):  # cancelled, as its partition is gone or the worker ends; or there is no place to run a handler
-            self._end(job)
-            raise
+        outcome = await self._executor.run(job.record, self._attempt(job))
         seconds = loop.time() - started
         self.counters.handler_seconds_sum += seconds
         self.counters.handler_seconds_max = max(self.counters.handler_seconds_max, seconds)
         self._on_outcome(job, outcome)
 
-    def _on_handler_done(self, task: asyncio.Task[None]) -> None:
-        del self._handlers[task]
+    def _attempt(self, job: RecordJob) -> Attempt:
+        return Attempt(job.attempts, self._retries.attempts_max)
+
+    def _spawn(
+        self,
+        coroutine: Coroutine[object, object, None],
+        name: str,
+        job: RecordJob,
+        tasks: dict[asyncio.Task[None], RecordJob],
+    ) -> None:
+        task = spawn(coroutine, name, self._fail)
+        tasks[task] = job
+        task.add_done_callback(partial(self._on_task_done, tasks))
+
+    def _on_task_done(self, tasks: dict[asyncio.Task[None], RecordJob], task: asyncio.Task[None]) -> None:
+        """A task that failed, or that was cancelled with its partition, perhaps before its first step, has not ended its job."""
+        job = tasks.pop(task)
+        if task.cancelled() or task.exception() is not None:
+            self._leave_undone(job)
         self._pump()
 
     def _on_outcome(self, job: RecordJob, outcome: Outcome) -> None:
         if job.work.state is WorkState.GONE:
             self.counters.dropped_total += 1
-            self._end(job)
+            self._leave_undone(job)
         elif outcome is None:
             self.counters.records_total += 1
             self._settle(job)
@@ -313,16 +390,20 @@ class WorkLoop(RebalanceListener):
             self._on_failure(job, outcome)
 
     def _on_failure(self, job: RecordJob, failure: Failure) -> None:
-        self._note_failure(job, failure)
-        seconds = self._retries.wait_seconds(job.attempts, self._source)
+        self.counters.failures_total += 1
+        self.counters.timeouts_total += failure.is_timeout
+        seconds = self._retries.wait_seconds(failure, job.attempts, self._source)
+        self._reports.note(job.record, self._attempt(job), failure, seconds)
         if seconds is None:
             self._give_up(job, failure)
-        elif job.work.state is WorkState.HELD and not self._is_draining:
+        elif job.work.state is WorkState.HELD or (
+            job.work.state is WorkState.LEAVING and seconds <= settings.WORKER_DRAIN_RETRY_SECONDS
+        ):
             self.counters.retries_total += 1
             self._schedule.retry(job, asyncio.get_running_loop().time() + seconds)
-            job.work.end()
+            job.work.running_count -= 1
         else:
-            self._end(job)  # not done, so not committed: whoever owns it next tries it again
+            self._leave_undone(job)  # not committed: whoever owns it next tries it again
 
     def _give_up(self, job: RecordJob, failure: Failure) -> None:
         if self._dead_letters is None:
@@ -335,26 +416,21 @@ class WorkLoop(RebalanceListener):
                 offset=record.offset,
                 attempts=job.attempts,
             )
+            error.__cause__ = failure.cause
             self._fail(error)
-            self._end(job)
+            self._leave_undone(job)
         else:
             # It goes on blocking its lane until it is moved, but no handler's place.
-            task = spawn(self._bury(job, failure, self._dead_letters), "raftmq-worker-dead-letter", self._fail)
-            self._letters.add(task)
-            task.add_done_callback(self._letters.discard)
+            burying = self._bury(job, failure, self._dead_letters)
+            self._spawn(burying, "raftmq-worker-dead-letter", job, self._letters)
 
     async def _bury(self, job: RecordJob, failure: Failure, dead_letters: DeadLetters) -> None:
-        try:
-            await dead_letters.put(job.record, job.attempts, failure)
-        except BaseException:
-            self._end(job)
-            raise
+        await dead_letters.put(job.record, job.attempts, failure)
         if job.work.state is WorkState.GONE:
-            self._end(job)
+            self._leave_undone(job)
         else:
             self.counters.dead_letters_total += 1
             self._settle(job)
-        self._pump()
 
     def _settle(self, job: RecordJob) -> None:
         """A record is done, one way or the other."""
@@ -362,54 +438,30 @@ class WorkLoop(RebalanceListener):
         span = work.tracker.span
         work.tracker.finish(job.record.offset)
         self._pressure.records -= span - work.tracker.span
+        self._schedule.finish(job)
+        self._end(job)
+
+    def _leave_undone(self, job: RecordJob) -> None:
+        """A record is not worked on any more and not done: neither may be what comes after it in its lane."""
+        if job.work.state is WorkState.GONE:
+            self._schedule.finish(job)  # what follows it in the lane came with the partition when it came back
+        else:
+            self._forget(self._schedule.abandon(job))
         self._end(job)
 
     def _end(self, job: RecordJob) -> None:
-        self._schedule.finish(job)
-        self._pressure.bytes -= job.bytes
-        job.work.end()
+        job.work.running_count -= 1
+        self._forget((job,))
         self._pressure.relieve(self._works.values(), job.work)
-
-    def _note_failure(self, job: RecordJob, failure: Failure) -> None:
-        self.counters.failures_total += 1
-        self.counters.timeouts_total += failure.is_timeout
-        record = job.record
-        data = (record.topic, record.partition, record.offset, job.attempts, failure.error)
-        if self._handler_pace.is_due():
-            log.warning("handler_failed topic=%s partition=%d offset=%d attempts=%d error=%s", *data)
-        if failure.trace:
-            log.debug(
-                "handler_traceback topic=%s partition=%d offset=%d attempts=%d error=%s\n%s", *data, failure.trace
-            )
 
     # -------------------------------------------------------------------------------------------------------- committing
 
     async def _commit_forever(self) -> None:
         while True:
             await asyncio.sleep(self._limits.commit_interval_seconds)
-            await self._commit(list(self._works.values()))
-
-    async def _commit(self, works: Collection[PartitionWork]) -> None:
-        """Commit the progress of these. A failure is noted: what it means for ownership the consumer finds out and tells."""
-        offsets: dict[TopicPartition, int] = {}
-        for work in works:
-            prefix = work.tracker.prefix
-            if prefix is not None and prefix != work.committed and work.state is not WorkState.GONE:
-                offsets[work.partition] = prefix
-        if not offsets:
-            return
-        try:
-            await self._consumer.commit(offsets)
-        except RaftMQError as error:
-            self.counters.commit_failures_total += 1
-            if self._commit_pace.is_due():
-                log.warning("progress_not_committed partitions=%d error_code=%s", len(offsets), name_of(error))
-            return
-        self.counters.commits_total += 1
-        for work in works:
-            work.committed = offsets.get(work.partition, work.committed)
+            await self._commits.commit(list(self._works.values()))
 
 
-async def _all_idle(works: Iterable[PartitionWork]) -> None:
+async def _all_empty(works: Iterable[PartitionWork]) -> None:
     for work in works:
-        await work.idle.wait()
+        await work.empty.wait()

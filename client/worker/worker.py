@@ -7,34 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import random
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import Final, cast, get_args
+from typing import Final, Generic, get_args
 
 from raftmq.client import settings
 from raftmq.client.admin import Admin
+from raftmq.client.arguments import check_at_least, check_not_negative, check_positive
 from raftmq.client.background import done_before
-from raftmq.client.consumer import Consumer
 from raftmq.client.consumer_settings import OffsetReset
 from raftmq.client.fork_guard import check_not_forked, current_generation
 from raftmq.client.metrics import WorkerMetrics
 from raftmq.client.producer import Producer
+from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.client.resolver import parse_addresses
+from raftmq.client.texts import check_text, check_texts
 from raftmq.client.transport import Transport
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
-from raftmq.client.worker.executor import Executor, ExecutorName, Handler, place_of
+from raftmq.client.worker.executor import Executor, ExecutorName, Hook, place_of
+from raftmq.client.worker.failure_reports import OnFailure
 from raftmq.client.worker.group_consumer import GroupConsumer
+from raftmq.client.worker.handlers import Handler, Handlers
+from raftmq.client.worker.hooks import Hooks
 from raftmq.client.worker.loop_executor import LoopExecutor
-from raftmq.client.worker.outcome import RetryPolicy
+from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
+from raftmq.client.worker.outcome import RetryPolicy, name_of_class
 from raftmq.client.worker.process_executor import ProcessExecutor
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
+from raftmq.client.worker.work_consumer import WorkConsumer
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
-from raftmq.types import Record
+from raftmq.types import KeyT_co, ValueT_co
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 HEARTBEAT_MS_MAX: Final = 5_000
@@ -42,7 +51,11 @@ HEARTBEATS_PER_SESSION: Final = 3
 """So that a session outlives two heartbeats that are lost."""
 
 
-class Worker:
+ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
+"""One class of exceptions, or several."""
+
+
+class Worker(Generic[KeyT_co, ValueT_co]):
     """Runs a handler over the records of a topic, sharing them with the other workers of its group.
 
     ::
@@ -53,15 +66,17 @@ class Worker:
         Worker("orders", "invoices", handle, dead_letter_topic="orders.dead").run()
 
     Each record is worked on at least once: its handler has succeeded, or it has been moved to the dead-letter topic, before the group's
-    progress goes past it. After a crash, or when a partition moves, some records are worked on again, so a handler must bear that.
+    progress goes past it. After a crash what was in work, and what was finished since the last commit, is worked on again, so a handler must
+    bear that. A stop, or a partition that moves to another worker, repeats only what had not ended.
     With ``ordering="key"`` the records of a key are worked on in the order in which they were written, one at a time, while other keys
     run beside them; that holds across workers and over crashes (what is repeated is repeated in order).
 
     Args:
         topic: what to work on; one name or several.
         group_id: the group that shares the work.
-        handler: takes a `Record`. An async function runs on the worker's event loop, a plain one in threads (or processes). It has
-            succeeded when it returns, and failed when it raises.
+        handler: takes a `Record`, and the `Attempt` if it has a second argument; or a mapping from each topic to its handler. An async
+            function runs on an event loop, a plain one in threads (or processes). It has succeeded when it returns, and failed when it
+            raises. ``raise Retry(after=60)`` puts the record off, ``raise Reject("why")`` gives it up at once.
         concurrency: handlers at once, in this worker.
         ordering: ``"key"``: records with the same key one after the other (records without a key are in no order). ``"partition"``:
             all records of a partition one after the other. ``"none"``: no order.
@@ -71,13 +86,23 @@ class Worker:
             `ordering` says.
         retry_backoff_ms: the first wait's bound; it doubles with each try. Each wait is between half and all of its bound.
         retry_backoff_max_ms: where it stops doubling.
+        retry_on: exception classes that are tried again; others are given up at once. None: all are tried again.
+        give_up_on: exception classes that are given up at once, also those that `retry_on` contains.
         dead_letter_topic: takes the records that failed for the last time, with headers that say where they came from, how often they
             were tried, and the error (`raftmq.dead_letter.…`). Without one such a record stops the worker (`PoisonRecordError`).
         create_dead_letter_topic: create it if it does not exist, with as many partitions as the (first) topic. Otherwise it must exist.
         handler_timeout_ms: how long a handler may take. Then an async one is cancelled, a process is killed and replaced, and the try
             has failed. A thread cannot be stopped: its try has failed too, but the record is held up until it returns.
-        drain_timeout_ms: when the worker is stopped, how long running handlers may take to end. The default is below the 30 s after
-            which Kubernetes kills.
+        key_deserializer: makes of a key's bytes what the handler gets; keys that are None stay None. A record that it fails on is given
+            up at once. Order is kept by the bytes. Type checkers take the type of the handler's record from it.
+        value_deserializer: the same for values.
+        on_startup: called once before the first record, on the event loop of async handlers (else on the worker's); may be an async
+            function. What it raises ends the worker.
+        on_shutdown: called once at the end, when no handler runs and the group is left; for 10 s at most if it is an async function.
+        on_failure: called with a `HandlerFailure` after each try that failed, on the worker's event loop: it must be quick. Not called
+            for ``Retry``, unless that was the last try.
+        drain_timeout_ms: when the worker is stopped, how long running handlers may take to end; for half of it what lies below the
+            highest finished record is still begun. The default is below the 30 s after which Kubernetes kills.
         revocation_timeout_ms: the same for handlers of partitions that go to another worker, which waits for that.
         commit_interval_ms: how often progress is committed; what was done since then is done again after a crash.
         max_records: records in work, over all partitions: taken and not yet below the progress that may be committed.
@@ -92,7 +117,7 @@ class Worker:
         self,
         topic: str | Sequence[str],
         group_id: str,
-        handler: Handler,
+        handler: Handler[KeyT_co, ValueT_co] | Mapping[str, Handler[KeyT_co, ValueT_co]],
         *,
         concurrency: int = 10,
         ordering: Ordering = "key",
@@ -100,9 +125,16 @@ class Worker:
         retries: int | None = 5,
         retry_backoff_ms: float = 100,
         retry_backoff_max_ms: float = 30_000,
+        retry_on: ErrorTypes | None = None,
+        give_up_on: ErrorTypes = (),
         dead_letter_topic: str | None = None,
         create_dead_letter_topic: bool = False,
         handler_timeout_ms: float | None = None,
+        key_deserializer: Callable[[bytes], KeyT_co] | None = None,
+        value_deserializer: Callable[[bytes], ValueT_co] | None = None,
+        on_startup: Hook | None = None,
+        on_shutdown: Hook | None = None,
+        on_failure: OnFailure | None = None,
         drain_timeout_ms: float = 25_000,
         revocation_timeout_ms: float = 30_000,
         commit_interval_ms: float = 1000,
@@ -124,25 +156,45 @@ class Worker:
             raise InvalidArgumentError(f"a worker needs the name of a topic, or several, not {topic!r}")
         if not group_id:
             raise InvalidArgumentError("a worker needs a group_id")
+        parse_addresses(bootstrap_servers)
+        check_texts(topics, "topic")
+        for argument, text in (
+            ("group_id", group_id),
+            ("dead_letter_topic", dead_letter_topic),
+            ("client_id", client_id),
+            ("group_instance_id", group_instance_id),
+            ("assignor", assignor),
+            ("rack", rack),
+        ):
+            check_text(text, argument)
         if ordering not in get_args(Ordering):
             raise InvalidArgumentError(f"ordering {ordering!r}: use key, partition or none")
-        if concurrency < 1 or max_partition_records < 1 or max_records < max_partition_records:
-            raise InvalidArgumentError(
-                "concurrency and max_partition_records must be positive, max_records at least the latter"
-            )
-        if retries is not None and retries < 0:
-            raise InvalidArgumentError("retries must not be negative; None means without end")
-        if not 0 <= retry_backoff_ms <= retry_backoff_max_ms:
-            raise InvalidArgumentError("retry_backoff_ms must be between 0 and retry_backoff_max_ms")
-        if commit_interval_ms <= 0 or drain_timeout_ms < 0 or revocation_timeout_ms < 0:
-            raise InvalidArgumentError("commit_interval_ms must be positive, timeouts must not be negative")
-        if handler_timeout_ms is not None and handler_timeout_ms <= 0:
-            raise InvalidArgumentError(
-                "handler_timeout_ms must be positive; None means that a handler may take for ever"
-            )
-        if revocation_timeout_ms > max_poll_interval_ms:
-            # A member that takes longer to give partitions up is taken for dead, and loses them.
-            raise InvalidArgumentError("revocation_timeout_ms must not exceed max_poll_interval_ms")
+        check_positive(
+            concurrency=concurrency,
+            max_partition_records=max_partition_records,
+            commit_interval_ms=commit_interval_ms,
+            session_timeout_ms=session_timeout_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            request_timeout_ms=request_timeout_ms,
+        )
+        check_not_negative(
+            retry_backoff_ms=retry_backoff_ms,
+            drain_timeout_ms=drain_timeout_ms,
+            revocation_timeout_ms=revocation_timeout_ms,
+        )
+        check_at_least("max_records", max_records, max_partition_records, "max_partition_records")
+        check_at_least("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms, "retry_backoff_ms")
+        # A member that takes longer to give partitions up is taken for dead, and loses them.
+        check_at_least("max_poll_interval_ms", max_poll_interval_ms, revocation_timeout_ms, "revocation_timeout_ms")
+        if retries is not None:  # None: without end
+            check_not_negative(retries=retries)
+        if handler_timeout_ms is not None:  # None: as long as it likes
+            check_positive(handler_timeout_ms=handler_timeout_ms)
+        for name, function in (("on_startup", on_startup), ("on_shutdown", on_shutdown), ("on_failure", on_failure)):
+            if function is not None and not callable(function):
+                raise InvalidArgumentError(f"{name} must be a function, not {function!r}")
+        if inspect.iscoroutinefunction(on_failure):
+            raise InvalidArgumentError("on_failure must be a plain function: nothing waits for it")
         if dead_letter_topic in topics:
             raise InvalidArgumentError("the dead-letter topic must be another topic")
         if create_dead_letter_topic and dead_letter_topic is None:
@@ -150,11 +202,23 @@ class Worker:
         self.topics = topics
         self.group_id = group_id
         self.client_id = client_id
-        self._handler = handler
-        self._place = place_of(handler, executor)
+        self._handlers = Handlers(handler, key_deserializer, value_deserializer)
+        if self._handlers.topics is not None and self._handlers.topics != frozenset(topics):
+            wrong = ", ".join(sorted(self._handlers.topics ^ frozenset(topics)))
+            raise InvalidArgumentError(
+                f"each topic needs a handler, and each handler a topic, which these have not: {wrong}"
+            )
+        self._place = place_of(self._handlers, executor)
+        self._hooks = Hooks(on_startup, on_shutdown, on_failure)
         self._handler_timeout_seconds = handler_timeout_ms / 1000 if handler_timeout_ms is not None else None
         self._ordering: Ordering = ordering
-        self._retries = RetryPolicy(retries, retry_backoff_ms / 1000, retry_backoff_max_ms / 1000)
+        self._retries = RetryPolicy(
+            retries,
+            retry_backoff_ms / 1000,
+            retry_backoff_max_ms / 1000,
+            None if retry_on is None else _names_of(retry_on, "retry_on"),
+            _names_of(give_up_on, "give_up_on"),
+        )
         self._dead_letter_topic = dead_letter_topic
         self._creates_dead_letter_topic = create_dead_letter_topic
         self._limits = WorkLimits(
@@ -192,8 +256,11 @@ class Worker:
     def run(self) -> None:
         """Work until `stop`, SIGTERM or Ctrl-C, then drain; blocks. The second signal ends the draining.
 
-        Signals are taken only when it is called in the main thread; they are given back at the end. Raises as `serve`.
+        Signals are taken only when it is called in the main thread; they are given back at the end. Async handlers run on an event loop of
+        their own, in a thread, so that one that blocks does not keep the worker from ending. Raises as `serve`.
         """
+        if self._place == "async":
+            self._executor = LoopThreadExecutor(self._handlers, self._handler_timeout_seconds)
         asyncio.run(self._serve_until_signal())
 
     async def _serve_until_signal(self) -> None:
@@ -202,6 +269,8 @@ class Worker:
 
     async def serve(self) -> None:
         """Work until `stop`, then drain: the form of `run` for programs with an event loop, which take signals themselves.
+
+        Async handlers run on that loop, with everything else of the program: one that blocks it blocks the worker, too.
 
         Cancelled, it ends at once, without draining: what was not committed is worked on again.
 
@@ -236,6 +305,7 @@ class Worker:
             self._limits,
             self._dead_letters,
             self._source,
+            self._hooks,
         )
         for number in range(self._stop_requests):
             loop.stop(at_once=number > 0)
@@ -266,13 +336,13 @@ class Worker:
     def _make_executor(self) -> Executor:
         count, timeout = self._limits.concurrency, self._handler_timeout_seconds
         if self._place == "async":
-            return LoopExecutor(cast("Callable[[Record], Awaitable[object]]", self._handler), timeout)
+            return LoopExecutor(self._handlers, timeout)
         if self._place == "process":
-            return ProcessExecutor(self._handler, count, timeout)
-        return ThreadExecutor(self._handler, count, timeout)
+            return ProcessExecutor(self._handlers, count, timeout)
+        return ThreadExecutor(self._handlers, count, timeout)
 
-    def _make_consumer(self, listener: WorkLoop) -> GroupConsumer:
-        return Consumer(
+    def _make_consumer(self, listener: RebalanceListener) -> GroupConsumer:
+        return WorkConsumer(
             *self.topics,
             bootstrap_servers=self._bootstrap_servers,
             group_id=self.group_id,
@@ -323,6 +393,16 @@ class Worker:
                     raise
                 source = await admin.describe_topic(self.topics[0])
                 await admin.create_topic(name, partitions=len(source.partitions), if_not_exists=True)
+
+
+def _names_of(types: ErrorTypes, argument: str) -> frozenset[str]:
+    found: Iterable[object] = types if isinstance(types, tuple) else (types,)
+    names: set[str] = set()
+    for one in found:
+        if not isinstance(one, type) or not issubclass(one, BaseException):
+            raise InvalidArgumentError(f"{argument} takes an exception class, or a tuple of them, not {one!r}")
+        names.add(name_of_class(one))
+    return frozenset(names)
 
 
 @contextmanager

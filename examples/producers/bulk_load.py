@@ -13,6 +13,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from raftmq import Admin, BulkDelivery, Consumer, Producer, RaftMQError, TopicPartition
 
@@ -22,7 +23,7 @@ COUNT = 10_000
 HEADERS = [("source", b"generator")]
 
 
-def measurements() -> Iterator[tuple[bytes, object, list[tuple[str, bytes]], int]]:
+def measurements() -> Iterator[tuple[bytes, Any, list[tuple[str, bytes]], int]]:  # Any: as it came in, unchecked
     """(key, value, headers, timestamp) of each; one of them was never turned into bytes."""
     for number in range(COUNT):
         value: object = 20.5 if number == 1234 else b"%d degrees" % (number % 40)

@@ -24,7 +24,7 @@ class Administrator:
         self._cluster = cluster
         self._is_stopped = False
         options = cluster.options
-        self._voters_min = 3 if options.wipe else 2
+        self._voters_min = 3 if options.wipe else options.voters_min
         if options.compact_every:
             self._later(options.compact_every, self._compact)
         if options.transfer_every:

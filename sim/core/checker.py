@@ -21,16 +21,28 @@ from sim.core.invariants.leader_greatest_index import LeaderGreatestIndex
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone, check_pre_vote_keeps_term
 from sim.core.invariants.more_up_to_date_correct import ComparedLog, check_more_up_to_date_correct
+from sim.core.invariants.quorum_heard import QuorumHeard
 from sim.core.invariants.reads import LinearizableReads
 from sim.core.invariants.violation import InvariantViolation, demand
-from sim.core.invariants.votes import Votes
+from sim.core.invariants.votes import Rounds, Votes, check_request_durable
 from sim.core.state_machine import MachineState
 
 
 class Observation:
     """What was last seen of one replica. Lives as long as its core: a crash starts a new one."""
 
-    __slots__ = ("applied", "commit", "completed_term", "handed", "leader_last", "leader_term", "term", "verified")
+    __slots__ = (
+        "applied",
+        "commit",
+        "completed_term",
+        "handed",
+        "leader_last",
+        "leader_term",
+        "quorum_heard",
+        "rounds",
+        "term",
+        "verified",
+    )
 
     def __init__(self, disk: SimDisk) -> None:
         self.handed = LogCopy(disk.log.position)
@@ -47,6 +59,8 @@ class Observation:
         """The last term it led and whose first entry was handed out: its log is complete from then on."""
         self.verified = int(disk.log.position.index)
         """Entries up to here were compared with the committed log."""
+        self.rounds = Rounds()
+        self.quorum_heard = QuorumHeard()
 
 
 class Watched(Protocol):
@@ -186,10 +200,26 @@ class Checker:
             detail = f"r{replica.replica_id} is to install a snapshot and to apply {len(ready.apply)} entries"
             raise InvariantViolation("SnapshotAlone", detail)
 
-    def on_message(self, message: Message) -> None:
+    def on_message(self, replica: Watched, message: Message) -> None:
         """A message leaves at once."""
         if isinstance(message, VoteRequest):
-            self.votes.on_request(message)
+            self._on_request(replica, message)
+
+    def _on_request(self, replica: Watched, request: VoteRequest) -> None:
+        disk = replica.disk
+        check_request_durable(request, disk.hard_state, disk.log.term(request.last_index))
+        replica.observation.rounds.on_request(request)
+        self.votes.on_request(request)
+
+    def on_step(self, replica: Watched, core: RaftCore, message: Message) -> None:
+        """A core takes a message."""
+        rounds = replica.observation.rounds
+        if not rounds.is_late(message):
+            core.step(message)
+            return
+        before = rounds.state_of(core)
+        core.step(message)
+        rounds.check_not_counted(message, before, core)
 
     def on_durable(self, replica: Watched) -> None:
         """A write is done."""
@@ -203,6 +233,8 @@ class Checker:
         """A message leaves that had to wait for the disk."""
         if isinstance(message, VoteResponse):
             self.votes.on_response(message, replica.disk.hard_state)
+        elif isinstance(message, VoteRequest):
+            self._on_request(replica, message)
         elif isinstance(message, AppendResponse):
             check_ack_durable(replica.disk, message)
 
@@ -222,6 +254,8 @@ class Checker:
     def at_end(self) -> None:
         """Once more, whole: every log that is there against what is committed, and what clients were told."""
         for replica_id, seen in self._observed.items():
-            self.committed.check(replica_id, self._disks[replica_id].log, 0, seen.applied)
+            log = self._disks[replica_id].log
+            if log.position.index >= seen.handed.position.index:  # else a snapshot is under way to a replica that left
+                self.committed.check(replica_id, log, 0, seen.applied)
         check_more_up_to_date_correct(self._logs(), self.committed)
         self.acknowledged.check(self.committed)

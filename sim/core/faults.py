@@ -8,6 +8,9 @@ from sim.core.cluster import SimCluster, members_of
 from sim.core.options import TICK
 from sim.core.replica import SimReplica
 
+_WAITING = (Role.FOLLOWER, Role.PRE_CANDIDATE)
+"""Roles in which a replica may ask (again): nobody's term changes before a majority would vote."""
+
 
 class Nemesis:
     """Harms a cluster at random moments until it is stopped, then heals everything."""
@@ -23,6 +26,7 @@ class Nemesis:
             (self._crash_all, options.crash_all),
             (self._isolate, options.isolate),
             (self._usurp, options.usurp),
+            (self._interrupt, options.interrupt),
             (self._split, options.split),
             (self._one_way, options.one_way),
             (self._pause, options.pause),
@@ -95,6 +99,22 @@ class Nemesis:
                 self._cluster.network.cut(victim.replica_id, other)
                 self._cluster.network.cut(other, victim.replica_id)
             self._mend_later()
+            if self._cluster.random.random() < 0.3:
+                self._hand_over(victim, 20)
+
+    def _hand_over(self, leader: SimReplica, times: int) -> None:
+        """It is to stop, as its node is: it offers its leadership to one after the other, in vain while it is cut off."""
+        core = leader.core
+        if self._is_stopped or core is None or core.role is not Role.LEADER or times == 0:
+            return
+        others = [member for member in core.membership.voters if member != leader.replica_id]
+        if others:
+            target = others[times % len(others)]
+            self._note(f"r{leader.replica_id} offers its leadership to r{target}")
+            core.transfer_leader(target)
+            leader.pump()
+            pause = int(self._cluster.random.uniform(0.1, 0.8) * self._election)
+            self._cluster.events.after(pause, self._hand_over, leader, times - 1)
 
     def _usurp(self) -> None:
         """Cut a leader off and let the others elect at once, as they do when its process is known to be gone."""
@@ -120,6 +140,62 @@ class Nemesis:
             candidate.pump()
         if self._cluster.options.disk_stall and random_.random() < 0.5:
             victim.stall_disk(duration + TICK)  # comes back while its tail is still being written
+
+    def _interrupt(self) -> None:
+        """A leader goes while a follower's disk lags: the follower knows entries that its disk does not hold, and campaigns with them."""
+        random_ = self._cluster.random
+        leaders = self._cluster.leaders
+        others = [replica for replica in self._cluster.live if replica.core and replica.core.role is Role.FOLLOWER]
+        if not leaders or not others:
+            return
+        leader, candidate = random_.choice(leaders)[0], random_.choice(others)
+        lag = int(random_.uniform(2, 12) * TICK)
+        self._note(f"r{candidate.replica_id} will campaign for the place of r{leader.replica_id}, and be interrupted")
+        candidate.stall_disk(lag)
+        begin = int(random_.uniform(0.2, 0.7) * lag)
+        self._cluster.events.after(begin, self._depose, leader, candidate, candidate.life, lag - begin)
+
+    def _depose(self, leader: SimReplica, candidate: SimReplica, life: int, lag: int) -> None:
+        """The leader is gone, everybody knows, and the candidate asks, more than once; before `lag` is over it is killed."""
+        if self._is_stopped or candidate.life != life:
+            return
+        if leader.core is not None and self._cluster.random.random() < 0.5:
+            leader.crash()
+            self._cluster.events.after(self._duration(), self._restart, leader)
+        else:
+            self._cut_off(leader, is_deaf_too=True)
+            self._mend_later()
+        for replica in self._cluster.live:
+            if replica.core is not None:
+                replica.core.forget_leader()
+        end = int(self._cluster.random.uniform(0.3, 1.0) * lag)
+        self._ask_often(candidate, life, 3, end)
+        self._cluster.events.after(end, self._kill_candidate, candidate, life)
+
+    def _ask_often(self, candidate: SimReplica, life: int, times: int, within: int) -> None:
+        """It asks immediately, and again at some times in between, while nobody has won."""
+        for number in range(times):
+            delay = int(self._cluster.random.random() * within) if number else 1
+            self._cluster.events.after(delay, self._ask, candidate, life)
+
+    def _ask(self, candidate: SimReplica, life: int) -> None:
+        core = candidate.core
+        if not self._is_stopped and core is not None and candidate.life == life and core.role in _WAITING:
+            core.forget_leader()
+            core.campaign()
+            candidate.pump()
+
+    def _kill_candidate(self, candidate: SimReplica, life: int) -> None:
+        if not self._is_stopped and candidate.core is not None and candidate.life == life:
+            candidate.crash()
+            down = int(self._cluster.random.random() * TICK) + 1
+            self._cluster.events.after(down, self._come_back, candidate)
+
+    def _come_back(self, candidate: SimReplica) -> None:
+        """It knows nothing of its campaign, and begins another one: answers to the first are still under way."""
+        if not self._is_stopped:
+            self._restart(candidate)
+            self._ask_often(candidate, candidate.life, 4, 3 * TICK)
 
     def _cut_off(self, victim: SimReplica, *, is_deaf_too: bool) -> None:
         self._note(f"r{victim.replica_id} is cut off, the others forget it")

@@ -26,7 +26,7 @@ from raftmq.raft.messages import (
 )
 from raftmq.raft.progress import Progress
 from raftmq.raft.quorum import VoteResult, joint_index, joint_vote
-from raftmq.raft.ready import AppendToken, AppendWork, Role
+from raftmq.raft.ready import AppendToken, AppendWork, Refused, Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
 from sim.core.cluster import Build
@@ -59,6 +59,28 @@ class AckBeforeDurable(SimReplica):
             self._send(message)  # not shown to the checker: only the consequences count
         rest = tuple(message for message in work.responses if message not in early)
         super()._write(core, replace(work, responses=rest))
+
+
+class AsksAheadOfLog(SimReplica):
+    """Writes term and vote past the entries under way, and asks for votes with a log end that the disk does not hold."""
+
+    def _write(self, core: RaftCore, work: AppendWork) -> None:
+        early = tuple(message for message in work.responses if isinstance(message, VoteRequest))
+        if early and work.hard_state is not None:
+            self.disk.hard_state = replace(work.hard_state, commit_index=self.disk.hard_state.commit_index)
+        for message in early:
+            self._send_early(message)
+        super()._write(core, replace(work, responses=tuple(one for one in work.responses if one not in early)))
+
+
+class UnseenVotes(SimReplica):
+    """Shows the checker neither requests for votes nor the answers to them: only what comes of them counts."""
+
+    def _send_early(self, message: Message) -> None:
+        self._send(message)
+
+    def _step(self, core: RaftCore, message: Message) -> None:
+        core.step(message)
 
 
 class IndexAheadOfState(SimReplica):
@@ -156,13 +178,37 @@ class CountsVotesByNumber(RaftCore):
 
 
 class OwnVoteBeforeDurable(RaftCore):
-    """Counts its own vote before it is durable (thesis 3.8)."""
+    """Counts its own vote before it is durable, which matters where it needs no other one (thesis 3.8)."""
 
     __slots__ = ()
 
     def _become_candidate(self, *, is_transfer: bool) -> None:
         super()._become_candidate(is_transfer=is_transfer)
         self._count_vote(self.replica_id, is_granted=True)
+
+
+class AsksBeforeDurable(RaftCore):
+    """Asks for votes before term, own vote and the named log end are durable (etcd's async storage writes)."""
+
+    __slots__ = ()
+
+    def _ask(self, request: VoteRequest) -> None:
+        self._send(request)
+
+
+class CountsLateAnswers(RaftCore):
+    """Counts answers to an earlier asking for (pre-)votes, also of before a restart: rounds have no number (etcd)."""
+
+    __slots__ = ()
+
+    def _is_of_this_round(self, message: VoteResponse) -> bool:
+        return super()._is_of_this_round(replace(message, round=self._round))
+
+
+class AsksEarlyCountsLate(AsksBeforeDurable, CountsLateAnswers):
+    """Asks for votes before anything of it is durable and counts late answers, unseen: a leader without a committed entry."""
+
+    __slots__ = ()
 
 
 class PreVoteRaisesTerm(RaftCore):
@@ -173,6 +219,19 @@ class PreVoteRaisesTerm(RaftCore):
     def _become_pre_candidate(self) -> None:
         self._reset(Term(self.term + 1))
         super()._become_pre_candidate()
+
+
+class TransfersPutCheckOff(RaftCore):
+    """Begins the time of the quorum check again with each transfer: a leader cut off goes on while it is told to hand over."""
+
+    __slots__ = ()
+
+    def _begin_transfer(self, target: ReplicaId) -> Refused | None:
+        before = self._transferee
+        refused = super()._begin_transfer(target)
+        if self._transferee != before:
+            self._election_elapsed = 0
+        return refused
 
 
 class AcceptsLowerTerm(RaftCore):
@@ -496,8 +555,13 @@ MUTANTS: dict[str, Mutant] = {
     "votes-twice": _core(VotesTwice, 40),
     "compares-index-first": _core(ComparesIndexFirst, 100, Profile.CHURN),
     "counts-votes-by-number": _core(CountsVotesByNumber, 40),
-    "own-vote-before-durable": _core(OwnVoteBeforeDurable, 40),
+    "own-vote-before-durable": _core(OwnVoteBeforeDurable, 60, Profile.MEMBERSHIP),
+    "asks-before-durable": _core(AsksBeforeDurable, 20),
+    "asks-ahead-of-log": _replica(AsksAheadOfLog, 20),
+    "counts-late-answers": _core(CountsLateAnswers, 20),
+    "asks-early-counts-late": Mutant(Build(core=AsksEarlyCountsLate, replica=UnseenVotes), 300, Profile.CAMPAIGNS),
     "pre-vote-raises-term": _core(PreVoteRaisesTerm, 20),
+    "transfers-put-check-off": _core(TransfersPutCheckOff, 300),
     "accepts-lower-term": _core(AcceptsLowerTerm, 200, Profile.CHURN),
     "commits-earlier-term": _core(CommitsEarlierTerm, 20),
     "counts-own-before-durable": _core(CountsOwnBeforeDurable, 60),

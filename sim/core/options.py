@@ -55,12 +55,16 @@ class SwarmOptions:
     compact_every: float
     membership_every: float
     transfer_every: float
+    voters_min: int
+    """Changes of membership leave at least so many: one alone elects itself, and learners follow it."""
     # faults, as weights; 0: absent
     crash: int
     crash_all: int
     isolate: int
     usurp: int
     """A leader is cut off while the others campaign at once: two leaders, and tails to overwrite."""
+    interrupt: int
+    """A leader goes, and a follower that campaigns for its place is killed before its disk has anything of that."""
     split: int
     one_way: int
     pause: int
@@ -78,6 +82,8 @@ class Profile(Enum):
     """Nothing in particular."""
     CHURN = "churn"
     """Leaders change all the time, disks are slow: many tails are overwritten, some while they are being written."""
+    CAMPAIGNS = "campaigns"
+    """Candidates die before they have written that they are, and campaign again, while answers are late and repeated."""
     SNAPSHOTS = "snapshots"
     """Leaders compact right behind themselves, streams are slow."""
     READS = "reads"
@@ -92,6 +98,7 @@ _PROFILES = (
     Profile.ANY,
     Profile.ANY,
     Profile.CHURN,
+    Profile.CAMPAIGNS,
     Profile.SNAPSHOTS,
     Profile.READS,
     Profile.MEMBERSHIP,
@@ -133,6 +140,31 @@ def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> S
                 membership_every=0.0,
                 wipe=0,
                 fault_ticks=100,
+            )
+        case Profile.CAMPAIGNS:
+            return replace(
+                options,
+                voter_count=random_.choice((3, 3, 3, 5)),
+                settings=replace(options.settings, election_ticks=6, heartbeat_ticks=1),
+                is_ordered=False,
+                delay_max=options.delay_min + random_.choice((30, 90, 150)),
+                loss=random_.choice((0.0, uniform(0.01, 0.1))),
+                late=uniform(0.02, 0.2),
+                duplication=uniform(0.1, 0.5),
+                append_delay_max=random_.choice((200, 1000)),
+                told_delay_max=0,
+                appends_in_flight_max=random_.choice((1, 2)),
+                apply_delay_max=0,
+                clock_rates=(0.9, 1.1),
+                propose_every=0.5,
+                read_every=0.0,
+                fault_every=uniform(6.0, 15.0),
+                interrupt=8,
+                crash=random_.choice((0, 1)),
+                compact_every=0.0,
+                membership_every=0.0,
+                wipe=0,
+                fault_ticks=200,
             )
         case Profile.READS:
             return replace(
@@ -233,10 +265,12 @@ def _draw_any(random_: random.Random) -> SwarmOptions:
         compact_every=random_.choice((0.0, 0.0, random_.uniform(0.5, 2.0), random_.uniform(2.0, 15.0))),
         membership_every=random_.uniform(4.0, 20.0) if has_membership else 0.0,
         transfer_every=_some(random_, 0.4, 8.0, 30.0),
+        voters_min=random_.choice((1, 2, 2)),
         crash=weight(0.7),
         crash_all=weight(0.2),
         isolate=weight(0.5),
         usurp=2 * weight(0.6),
+        interrupt=weight(0.3),
         split=weight(0.5),
         one_way=weight(0.4),
         pause=weight(0.3),

@@ -20,6 +20,7 @@ from raftmq.raft.messages import (
     InstallSnapshot,
     Message,
     SnapshotMeta,
+    VoteResponse,
 )
 from raftmq.raft.ready import AppendWork, Ready, Role
 from raftmq.raft.settings import RaftSettings
@@ -132,6 +133,7 @@ class SimReplica:
             events.after(self.paused_until - events.now, self._on_tick, life)
             return
         core.tick()
+        self.observation.quorum_heard.on_tick(core)
         if core.campaign_due:
             core.campaign()
         self.pump()
@@ -150,9 +152,16 @@ class SimReplica:
             return
         if self.world.trace:
             self._trace("receives " + describe_message(message))
+        self.observation.quorum_heard.on_message(message.source)
         if not (self.world.options.uses_quiet_beats and self._receive_quietly(core, message)):
-            core.step(message)
+            self._step(core, message)
         self.pump()
+
+    def _step(self, core: RaftCore, message: Message) -> None:
+        if isinstance(message, VoteResponse):
+            self.world.checker.on_step(self, core, message)
+        else:
+            core.step(message)
 
     def _receive_quietly(self, core: RaftCore, message: Message) -> bool:
         """The packed frames' fast path, as the product takes it."""
@@ -227,14 +236,18 @@ class SimReplica:
             if change.role is Role.LEADER:
                 world.on_leader(self)
         for message in ready.messages:
-            world.checker.on_message(message)
-            self._send(message)
+            self._send_early(message)
         if ready.append is not None:
             self._write(core, ready.append)
         if ready.apply:
             self._apply_later(ready.apply)
         for read in ready.reads:
             world.checker.reads.on_confirmed(self.replica_id, read.request_id, read.read_index)
+
+    def _send_early(self, message: Message) -> None:
+        """What waits for no write."""
+        self.world.checker.on_message(self, message)
+        self._send(message)
 
     def _send(self, message: Message) -> None:
         if isinstance(message, InstallSnapshot):

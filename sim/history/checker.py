@@ -28,6 +28,7 @@ from sim.history.anomalies import (
     nonmonotonic_poll,
     nonmonotonic_send,
     reordered_sends,
+    repeated_processing,
     skipped_poll,
     unprocessed,
     unseen,
@@ -54,6 +55,7 @@ ANOMALIES: Final = (
     nonmonotonic_send.NAME,
     unprocessed.NAME,
     misordered_processing.NAME,
+    repeated_processing.NAME,
     nonlinearizable.NAME,
 )
 
@@ -191,6 +193,7 @@ def _all_findings(history: History, metadata: Iterable[Finding]) -> Iterator[tup
     yield nonmonotonic_send.NAME, nonmonotonic_send.find(history)
     yield unprocessed.NAME, unprocessed.find(history)
     yield misordered_processing.NAME, misordered_processing.find(history)
+    yield repeated_processing.NAME, repeated_processing.find(history)
     yield nonlinearizable.NAME, iter(metadata)
 
 

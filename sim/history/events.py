@@ -28,6 +28,8 @@ Operation = Literal[
     "committed",
     "process",
     "dead_letter",
+    "open",
+    "release",
     "read_all",
     "trim",
     "create_topic",

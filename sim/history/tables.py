@@ -188,6 +188,24 @@ class Progress:
 
 
 @dataclass(slots=True)
+class Tenure:
+    """A partition with one worker of a group, from its opening on."""
+
+    process: str
+    opened_at: int
+    begun: list[tuple[int, int]] = field(default_factory=list)
+    """Offset and event of each beginning, in order."""
+    done: dict[int, int] = field(default_factory=dict)
+    """Offset → the first event that says that the record, begun in this tenure, was processed or moved away."""
+    stored_at: int = -1
+    """Where the last commit that was stored was asked for."""
+    releasing_at: int = -1
+    """Where it began to give the partition up."""
+    released_at: float = NEVER
+    """Where it had given it up in peace, its progress stored."""
+
+
+@dataclass(slots=True)
 class GroupWork:
     """What the workers of a group did in one partition."""
 
@@ -199,6 +217,10 @@ class GroupWork:
     has_begun: bool = False
     has_asked: bool = False
     """Somebody asked to store progress."""
+    tenures: list[Tenure] = field(default_factory=list)
+    """In the order of opening; none if the history does not say who had the partition when."""
+    held: dict[str, Tenure] = field(default_factory=dict)
+    """Process → its tenure, while it has the partition as far as it knows."""
     stood_at: int = 0
     """The progress that was read before any handler began and anybody asked to store one: of before the history, if the topic is."""
 
@@ -208,6 +230,9 @@ class _Open(msgspec.Struct, gc=False):
 
     event: Event
     subject: Send | ReadAll | TopicOperation | Progress | None = None
+    at: int = 0
+    tenure: Tenure | None = None
+    """Within which it began."""
 
 
 class History:
@@ -301,7 +326,9 @@ class History:
         key = (event.process, event.id)
         if key in self._open:
             raise _Misfit(f"operation {event.id} of {event.process} has begun before")
-        opened = self._open[key] = _Open(event)
+        opened = self._open[key] = _Open(event, at=at)
+        if event.group is not None:
+            opened.tenure = self._group_work(event).held.get(event.process)
         operation = event.operation
         if operation == "send":
             opened.subject = self._begin_send(at, event)
@@ -314,6 +341,8 @@ class History:
             opened.subject = self._begin_topic_operation(at, event)
         elif operation == "process":
             self._begin_process(at, event)
+        elif operation == "release" and opened.tenure is not None:
+            opened.tenure.releasing_at = at
         elif operation == "commit" and event.group is not None and event.offset is not None:
             opened.subject = Progress(event.offset, at, event.process)
             self._group_work(event).has_asked = True
@@ -322,6 +351,9 @@ class History:
         work = self._group_work(event)
         work.has_begun = True
         offset = _given(event.offset, "offset")
+        tenure = work.held.get(event.process)
+        if tenure is not None:
+            tenure.begun.append((offset, at))
         if event.key is not None:
             work.begun.setdefault(event.key, []).append(Begun(offset, at, event.process))
 
@@ -333,11 +365,22 @@ class History:
             found = partitions[partition] = GroupWork()
         return found
 
-    def _end_group_operation(self, at: int, event: Event, began: Event) -> None:
+    def _end_group_operation(self, at: int, event: Event, opened: _Open) -> None:
+        began, tenure = opened.event, opened.tenure
         if event.kind != "ok":
             return
         if event.operation in ("process", "dead_letter"):
-            self._group_work(began).done.setdefault(_given(began.offset, "offset"), at)
+            offset = _given(began.offset, "offset")
+            self._group_work(began).done.setdefault(offset, at)
+            if tenure is not None:
+                tenure.done.setdefault(offset, at)
+        elif event.operation == "open":
+            work = self._group_work(began)
+            work.held[event.process] = Tenure(event.process, opened.at)
+            work.tenures.append(work.held[event.process])
+        elif event.operation == "release" and tenure is not None:
+            tenure.released_at = at
+            self._group_work(began).held.pop(event.process, None)
         elif event.operation == "committed" and event.offset is not None:
             work = self._group_work(began)
             if not work.has_begun and not work.has_asked:
@@ -396,8 +439,10 @@ class History:
         elif isinstance(subject, Progress):
             if status != "fail":  # nobody knows: then it was asked for all the same
                 self._group_work(opened.event).progress.append(subject)
+            if status == "ok" and opened.tenure is not None:
+                opened.tenure.stored_at = opened.at
         elif opened.event.group is not None:
-            self._end_group_operation(at, event, opened.event)
+            self._end_group_operation(at, event, opened)
 
     def _end_send(self, at: int, event: Event, send: Send) -> None:
         send.status = event.kind  # type: ignore[assignment]  # it is no invocation

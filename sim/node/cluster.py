@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raftmq.broker import housekeeping, reconciler, truncated_rows
+from raftmq.batch_header import BatchHeader
+from raftmq.broker import log_tail, reconciler, supervisor, truncated_rows, unserved
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.group import Group
 from raftmq.broker.limits import Limits, Timing
@@ -18,6 +19,8 @@ from raftmq.broker.peer_codec import FrameType, Parts
 from raftmq.broker.peer_protocol import Channel
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.request_metrics import RequestMetrics
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import ReplicaStorageError
 from raftmq.storage.registry import RegistryError
@@ -31,6 +34,7 @@ from sim.node.parts import ProcessEnded, SimParts, WallTime
 from sim.node.tcp import TcpConnector
 
 EPOCH_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
 _RESTART_SECONDS = 0.3
 _METRICS = RequestMetrics()
 """Of all nodes of all runs: nobody reads them, and making them is slow."""
@@ -53,11 +57,17 @@ class SimConfig(BrokerConfig):
             reconnect_max_seconds=0.8,
             handshake_timeout_seconds=0.6,
             unacked_data_timeout_seconds=UNACKED_SECONDS,
+            rival_heard_seconds=1.5,
+            rival_silent_seconds=3.0,
             read_index_seconds=0.6,
             stall_seconds=0.15,
             shutdown_seconds=3.0,
             catch_up_seconds=5.0,
             group_tick_seconds=0.3,
+            scrub_pass_seconds=1.5,
+            clock_check_seconds=0.2,
+            clock_difference_seconds=0.5,
+            clock_wait_seconds=3.0,
         )
 
 
@@ -78,13 +88,37 @@ class TightConfig(SimConfig):
         )
 
 
-def scale(*, is_tight: bool) -> Callable[[], None]:
+def forgetful(record: Callable[..., None]) -> Callable[..., None]:
+    """What forgets some anonymous producers as soon as they are recorded, by the log alone.
+
+    Never one whose first batch may still be under way: it would be taken for a new one, which no broker could help.
+    """
+
+    def record_and_forget(table: ProducerTable, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        record(table, header, base_offset, now_ms)
+        state = table.get(header.producer_id)
+        is_long_at_work = state is not None and len(state.batches) == CACHED_BATCHES and state.batches[0].first_sequence
+        if is_long_at_work and header.producer_id < NAMED_PRODUCER_BIT and base_offset % 3 == 0:
+            table._forget(header.producer_id)
+
+    return record_and_forget
+
+
+def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
     """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
-    modules: list[tuple[Any, str, float]] = [(reconciler, "REPORT_SECONDS", 1.5)]
+    modules: list[tuple[Any, str, Any]] = [
+        (reconciler, "REPORT_SECONDS", 1.5),
+        (supervisor, "PAUSE_SECONDS_MAX", 1.0),
+        (unserved, "RETRY_SECONDS_MIN", 0.3),
+        (unserved, "RETRY_SECONDS_MAX", 1.5),
+        (unserved, "ROOM_SECONDS_MAX", 1.0),
+    ]
+    if is_forgetful:
+        modules.append((ProducerTable, "record", forgetful(ProducerTable.record)))
     if is_tight:
         modules += [
-            (housekeeping, "METADATA_TAIL_ENTRIES", 4),
-            (housekeeping, "METADATA_LOG_ENTRIES_MAX", 40),
+            (log_tail, "TAIL_ENTRIES", 4),
+            (log_tail, "LAGGING_ENTRIES_MAX", 40),
             (truncated_rows, "_ROWS_PER_SLICE", 3),
         ]
     kept = [getattr(module, name) for module, name, _ in modules]
@@ -158,7 +192,7 @@ class Machine:
         self.number = number
         self.name = f"n{number}"
         self.disk = cluster.new_disk()
-        self.wall = WallTime(cluster.loop, EPOCH_MS)
+        self.wall = WallTime(cluster.loop, cluster.true_epoch_ms)
         self.rate = 1.0
         self.boot = 0
         self.process: Process | None = None
@@ -203,8 +237,8 @@ class Cluster:
         self.settings = settings
         self.trace = trace
         self.machines: dict[str, Machine] = {}
-        self.wall_ms_max = EPOCH_MS
-        """The most that any machine's wall clock ever was ahead: what it would have said at the beginning."""
+        self.true_epoch_ms = EPOCH_MS
+        """What a wall clock that is right would have said at the beginning: later than it was, by the time that all slept."""
         self.clients: dict[str, Host] = {}
         """Of the clients, by name."""
         self.node_class = node_class
@@ -238,6 +272,17 @@ class Cluster:
     def addresses(self) -> str:
         """For clients."""
         return ",".join(machine.address for machine in self.machines.values())
+
+    @property
+    def true_ms(self) -> int:
+        """What wall clocks should say now."""
+        return self.true_epoch_ms + int(self.loop.now * 1000)
+
+    def sleep_all(self, hours: int) -> None:
+        """Everything stands still for so long, but the wall clocks."""
+        self.true_epoch_ms += hours * HOUR_MS
+        for machine in self.machines.values():
+            machine.wall.set(machine.wall.epoch_ms + hours * HOUR_MS)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -389,6 +434,13 @@ class Cluster:
         node_id = int(node.node_id) if node is not None else machine.wiped_node_id
         self.exchange_disk(machine)
         machine.wiped_node_id = node_id
+
+    def restore(self, machine: Machine, disk: Disk) -> None:
+        """Somebody puts a backup of its disk in place of the disk, and starts it."""
+        self.crash(machine, is_power_cut=False)
+        machine.disk = disk
+        self.trace(f"{machine.name} has its disk of boot {disk.node().boot} again")
+        self.start(machine)
 
     def exchange_disk(self, machine: Machine) -> None:
         """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""

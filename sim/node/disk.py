@@ -19,25 +19,28 @@ from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.checksum import seal
+from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import MissingReplicaError, ReplicaExistsError, StorageFullError
 from raftmq.storage.lmdb_env import reading
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.lmdb_replica import LmdbReplica
-from raftmq.storage.log_scan import Verify, scan
+from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.page_release import FileSpace, Released
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
-from raftmq.storage.registry import Registry, _decode_node, _decode_row, _encode_node, _encode_row, _Node
+from raftmq.storage.registry import MARK_BYTES, Registry, _decode_node, _decode_row, _encode_node, _encode_row, _Node
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
     IDENTITY_KEY,
     META_KEY,
+    CommitNote,
     Identity,
     ReplicaMeta,
     encode_identity,
     encode_meta,
 )
+from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import Row
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
@@ -48,6 +51,8 @@ T = TypeVar("T")
 _DATABASES = ("log", "meta", "state")
 _NODE = b"node"
 BALLAST_BYTES = 4096
+SPACE_SCALE = 4096
+"""A byte here stands for so many when files are asked for their space: what is a large file there is a small one here."""
 
 
 class Disk:
@@ -74,11 +79,24 @@ class Disk:
         self.map_bytes_max = 0
         """When set, files larger than this are full."""
 
+    def backup(self) -> Disk:
+        """What is durable now, on another disk."""
+        twin = Disk(random.Random(self.source.getrandbits(64)), self.capacity)
+        twin.latency = self.latency
+        twin.files = {key: file.copy() for key, file in self.files.items()}
+        twin.registry = dict(self.registry)
+        return twin
+
+    def node(self) -> _Node:
+        """What its registry says of the node."""
+        row = self.registry.get(_NODE)
+        return _decode_node(row[:-CHECKSUM_BYTES]) if row is not None else _Node()
+
     def free_bytes(self) -> int:
         """What is left."""
         if self.is_full:
             return 0
-        return self.capacity - sum(file.size for file in self.files.values()) - BALLAST_BYTES * self.has_ballast
+        return self.capacity - sum(file.allocated for file in self.files.values()) - BALLAST_BYTES * self.has_ballast
 
     def write_seconds(self, now: float) -> float:
         """How long a commit that begins now takes."""
@@ -120,10 +138,13 @@ class SimReplica(LmdbReplica):
             databases = cast("Any", _Databases)
             with environment.begin(buffers=True) as transaction:
                 view = cast("Any", transaction)
-                meta = self._checked(lambda: self._read_meta(view, databases))
-                starts = self._checked(lambda: scan(view, databases, meta, verify))
-        self._environment = cast("Any", environment)
-        self._databases, self.meta, self.term_starts = databases, meta, starts
+                self._checked(lambda: self._read_all_meta(view, databases, verify))
+        self._environment, self._databases = cast("Any", environment), databases
+
+    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
+        """There are no bytes behind the rows."""
+        place.is_file_read = True
+        return ScrubSlice(0, 0)
 
     def stream(self) -> Any:
         """As the production one; what it reads stays as it is now."""
@@ -145,11 +166,11 @@ class _Databases:
 class SimLogStore(LmdbLogStore):
     """The production store, but for where files are and how they come and go."""
 
-    def __init__(self, disk: Disk, *, map_bytes: int, verify: Verify = Verify.FULL) -> None:
+    def __init__(self, disk: Disk, *, map_bytes: int, verify: Verify = Verify.TAIL) -> None:
         self.disk = disk
         self._map_bytes = map_bytes
         self._verify = verify
-        self._compact_bytes_min = 1 << 62
+        self._without_holes: dict[ReplicaKey, str] = {}
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._opening: set[ReplicaKey] = set()
         self.installs = 0
@@ -211,13 +232,20 @@ class SimLogStore(LmdbLogStore):
         for row, value in rows:
             file.tables["state"].put(bytes(row), seal(row, value))
         file.tables["meta"].put(IDENTITY_KEY, encode_identity(Identity(FORMAT_VERSION, key.group_id, key.replica_id)))
-        file.tables["meta"].put(META_KEY, encode_meta(meta))
+        file.tables["meta"].put(META_KEY, encode_meta(meta, CommitNote(file.commits, meta.last_index)))
+        file.grow()
         return file
 
-    def compact_if_sparse(self, key: ReplicaKey) -> bool:
-        """See `LmdbLogStore`: there are no pages to give back."""
-        self._replica(key)
-        return False
+    def space(self, key: ReplicaKey) -> FileSpace:
+        """See `LmdbLogStore`."""
+        file = cast("SimReplica", self._replica(key)).file
+        return FileSpace(file.allocated * SPACE_SCALE, file.size * SPACE_SCALE)
+
+    def reclaim(self, key: ReplicaKey) -> Released:
+        """See `LmdbLogStore`: all of it in one call, as rows have no pages."""
+        file = cast("SimReplica", self._replica(key)).file
+        before, file.allocated = file.allocated, file.size
+        return Released(before - file.size, is_complete=True)
 
     def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
         """See `LogStore.append_batch`."""
@@ -245,11 +273,15 @@ class SimRegistry(Registry):
         import threading
 
         self._rows = disk.registry
+        self._source = disk.source
         self._path = Path("node")
         self._changing = threading.RLock()
         self._is_closed = False
         self._node = _Node()
+        self._suspects = frozenset()
         self._replicas = {}
+        self._retired = set()
+        self._sorted = None
         for key, row in sorted(self._rows.items()):
             body = self._unsealed(key, row)
             if key == _NODE:
@@ -257,9 +289,13 @@ class SimRegistry(Registry):
             else:
                 group_id, replica_id = key[:8], key[8:]
                 replica = ReplicaKey(int.from_bytes(group_id, "big"), int.from_bytes(replica_id, "big"))  # type: ignore[arg-type]
-                self._replicas[replica] = _decode_row(body)
+                self._remember(replica, _decode_row(body))
         self.was_abnormal_exit = self._node.is_running
         self._begin_boot()
+
+    def _new_mark(self) -> bytes:
+        """See `Registry`."""
+        return self._source.randbytes(MARK_BYTES)
 
     def close(self, *, is_clean: bool) -> None:
         """See `Registry`."""
@@ -283,7 +319,8 @@ class SimRegistry(Registry):
         for key, row in rows.items():
             packed = int(key.group_id).to_bytes(8, "big") + int(key.replica_id).to_bytes(8, "big")
             self._rows[packed] = seal(packed, _encode_row(row))
-        self._replicas.update(rows)
+        for key, row in rows.items():
+            self._remember(key, row)
 
 
 class SimReserve(DiskReserve):
@@ -295,6 +332,10 @@ class SimReserve(DiskReserve):
             volume_bytes=lambda: disk.capacity,
         )  # fmt: skip
         self._disk = disk
+
+    def _start_bytes(self) -> int:
+        """Nothing: a start writes no lock files here."""
+        return 0
 
     @property
     def has_ballast(self) -> bool:
@@ -360,6 +401,14 @@ class SimWriters:
         future = thread.writer.run(key, function)
         thread.begin()
         return future
+
+    def lane(self, key: ReplicaKey) -> int:
+        """See `WriterThreads`."""
+        return self._threads.index(self._thread_of(key))
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """See `WriterThreads`."""
+        self._thread_of(key).writer.forget_refused(key)
 
     def forget(self, key: ReplicaKey) -> None:
         """See `WriterThreads`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from raftmq.broker.request_error import RequestError
 from raftmq.fsm.metadata_commands import (
@@ -14,16 +15,23 @@ from raftmq.fsm.metadata_commands import (
     encode_command,
 )
 from raftmq.fsm.metadata_views import PartitionView
-from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID
 
 from sim.node.checker import Checker
-from sim.node.cluster import Cluster, Machine, Process
+from sim.node.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
+from sim.node.disk import Disk
+from sim.node.invariants.served import PlantedDefect
 from sim.node.loop import VirtualLoop
 from sim.node.options import FAULTS, Options
 
 MACHINES_MAX = 6
-CLOCK_JUMP_MS = 5_000
+CLOCK_JUMP_MS = 150
+"""How far from the right time the clock of any machine may be; two of them differ by less than brokers call a difference."""
+WRONG_CLOCKS_MS = (0, 5_000, 25 * HOUR_MS, 200 * HOUR_MS, 40 * 24 * HOUR_MS)
+"""How far the one wrong clock is, ahead or behind."""
+SLEEPS_MAX = 3
+"""Together they stay below what consumer groups are remembered for."""
 _REPEAT_SECONDS = 0.4
 """An operator asks again so soon."""
 _SLOW = 5.0
@@ -47,6 +55,10 @@ class Nemesis:
         """How often each fault was done."""
         self._victim = source.choice(list(cluster.machines.values()))
         """The only machine that may lose or damage data: all others keep a majority sound."""
+        self._wrong_clock_at = source.choice(list(cluster.machines.values()))
+        """The only machine whose clock may be wrong: all others keep a majority that knows the time."""
+        self._backup: Disk | None = None
+        """The victim's disk as it was, until it is put back."""
         names = options.weights()
         self._names, self._weights = list(names), list(names.values())
         if names:
@@ -85,6 +97,7 @@ class Nemesis:
             machine.disk.map_bytes_max = 0
             machine.disk.stalled_until = 0.0
             machine.disk.slow_latency = 0.0
+            machine.wall.set(cluster.true_epoch_ms)
             cluster.thaw(machine)
             cluster.start(machine)
 
@@ -329,15 +342,67 @@ class Nemesis:
             self._propose(process, RemoveNode(node_id, is_forced=True))
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
 
+    def _stale_copy(self) -> None:
+        """The victim's disk is copied, its broker started again, and then the copy put back: it lacks what was acknowledged since."""
+        machine, now = self._victim, self._victim.disk.node()
+        if self._backup is None and now.cluster_id and machine.process is not None:
+            self._backup = machine.disk.backup()
+            self._trace(f"{machine.name} is copied in boot {now.boot}")
+            self._cluster.crash(machine)
+            self._later(0.05, 0.5, lambda: self._cluster.start(machine))
+            self._go_on_restoring(machine, self._backup)
+
+    def _go_on_restoring(self, machine: Machine, backup: Disk) -> None:
+        """Once every other machine has met the newer boot, as its disk says: what nobody remembers nobody can refuse."""
+        now, then = machine.disk.node(), backup.node()
+        if not self._is_active or now.uuid != then.uuid:
+            self._backup = None
+            return
+        others = [other.disk.node() for other in self._cluster.machines.values() if other is not machine]
+        has_met = all((now.uuid, now.boot) in ((uuid, boot) for uuid, boot, _ in node.known_boots) for node in others)
+        if then.boot == now.boot or not has_met or machine.process is None:
+            self._loop.after(_REPEAT_SECONDS, None, self._go_on_restoring, machine, backup)
+            return
+        self._backup = None
+        self._did("stale_copy", f"{machine.name} in boot {now.boot} goes back to boot {then.boot}")
+        self._cluster.restore(machine, backup)
+        self._replace_refused(machine, backup)
+
+    def _replace_refused(self, machine: Machine, disk: Disk) -> None:
+        """As an operator does who reads that the directory is refused: another disk, and the node id."""
+        if machine.disk is not disk:
+            return
+        if not disk.node().refusal:
+            self._loop.after(_REPEAT_SECONDS, None, self._replace_refused, machine, disk)
+            return
+        self._checker.stale_directories += 1
+        node_id = disk.node().node_id
+        self._cluster.exchange_disk(machine)
+        machine.wiped_node_id = node_id
+        machine.is_given_up = True
+        self._loop.after(self._source.uniform(0.1, 1.0), None, self._cluster.start, machine)
+
     # ------------------------------------------------------------------------------------------------ the rest
 
     def _clock_jump(self) -> None:
         machine = self._pick()
         if machine is not None:
-            jump = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
-            machine.wall.jump(jump)
-            self._cluster.wall_ms_max = max(self._cluster.wall_ms_max, machine.wall.epoch_ms)
-            self._did("clock_jump", f"{machine.name} by {jump} ms")
+            wrong_ms = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+            machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
+            self._did("clock_jump", f"{machine.name} is {wrong_ms} ms ahead")
+
+    def _wrong_clock(self) -> None:
+        machine = self._wrong_clock_at
+        wrong_ms = self._source.choice(WRONG_CLOCKS_MS) * self._source.choice((-1, 1, 1))
+        if machine.process is not None and machine.wall.epoch_ms != self._cluster.true_epoch_ms + wrong_ms:
+            machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
+            self._did("wrong_clock", f"{machine.name} is {wrong_ms} ms ahead")
+
+    def _sleep_all(self) -> None:
+        if self.counts["sleep_all"] < SLEEPS_MAX:
+            hours = self._source.choice((1, 25, 47))
+            self._cluster.sleep_all(hours)
+            self._did("sleep_all", f"for {hours} h")
 
     def _metadata_leader(self) -> Process | None:
         for process in self._cluster.running():
@@ -390,7 +455,11 @@ class Nemesis:
         partitions = self._partitions(process)
         nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
         may_lose = (
-            self._options.flip or self._options.wipe or self._options.replace_replica or self._options.remove_node
+            self._options.flip
+            or self._options.wipe
+            or self._options.replace_replica
+            or self._options.remove_node
+            or self._options.stale_copy
         )
         count = 3 if may_lose else self._source.randint(1, 3)
         if partitions and len(nodes) >= count:
@@ -404,3 +473,55 @@ class Nemesis:
             machine = self._cluster.add_machine()
             self._did("add_machine", machine.name)
             self._cluster.start(machine)
+
+    # ------------------------------------------------------------------------------------------------ the program
+
+    def _defect(self) -> None:
+        """A bug shows: in what one replica applies next, or in one loop for a while."""
+        machine = self._pick_leading()
+        node = machine.node if machine is not None else None
+        if machine is None or node is None or node._metadata.group is None:
+            return  # what forms or joins a cluster is no loop: it ends, and an operator begins it again
+        partitions = node.partition_groups()
+        if partitions and self._source.random() < 0.5:
+            group: Any = self._source.choice(partitions)
+            where = f"g{group.group_id} applies"
+            apply, count = group.apply, self._source.randrange(2)
+
+            def part(entries: Sequence[Entry]) -> None:
+                if count:
+                    apply(entries[:count])  # the state has moved, and nobody may go on from it
+                raise PlantedDefect(machine.name, where)
+
+            group.apply = part
+            self._did("defect", f"{machine.name} {where}")
+            return
+        owner, name = self._source.choice(_loops(node))
+        where = f"{type(owner).__name__}.{name}"
+
+        def fail(*arguments: object) -> None:
+            raise PlantedDefect(machine.name, where)
+
+        setattr(owner, name, fail)
+        self._did("defect", f"{machine.name} {where}")
+        self._later(0.2, 2.0, lambda: vars(owner).pop(name, None))
+
+
+def _loops(node: SimNode) -> list[tuple[Any, str]]:
+    """Where work in the background may fail: (object, its method)."""
+    coordinator: Any = node.grpc.coordinator
+    return [
+        (node.reconciler, "_tend_partitions"),
+        (node.reconciler, "_tend_metadata"),
+        (node.reconciler, "round"),
+        (coordinator, "_end_sessions"),
+        (coordinator, "tick"),
+        (node._housekeeping, "_tend"),
+        (node._housekeeping, "round"),
+        (node._space_return, "round"),
+        (node._peers, "refresh"),
+        (node.replicas, "reconcile"),
+        (node.replicas, "_open"),
+        (node.disk_watch, "look"),
+        (node.engine.publisher, "publish_changes"),
+    ]

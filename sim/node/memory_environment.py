@@ -67,11 +67,26 @@ class RowFile:
 
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {"log": Table(), "meta": Table(), "state": Table()}
+        self.allocated = 0
+        """What it takes of the disk: deleted rows leave room in the file, not on the disk, until it is given back."""
+        self.commits = 0
+        """Transactions that wrote to it."""
+
+    def copy(self) -> RowFile:
+        """As it is now."""
+        twin = RowFile()
+        twin.tables = {name: table.copy() for name, table in self.tables.items()}
+        twin.allocated, twin.commits = self.allocated, self.commits
+        return twin
 
     @property
     def size(self) -> int:
         """Bytes of keys and values."""
         return sum(table.size for table in self.tables.values())
+
+    def grow(self) -> None:
+        """Take what the rows need, after a commit."""
+        self.allocated = max(self.allocated, self.size)
 
 
 class MemoryEnvironment:
@@ -123,6 +138,13 @@ class Transaction:
     ) -> None:
         if error is not None:
             self.abort()
+        elif self._is_write:
+            self._environment.file.grow()
+            self._environment.file.commits += 1
+
+    def id(self) -> int:
+        """Which one it is."""
+        return self._environment.file.commits + self._is_write
 
     def abort(self) -> None:
         """Undo everything."""
@@ -221,6 +243,12 @@ class Cursor:
         keys = self._table.keys()
         self._at = bisect_left(keys, key)
         return self._at < len(keys) and keys[self._at] == key
+
+    def set_range(self, key: bytes) -> bool:
+        """Go to a row or the next one; whether there is one."""
+        keys = self._table.keys()
+        self._at = bisect_left(keys, key)
+        return self._at < len(keys)
 
     def iternext(self) -> Iterator[tuple[Any, Any]]:
         """From the current row on."""

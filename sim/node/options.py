@@ -82,6 +82,11 @@ class Options:
     full_disk: int
     full_map: int
     clock_jump: int
+    """By less than what brokers call a difference, of any machine."""
+    wrong_clock: int
+    """By seconds to months, of one machine only: a majority must know the time."""
+    sleep_all: int
+    """All machines are suspended for hours: their wall clocks go on, nothing else does."""
     replace_replica: int
     move_replicas: int
     add_machine: int
@@ -90,6 +95,12 @@ class Options:
     wipe: int
     remove_node: int
     freeze_client: int
+    defect: int
+    """The program has one, on one machine, in one replica or in one loop, for a while."""
+    is_forgetful: bool
+    """Partitions forget producers that live, as after years of wrong clocks."""
+    stale_copy: int
+    """Of the same machine: its disk is put back to what it was in an earlier boot."""
 
     def weights(self) -> dict[str, int]:
         """The faults with their weights."""
@@ -106,8 +117,8 @@ class Options:
 
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
-    "stall_disk", "full_disk", "full_map", "clock_jump", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
-    "remove_node", "freeze_client",
+    "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
+    "remove_node", "freeze_client", "defect", "stale_copy",
 )  # fmt: skip
 """Every kind of fault, by the name of its weight."""
 
@@ -180,8 +191,13 @@ def draw_options(source: random.Random) -> Options:
         flip=weight(0.5) if may_lose else 0,
         wipe=weight(0.5) if may_lose else 0,
         members=choice((0, 0, 0, 2, 3)),
-        retention_ms=choice((0, 0, 2_500, 5_000)),
+        retention_ms=choice((0, 0, 3_500, 6_000)),
         remove_node=weight(0.4) if may_lose else 0,
         freeze_client=weight(0.3),
         namesakes=choice((0, 0, 2)),
+        defect=weight(0.25),
+        wrong_clock=weight(0.3),
+        sleep_all=weight(0.15),
+        is_forgetful=chance() < 0.2,
+        stale_copy=weight(0.4) if may_lose else 0,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import cast
 
 import grpc.aio
@@ -14,13 +13,17 @@ from raftmq.broker.clock import Clock
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.grpc_server import GrpcHost, GrpcServer
 from raftmq.broker.http_server import HttpHost, HttpServer
+from raftmq.broker.limits import Limits
 from raftmq.broker.node_parts import NodeParts
+from raftmq.broker.reader_pools import ReaderPools
 from raftmq.broker.request_metrics import RequestMetrics
 from raftmq.broker.services.forwarder import GrpcForwarder
+from raftmq.broker.snapshot_streams import memory_spools
 from raftmq.broker.watchdog import Watchdog
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.registry import Registry
+from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion, WriterThreads
 
 from sim.node.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
@@ -47,10 +50,10 @@ class WallTime:
         """Readings that were the first after a jump."""
         self._has_jumped = False
 
-    def jump(self, by_ms: int) -> None:
+    def set(self, epoch_ms: int) -> None:
         """Somebody sets it, forward or back."""
-        self.epoch_ms += by_ms
-        self._has_jumped = True
+        self._has_jumped |= epoch_ms != self.epoch_ms
+        self.epoch_ms = epoch_ms
 
     def now_ms(self) -> int:
         """See `Clock`."""
@@ -63,16 +66,13 @@ class WallTime:
 class _Forwarder(GrpcForwarder):
     """The production forwarder over simulated channels."""
 
-    def __init__(self, cluster_id: Callable[[], str], loop: VirtualLoop, network: Network) -> None:
-        super().__init__(cluster_id)
+    def __init__(self, cluster_id: Callable[[], str], channels_max: int, loop: VirtualLoop, network: Network) -> None:
+        super().__init__(cluster_id, channels_max)
         self._loop = loop
         self._network = network
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
-        return channel
+    def _open(self, address: str) -> grpc.aio.Channel:
+        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
 
 
 class _GrpcServer(GrpcServer):
@@ -82,7 +82,10 @@ class _GrpcServer(GrpcServer):
         self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
     ) -> None:
         super().__init__(
-            host, metrics, forwarder=_Forwarder(lambda: host.cluster_id, loop, network), plans=InlinePlanRunner()
+            host,
+            metrics,
+            forwarder=_Forwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3, loop, network),
+            plans=InlinePlanRunner(),
         )
         self._loop = loop
         self._network = network
@@ -90,6 +93,9 @@ class _GrpcServer(GrpcServer):
 
     def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
         return cast("grpc.aio.Server", RpcServer(self._loop, self._network, interceptors, self._address))
+
+    def _watch_connections(self, port: int) -> None:
+        """The connections are not the operating system's."""
 
     async def _start_server(self, server: grpc.aio.Server) -> None:
         await server.start()
@@ -164,9 +170,13 @@ class SimParts(NodeParts):
         """A seam for mutants."""
         return SimLogStore(disk, map_bytes=MAP_BYTES)
 
-    def readers(self) -> Executor:
+    def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
+        """See `NodeParts`: the simulated disk holds rows, not files."""
+        return memory_spools(limits)
+
+    def readers(self, limits: Limits) -> ReaderPools:
         """See `NodeParts`."""
-        return SimExecutor(self._loop)
+        return ReaderPools.shared(SimExecutor(self._loop))
 
     def writers(
         self,

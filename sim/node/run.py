@@ -24,6 +24,7 @@ from sim.history.events import Event
 from sim.node.checker import Checker
 from sim.node.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
 from sim.node.faults import Nemesis
+from sim.node.invariants.space import why_space_is_kept
 from sim.node.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.node.network import Network, Weather
 from sim.node.options import SECONDS_MIN, Options, draw_options
@@ -39,6 +40,8 @@ OPERATIONS_MIN = 200
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
 QUIET_SECONDS = 3.0
+SPACE_SECONDS = 20.0
+"""By when what was deleted must be room on the disk again: several rounds of the brokers' look at it."""
 _LOOK_SECONDS = 0.01
 """Virtual time between two looks at whether a phase is over."""
 
@@ -133,7 +136,7 @@ class Simulation:
         self.cluster = Cluster(
             self.loop, self.network, self._child(), self._settings(), self.trace, build.node_class, build.parts_class
         )
-        self.checker = Checker(self.cluster)
+        self.checker = Checker(self.cluster, is_forgetful=options.is_forgetful)
         self.workload = Workload(self.cluster, self.checker, options, self._child())
         self.nemesis: Nemesis | None = None
         self.healing_seconds = 0.0
@@ -269,6 +272,8 @@ class Simulation:
         if not self._until(lambda: verified.done() and self._is_whole(), deadline - self.loop.now):
             raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
         verified.result()
+        if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS):
+            raise LivenessFailure(f"FreedSpaceReturns: {self._why_space_is_kept()}")
         self._until(None, 0.3)
         self._until(self.checker.is_quiet, QUIET_SECONDS)
         self.checker.at_end()
@@ -276,6 +281,9 @@ class Simulation:
         self.healing_seconds = self.loop.now - begun
         if self.checker.violation is not None:
             raise self.checker.violation
+
+    def _why_space_is_kept(self) -> str:
+        return why_space_is_kept(node for m in self.cluster.machines.values() if (node := m.node) is not None)
 
     def _judge_history(self) -> None:
         """What clients did and were told, as a checker sees it that knows nothing of brokers."""
@@ -375,10 +383,13 @@ class Simulation:
             "boots": sum(m.boot for m in machines),
             "leaders": self.checker.leaders_elected,
             "replicas_quarantined": len(self.checker.quarantined),
+            "defects_noted": self.checker.defects_noted,
             "broken_replicas": self.checker.broken_replicas,
+            "stale_directories": self.checker.stale_directories,
             "states_compared": self.checker.replica_states.compared,
             "duplicates": self.checker.exactly_once.duplicates,
             "group_commits": self.checker.groups.commits,
+            "clocks_found_wrong": self.checker.clocks_found_wrong,
             "retention_trims": self.checker.retention.trims,
             **self.workload.outcomes,
         }
@@ -400,7 +411,7 @@ def run_seed(
     gc.disable()  # when the collector runs is not up to the seed
     simulation = Simulation(seed, build, trace, options)
     _KEPT.append(simulation)
-    unscale = scale(is_tight=simulation.options.is_tight)
+    unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")

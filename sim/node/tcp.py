@@ -26,6 +26,8 @@ class TcpTransport(asyncio.Transport):
         self._is_lost = False
         self._high = _WRITE_LIMIT_BYTES
         self._is_paused = False
+        self._unread: list[bytes] | None = None
+        """What came while reading was paused; None while it is not."""
         self.peer: TcpTransport | None = None
         pipe.ends[side].on_lost = self._on_lost
 
@@ -69,6 +71,9 @@ class TcpTransport(asyncio.Transport):
         """Bytes came."""
         if self._is_closing:
             return
+        if self._unread is not None:
+            self._unread.append(data)
+            return
         protocol, at = self._protocol, 0
         while at < len(data) and not self._is_closing:
             buffer = protocol.get_buffer(-1)
@@ -76,6 +81,17 @@ class TcpTransport(asyncio.Transport):
             buffer[:count] = data[at : at + count]
             protocol.buffer_updated(count)
             at += count
+
+    def pause_reading(self) -> None:
+        """Keep what comes."""
+        if self._unread is None:
+            self._unread = []
+
+    def resume_reading(self) -> None:
+        """Hand over what came, and what comes."""
+        unread, self._unread = self._unread or (), None
+        for data in unread:
+            self.receive(data)
 
     def get_write_buffer_size(self) -> int:
         """Bytes that have not arrived."""

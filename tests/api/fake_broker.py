@@ -19,9 +19,10 @@ from raftmq.proto import queue_pb2
 
 def describe(request: object, context: object) -> queue_pb2.DescribeClusterResponse:
     count = int(os.environ["FAKE_CLUSTER_SIZE"])
+    voters = int(os.environ.get("FAKE_VOTERS", count))
     return queue_pb2.DescribeClusterResponse(
         nodes=[
-            queue_pb2.ClusterNode(node=queue_pb2.Node(node_id=n), is_metadata_voter=True, is_connected=True)
+            queue_pb2.ClusterNode(node=queue_pb2.Node(node_id=n), is_metadata_voter=n <= voters, is_connected=True)
             for n in range(1, count + 1)
         ]
     )

@@ -136,7 +136,7 @@ def test_hostile_headers_are_refused_or_consistent(fields: list[int], body: byte
         (sealed(record_count=batch_header.RECORD_COUNT_MAX + 1), batch_header.BatchTooLargeError),
         (sealed(raw_body_bytes=2**32 - 1), batch_header.BatchTooLargeError),
         (sealed(bytes(2000)), batch_header.BatchTooLargeError),
-        (sealed(codec=4), batch_header.UnsupportedCodecError),
+        (sealed(codec=5), batch_header.UnsupportedCodecError),
         (sealed(first_sequence=2**64 - 2), BatchFormatError),
         (b"RM\x02" + sealed()[3:], batch_header.UnsupportedBatchVersionError),
     ],

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import subprocess
 import sys
+import typing
 
 import pytest
 import raftmq
@@ -21,10 +24,53 @@ def test_import_raftmq_loads_neither_grpc_nor_protobuf():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("Producer", ("consumer", "admin", "worker.worker", "group_session")),
+        ("Consumer", ("producer", "admin", "worker.worker", "dispatcher")),
+        ("Admin", ("producer", "consumer", "worker.worker", "batch_codec")),
+    ],
+)
+def test_a_client_loads_what_it_needs_and_nothing_of_the_others(name: str, others: tuple[str, ...]):
+    unneeded = (
+        *("cramjam", "lmdb", "uvloop", "typer", "rich", "structlog", "starlette", "google.rpc", "raftmq.broker"),
+        *(f"raftmq.client.{other}" for other in others),
+    )
+    program = f"import sys, raftmq\nraftmq.{name}\nprint([name for name in {unneeded} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr or done.stdout
+
+
 @pytest.mark.parametrize("name", raftmq.__all__)
 def test_every_public_name_exists(name: str):
     assert getattr(raftmq, name) is not None
     assert name in dir(raftmq)
+
+
+def _named(hint: object, found: set[type]) -> None:
+    """Every class of RaftMQ in an annotation, and in the fields of those that are dataclasses."""
+    for part in typing.get_args(hint):
+        _named(part, found)
+    if isinstance(hint, type) and hint.__module__.startswith("raftmq.") and hint not in found:
+        found.add(hint)
+        if dataclasses.is_dataclass(hint):
+            for field in typing.get_type_hints(hint).values():
+                _named(field, found)
+
+
+@pytest.mark.parametrize("owner", [raftmq.Admin, raftmq.Consumer, raftmq.Producer])
+def test_every_type_that_a_public_method_names_can_be_imported_from_raftmq(owner: type):
+    found: set[type] = set()
+    for name, member in inspect.getmembers(owner, inspect.isfunction):
+        if name == "__init__" or not name.startswith("_"):
+            hints = typing.get_type_hints(member)
+            hints.pop("transport", None)  # for simulations
+            for hint in hints.values():
+                _named(hint, found)
+    assert found, "there are some"
+    missing = {cls.__name__ for cls in found if getattr(raftmq, cls.__name__, None) is not cls}
+    assert not missing
 
 
 def test_another_name_is_an_attribute_error():

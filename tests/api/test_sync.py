@@ -198,7 +198,7 @@ def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeClus
     with pytest.raises(errors.BootstrapError):
         sync.Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100)
     with pytest.raises(TypeError):
-        sync.Producer(nonsense=1)
+        sync.Producer(nonsense=1)  # type: ignore[call-arg]
 
 
 def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
@@ -329,6 +329,41 @@ def test_what_a_producer_took_is_written_though_the_program_forgets_to_close_it(
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[b'kept', b'let go']", done.stderr
     assert "TimeoutError" in done.stderr
+
+
+LET_GO = """
+import asyncio, atexit, gc
+from raftmq import sync
+from raftmq.client.loop_thread import LoopThread
+from tests.client.fake_broker import FakeCluster
+
+async def make():
+    return await FakeCluster().__aenter__()
+loop = LoopThread.get()
+cluster = loop.run(make())
+cluster.create_topic("t")
+kept = [kind(bootstrap_servers=cluster.bootstrap_servers) for kind in (sync.Consumer, sync.Admin)]
+for kind in (sync.Consumer, sync.Admin):
+    kind(bootstrap_servers=cluster.bootstrap_servers)
+    gc.collect()
+closed = [kind(bootstrap_servers=cluster.bootstrap_servers) for kind in (sync.Consumer, sync.Admin)]
+for client in closed:
+    client.close()
+inner = [client._client for client in kept]
+atexit._clear()
+atexit.register(lambda: print([client._is_open for client in inner]))
+atexit.register(sync._close_at_exit)
+print("end of the program", flush=True)
+"""
+
+
+def test_consumers_and_admins_that_a_program_forgets_are_closed_and_it_is_told():
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", LET_GO]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["end of the program", "[False, False]"], done.stderr
+    for kind in ("Consumer", "Admin"):
+        text = f"ResourceWarning: a raftmq.sync.{kind} was not closed: use with, or close()"
+        assert done.stderr.count(text) == 2, done.stderr
 
 
 class GroupNode:

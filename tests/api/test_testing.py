@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,48 @@ def test_a_killed_broker_restarts_on_its_data_and_its_addresses() -> None:
         assert f"--listen {address}" in again
         assert "--join" not in again
         assert "--bootstrap" not in again
+
+
+def kill_all(cluster: LocalCluster) -> None:
+    for node_id in cluster.node_ids:
+        cluster.kill(node_id)
+
+
+def test_brokers_that_are_all_down_are_restarted_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first cannot serve alone, so nobody waits for it until another one makes a majority with it."""
+    with LocalCluster(3, command=COMMAND) as cluster:
+        kill_all(cluster)
+        monkeypatch.setenv("FAKE_BROKER", "mute")
+        cluster._timeout_seconds = 1
+        cluster.restart(1)
+        with pytest.raises(LocalClusterError, match="broker 1 was not ready within 1 s"):
+            cluster.restart(2)
+
+
+def test_a_restart_waits_for_a_majority_of_those_who_vote_on_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CLUSTER_SIZE", "5")
+    monkeypatch.setenv("FAKE_VOTERS", "3")
+    with LocalCluster(5, command=COMMAND) as cluster:
+        kill_all(cluster)
+        monkeypatch.setenv("FAKE_BROKER", "mute")
+        cluster._timeout_seconds = 1
+        for node_id in (5, 4, 1):
+            cluster.restart(node_id)
+        cluster.pause(1)
+        cluster.restart(2)  # with a voter that is frozen there is no majority yet
+        with pytest.raises(LocalClusterError, match="broker 2 was not ready within 1 s"):
+            cluster.restart(3)
+
+
+def test_a_restarted_broker_that_lost_its_data_does_not_count_for_the_majority() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        kill_all(cluster)
+        shutil.rmtree(cluster.data_dir(1))
+        cluster.restart(2)
+        cluster.restart(1)
+        assert cluster._unawaited == {1, 2}
+        cluster.restart(3)
+        assert cluster._unawaited == set()
 
 
 def test_a_paused_broker_can_be_resumed_and_killed() -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bench import assignors, groups, partitions
+from bench import assignors, commits, groups, partitions
 from bench.report import number
 from bench.spark import runs as spark
 from bench.workloads import FULL, SENDERS, WORKLOADS
@@ -36,6 +36,12 @@ def test_the_counts_are_those_of_the_full_scale() -> None:
 def test_every_figure_of_groups_is_explained() -> None:
     section = PAGE.split("### Consumer groups")[1].split("\n### ")[0]
     for figure in (*assignors.figures(), *groups.figures()):
+        assert f"`{figure.name}`" in section
+
+
+def test_every_figure_of_commits_is_explained() -> None:
+    section = PAGE.split("### Large transactions")[1].split("\n### ")[0]
+    for figure in commits.figures():
         assert f"`{figure.name}`" in section
 
 

@@ -8,6 +8,7 @@ from raftmq.broker.clock import WallClock
 from raftmq.broker.engine import Engine
 from raftmq.broker.founding import born, unborn
 from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.reader_pools import ReaderPools
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership
@@ -38,6 +39,8 @@ class MemoryTransport:
     async def drained(self, node_id, channel):
         return self.is_connected(node_id)
 
+    def hold_snapshots(self, node_id, is_held): ...
+
     def send(self, node_id, channel, frame_type, body):
         if not self.is_connected(node_id):
             return False
@@ -55,7 +58,8 @@ class EngineNode:
         self.store = store or MemoryLogStore()
         self.readers = ThreadPoolExecutor(2)
         self.broken = []
-        rng = random.Random(node_id)
+        cluster.starts += 1
+        rng = random.Random(f"{node_id} {cluster.starts}")
         self.writers = WriterThreads(
             self.store,
             thread_count=1,
@@ -63,7 +67,7 @@ class EngineNode:
             on_error=self.on_fatal,
         )
         self.engine = Engine(
-            cluster.loop, self, self.store, self.readers, MemoryTransport(cluster, node_id), self.writers, clock,
+            cluster.loop, self, self.store, ReaderPools.shared(self.readers), MemoryTransport(cluster, node_id), self.writers, clock,
             rng, rng.random, limits, timing,
         )  # fmt: skip
         self.engine.start(node_id)
@@ -107,6 +111,8 @@ class EngineCluster:
         self.clock = clock or WallClock()
         self.limits = limits or Limits()
         self.nodes = {}
+        self.starts = 0
+        """Engines started: each gets a random generator of its own."""
         self.cuts = set()
         self.fatal = []
 

@@ -27,9 +27,12 @@ from raftmq.broker.recent_entries import RecentEntriesBudget
 from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.groups import GroupsService
+from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
@@ -37,9 +40,11 @@ from raftmq.broker.services.partition_leaders import PartitionLeaders
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
+from raftmq.broker.supervisor import Supervisor, Work
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
+from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
@@ -57,6 +62,20 @@ T = TypeVar("T")
 NODE_ID = NodeId(1)
 CLUSTER_ID = "cluster-of-tests"
 PRODUCER = 7
+
+
+class StrictSupervisor(Supervisor):
+    """Raises failures, so that no test hides them."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop(), self._raise)
+
+    @staticmethod
+    def _raise(error: BaseException) -> None:
+        raise error
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        raise error
 
 
 class FakeForwarder:
@@ -85,6 +104,7 @@ class Harness:
         self.timing = Timing()
         self.config = BrokerConfig(data_dir=Path("unused"))
         self.clock_ms = 1_700_000_000_000
+        self.trusts_clock = True
         self.store = MemoryLogStore()
         self.recent_budget = RecentEntriesBudget(recent_bytes_max)
         self.partitions: dict[GroupId, PartitionLog] = {}
@@ -94,6 +114,7 @@ class Harness:
         self.hold_leadership = False
         self.refusal: RequestError | None = None
         self.reasons: list[NotReady] = []
+        self.directory_refusal: RequestError | None = None
         self.leaderless: set[GroupId] = set()
         """Groups whose leader is gone without a word."""
         self._topology_version = 0
@@ -107,7 +128,9 @@ class Harness:
         leader = MetadataLeader(self, self.forwarder)
         self.producer_ids = ProducerIds(self, leader)
         self.queue = QueueService(self, self.partitions, self.producer_ids)
-        self.admin = AdminService(self, locator, leader)
+        calls = NodeCalls(self, self.forwarder)
+        self.health = HealthService(self, locator)
+        self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
         self.damage_noted: list[ReplicaKey] = []
@@ -115,9 +138,12 @@ class Harness:
         self.topology = TopologyService(self)
         self.offsets = OffsetsService(self, locator, self.partitions)
         self.coordinator = GroupCoordinator(self, InlinePlanRunner())
-        self.groups_service = GroupsService(
-            self, leader, self.coordinator, PartitionLeaders(self, self.forwarder, self.offsets)
-        )
+        self.groups_service = GroupsService(self, leader, self.coordinator, PartitionLeaders(self, calls, self.offsets))
+        self.damaged: dict[ReplicaKey, str] = {}
+        self.not_served: list[GroupId] = []
+        self.said: list[str] = []
+        self.short: list[GroupId] = []
+        """Partitions led here that lack a replica."""
 
     # ---------------------------------------------------------------------------------------------------- life
 
@@ -242,11 +268,18 @@ class Harness:
     def now_ms(self) -> int:
         return self.clock_ms
 
+    @property
+    def is_clock_trusted(self) -> bool:
+        return self.trusts_clock
+
     def reserve_uncommitted(self, size: int) -> bool:
         if self.uncommitted + size > self.limits.uncommitted_bytes_max:
             return False
         self.uncommitted += size
         return True
+
+    def feature_level(self) -> int:
+        return self.metadata.machine.feature_level
 
     def release_uncommitted(self, size: int) -> None:
         self.uncommitted -= size
@@ -286,14 +319,38 @@ class Harness:
     def not_ready_reasons(self) -> list[NotReady]:
         return self.reasons
 
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        raise error
+
     def is_led(self, group_id: GroupId) -> bool:
         return group_id not in self.leaderless and self.leader_hint(group_id)[0] != 0
+
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        return self.directory_refusal
 
     def note_damage(self, key: ReplicaKey) -> None:
         self.damage_noted.append(key)
 
     def is_connected(self, node_id: NodeId) -> bool:
         return node_id == NODE_ID or node_id in self.connected
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        return self.damaged
+
+    def warnings(self) -> list[str]:
+        return self.said
+
+    def missing_replicas(self) -> list[GroupId]:
+        return self.not_served
+
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        return frozenset(group.core.membership.voters)
+
+    def under_replicated(self) -> list[GroupId]:
+        return self.short
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        return []
 
     def partition_groups(self) -> list[Group[LogPartition]]:
         return [partition.group for partition in self.partitions.values()]

@@ -12,6 +12,9 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
 from tests.broker.harness import CLUSTER_ID, batch, running
 
+WAIT_MS = 200
+"""For leaders that do not come: long enough for what comes before the wait, on a machine that is busy."""
+
 
 async def _refused(coroutine) -> RequestError:
     with pytest.raises(RequestError) as raised:
@@ -46,7 +49,7 @@ async def test_creating_waits_for_leaders_and_answers_without_them_when_the_time
         for group_id in list(node.partitions):
             node.campaign(group_id)
         assert (await creating).topic.name == "flights"
-        request = pb.CreateTopicRequest(name="other", partitions=1, timeout_ms=5)
+        request = pb.CreateTopicRequest(name="other", partitions=1, timeout_ms=WAIT_MS)
         assert (await node.admin.create_topic(request, node.call())).topic.name == "other"
 
 
@@ -94,7 +97,7 @@ async def test_replicas_spread_over_hosts_and_leaders_are_even():
     async with running() as node:
         await node.register(2, "uuid-2")
         await node.register(3, "uuid-3")
-        request = pb.CreateTopicRequest(name="wide", partitions=6, timeout_ms=5)
+        request = pb.CreateTopicRequest(name="wide", partitions=6, timeout_ms=WAIT_MS)
         topic = (await node.admin.create_topic(request, node.call())).topic
         assert topic.replication_factor == 3
         assert all(sorted(p.replica_nodes) == [1, 2, 3] for p in topic.partitions)
@@ -114,6 +117,20 @@ async def test_partitions_are_added_behind_those_there_are():
             assert error.code == pb.INVALID_PARTITIONS
         error = await _refused(node.admin.add_partitions(pb.AddPartitionsRequest(name="x", total=2), node.call()))
         assert error.code == pb.UNKNOWN_TOPIC
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "flights now", "x" * 250, ".."])
+async def test_a_name_that_no_topic_can_have_is_invalid_and_not_missing(name: str):
+    async with running() as node:
+        for refused in (
+            node.admin.describe_topic(pb.DescribeTopicRequest(name=name), node.call()),
+            node.admin.delete_topic(pb.DeleteTopicRequest(name=name), node.call()),
+            node.admin.add_partitions(pb.AddPartitionsRequest(name=name, total=2), node.call()),
+            node.admin.alter_topic(pb.AlterTopicRequest(name=name), node.call()),
+        ):
+            error = await _refused(refused)
+            assert error.code == pb.INVALID_TOPIC_NAME
+            assert repr(name[:60]) in str(error)
 
 
 async def test_configuration_is_set_and_taken_back():

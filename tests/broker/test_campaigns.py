@@ -1,9 +1,17 @@
 """The campaign gate: a bounded number of campaigns at once, also of new groups and of those whose leader is gone."""
 
-from raftmq.broker.limits import Limits
-from raftmq.raft.ready import Role
+import asyncio
+import time
+from dataclasses import replace
 
-from tests.broker.engine_cluster import TIMING, EngineCluster, next_progress
+from raftmq.broker.campaigns import FIRST_CAMPAIGN_SECONDS
+from raftmq.broker.limits import Limits
+from raftmq.broker.peer_codec import FrameType, decode_message
+from raftmq.raft.messages import VoteRequest
+from raftmq.raft.ready import Role
+from raftmq.storage.log_store import ReplicaKey
+
+from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
 
 GROUPS = range(1, 9)
 
@@ -35,6 +43,59 @@ async def test_the_first_campaign_makes_a_leader_long_before_an_election_timeout
         while not groups[2].is_leader:
             await next_progress([groups[2]])
         assert groups[2].term == 6, "the first campaign after the log's synthetic start won"
+
+
+async def test_a_vote_is_asked_for_once_the_disk_holds_what_the_request_names():
+    """Term, own vote and the end of the log: else a candidate that is killed could be elected by votes for a log that it lost."""
+    async with EngineCluster() as cluster:
+        asked = []
+        deliver = cluster.deliver
+
+        def look(source, target, frame_type, body):
+            message = decode_message(memoryview(body))[1] if frame_type is FrameType.MESSAGE else None
+            if isinstance(message, VoteRequest) and not message.is_pre_vote:
+                durable = cluster.nodes[source].store._images[ReplicaKey(1, source)]
+                state, end = durable.meta.hard_state, durable.meta.last_index
+                term_at_end = durable.log[end].term if end in durable.log else durable.meta.position.term
+                asked.append(
+                    (
+                        (message.term, source, message.last_index, message.last_term),
+                        (state.term, state.vote, end, term_at_end),
+                    )
+                )
+            deliver(source, target, frame_type, body)
+
+        cluster.deliver = look
+        for node in cluster.nodes.values():
+            commit = node.store.append_batch
+            node.store.append_batch = lambda updates, commit=commit: (time.sleep(0.03), commit(updates))
+        cluster.create_group(1)
+        for number in range(3):
+            leader = await cluster.leader(1)
+            await leader.propose([data(number)])[1]
+            leader.propose([data(10 + number)])
+            cluster.isolate(leader.replica_id)
+            await cluster.leader(1, among={1, 2, 3} - {leader.replica_id})
+            cluster.heal()
+        assert len(asked) >= 4
+        assert all(named == held for named, held in asked), asked
+
+
+async def test_the_first_campaign_waits_for_answers_that_take_longer_than_its_first_pause():
+    """Only answers to the latest asking count: who asks again before any can be there is never elected."""
+    async with EngineCluster(timing=replace(TIMING, data_tick_seconds=0.3)) as cluster:
+        deliver = cluster.deliver
+
+        def deliver_late(*frame):
+            cluster.loop.call_later(0.7 * FIRST_CAMPAIGN_SECONDS, deliver, *frame)
+
+        cluster.deliver = deliver_late
+        groups = cluster.create_group(1)
+        cluster.nodes[2].engine.campaigns.begin_first(groups[2])
+        async with asyncio.timeout(2.5):
+            while not groups[2].is_leader:
+                await next_progress([groups[2]])
+        assert groups[2].term == 6
 
 
 async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gate_allows():

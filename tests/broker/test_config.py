@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raftmq.broker.config import CONFIG_KEYS, BrokerConfig, ConfigError, is_loopback, load_config, split_address
+from raftmq.broker.config import (
+    CONFIG_KEYS,
+    BrokerConfig,
+    ConfigError,
+    is_loopback,
+    is_service_link,
+    load_config,
+    split_address,
+)
 from raftmq.broker.limits import Limits, Timing
 
 
@@ -40,6 +48,46 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     assert loaded.sources["listen"] == "default"
 
 
+SERVICE_LINKS = {
+    "RAFTMQ_SERVICE_HOST": "10.43.7.1",
+    "RAFTMQ_SERVICE_PORT": "9400",
+    "RAFTMQ_SERVICE_PORT_CLIENT": "9400",
+    "RAFTMQ_PORT": "tcp://10.43.7.1:9400",
+    "RAFTMQ_PORT_9400_TCP": "tcp://10.43.7.1:9400",
+    "RAFTMQ_PORT_9400_TCP_PROTO": "tcp",
+    "RAFTMQ_PORT_9400_TCP_PORT": "9400",
+    "RAFTMQ_PORT_9400_TCP_ADDR": "10.43.7.1",
+    "RAFTMQ_HEADLESS_SERVICE_HOST": "10.43.7.2",
+    "RAFTMQ_HEADLESS_PORT": "udp://10.43.7.2:9402",
+}
+
+
+def test_variables_of_a_kubernetes_service_of_our_name_are_not_settings():
+    assert load_config(env=SERVICE_LINKS).config == BrokerConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RAFTMQ_PORT", "9400"),
+        ("RAFTMQ_LISTEN_PORT", "9400"),
+        ("RAFTMQ_SERVICE", "x"),
+        ("RAFTMQ_SERVICE_HOSTS", "x"),
+        ("RAFTMQ_PORT_9400", "x"),
+        ("RAFTMQ_PORT_9400_TCP_HOST", "x"),
+    ],
+)
+def test_a_name_that_only_resembles_a_service_variable_is_refused(name, text):
+    with pytest.raises(ConfigError, match="there is no key"):
+        load_config(env={name: text})
+
+
+@pytest.mark.parametrize("key", CONFIG_KEYS)
+def test_no_setting_is_taken_for_a_service_variable(key):
+    name = f"RAFTMQ_{key.upper()}"
+    assert not is_service_link(name, "tcp://10.43.7.1:9400")
+
+
 def test_raftmq_toml_in_the_working_directory_is_read(tmp_path):
     (tmp_path / "raftmq.toml").write_text('join = ["a:1", "b:2"]\n')
     loaded = load_config()
@@ -71,14 +119,30 @@ def test_texts_become_what_the_key_is():
     assert config.log_level == "warning"
 
 
-def test_an_unknown_key_is_refused_with_those_there_are(tmp_path):
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(tmp_path):
     for arguments in (
         (_file(tmp_path, "listne = 'x:1'"), {}, {}),
         (None, {"RAFTMQ_LISTNE": "x:1"}, {}),
         (None, {}, {"listne": "x:1"}),
     ):
-        with pytest.raises(ConfigError, match=r"'listne'.*listen, log_level"):
+        with pytest.raises(ConfigError, match=r"'listne': did you mean listen\?"):
             load_config(*arguments)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("20s", 20), ("1.5m", 90), ("2h", 7200), ("20", 20)])
+def test_a_time_may_have_a_unit(text, seconds):
+    assert load_config(None, {}, {"controller_seconds": text}).config.controller_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["1w", "s", "2d", "20 s"])
+def test_a_time_of_another_unit_or_too_long_is_refused(text):
+    with pytest.raises(ConfigError, match=r"a time between .* seconds \(such as 500ms"):
+        load_config(None, {}, {"controller_seconds": text})
+
+
+def test_an_unknown_key_that_resembles_none_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"'xyz'; there are .*listen, log_level"):
+        load_config(None, {}, {"xyz": "1"})
 
 
 @pytest.mark.parametrize(
@@ -116,9 +180,10 @@ def test_a_missing_file_is_refused(tmp_path):
         load_config(tmp_path / "none.toml")
 
 
-def test_a_cluster_is_formed_or_joined():
-    with pytest.raises(ConfigError, match="contradict"):
-        load_config(flags={"bootstrap": True, "join": ("a:1",)})
+def test_a_cluster_is_formed_beside_brokers_that_are_asked_first():
+    config = load_config(flags={"bootstrap": True, "join": ("a:1",)}).config
+    assert config.bootstrap
+    assert config.join == ("a:1",)
 
 
 @pytest.mark.parametrize("key", ["listen", "peer_listen", "http_listen"])

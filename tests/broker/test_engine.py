@@ -11,6 +11,7 @@ from raftmq.broker.request_error import RequestError
 from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import MembershipChange, MembershipOp
+from raftmq.raft.messages import HeartbeatResponse
 
 from tests.broker.engine_cluster import TIMING, EngineCluster, data, next_progress, state_durable
 from tests.broker.harness import batch
@@ -153,7 +154,7 @@ async def write_and_truncate(cluster, leader):
     await write(leader, 50)
     engine = cluster.nodes[leader.replica_id].engine
     await state_durable(engine, leader)
-    engine.commits.truncate(leader, leader.durable_state_index)
+    await engine.commits.truncate(leader, leader.durable_state_index)
     while leader.log_start.index <= 40:
         await asyncio.sleep(0.001)
 
@@ -241,6 +242,27 @@ async def test_a_full_disk_refuses_appends_and_keeps_the_leader():
         await leader.propose([data(0)])[1]
 
 
+async def test_followers_on_a_full_disk_take_what_the_leader_took_and_the_commands_behind_it():
+    """If they refused it, no trim after it could be committed, and the disks would stay full."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        others = [node.engine for number, node in cluster.nodes.items() if number != leader.replica_id]
+        for engine in others:
+            engine.write_refusal = RequestError(pb.DISK_FULL, "no room")
+        await leader.propose([data(0)])[1]
+        for engine in others:
+            engine.refuses_entries = True
+        dropped = sum(engine.counters.dropped_messages_total for engine in others)
+        stuck = leader.propose([data(1)])[1]
+        while sum(engine.counters.dropped_messages_total for engine in others) < dropped + 2:
+            await asyncio.sleep(0.001)
+        assert not stuck.done()
+        for engine in others:
+            engine.refuses_entries = False
+        await stuck
+
+
 async def test_a_broken_replica_falls_silent_and_the_others_go_on():
     async with EngineCluster() as cluster:
         cluster.create_group(7)
@@ -283,3 +305,21 @@ async def test_five_hundred_groups_elect_and_commit():
                 while group.machine.next_offset < 1:
                     await next_progress([group])
         assert [node.engine.inbound_bytes for node in cluster.nodes.values()] == [0, 0, 0]
+
+
+async def test_replica_ids_that_a_peer_makes_up_do_not_fill_the_memory():
+    """The sender chooses the source of a message, so what is remembered of sources must be bounded."""
+    bound = 4
+    async with EngineCluster(limits=dataclasses.replace(Limits(), peers_learned_max=bound)) as cluster:
+        cluster.create_group(7)
+        await cluster.leader(7)
+        node = cluster.nodes[1]
+        group = node.engine.groups[7]
+        group.learned_nodes.clear()
+        for source in range(100, 100 + 3 * bound):
+            node.engine.on_message(2, 7, HeartbeatResponse(source, 1, 0, 0))
+        assert len(group.learned_nodes) == bound
+        for member in (2, 3):
+            node.engine.on_message(member, 7, HeartbeatResponse(member, 1, 0, 0))
+        assert {group.learned_nodes[2], group.learned_nodes[3]} == {2, 3}, "a member's answers are waited for"
+        assert len(group.learned_nodes) == bound

@@ -299,7 +299,7 @@ async def _poll(channel, topic):
 
 async def test_forwarding_over_the_wire_brings_back_answer_and_error():
     async with serving() as (node, _server, _channel, address):
-        forwarder, stranger = GrpcForwarder(lambda: node.cluster_id), GrpcForwarder(lambda: "another")
+        forwarder, stranger = GrpcForwarder(lambda: node.cluster_id, 16), GrpcForwarder(lambda: "another", 16)
         try:
             answer = await forwarder.forward(
                 address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="t"), pb.CreateTopicResponse, 5

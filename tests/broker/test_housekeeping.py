@@ -8,6 +8,8 @@ from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.limits import Timing
 from raftmq.types import LogIndex
 
+from tests.broker.harness import StrictSupervisor
+
 BELOW_THE_START = 90
 """The last index whose records are all below the partition's start."""
 
@@ -32,19 +34,42 @@ class Partition:
 async def test_the_log_is_not_deleted_past_a_learner_that_catches_up(spared: LogIndex | None, deleted: int) -> None:
     """One that is cut off needs another snapshot, again and again: the simulation cannot see it, as each is a way to go on."""
     truncated: list[int] = []
+
+    async def truncate(_: object, index: int) -> None:
+        truncated.append(index)
+
     engine = SimpleNamespace(
         loop=asyncio.get_running_loop(),
         now_ms=lambda: 0,
-        commits=SimpleNamespace(flush_state=lambda _: None, truncate=lambda _, index: truncated.append(index)),
+        clocks=SimpleNamespace(is_trusted=False),
+        commits=SimpleNamespace(flush_state=lambda _: None, truncate=truncate),
     )
-
-    async def on_writer(*_: object) -> None: ...
-
-    replicas = SimpleNamespace(on_writer=on_writer)
+    replicas = SimpleNamespace()
     metadata = SimpleNamespace(require=lambda: SimpleNamespace(machine=None))
     partition = Partition()
-    housekeeping = Housekeeping(engine, None, None, replicas, metadata, {}, lambda _: spared, Timing())
+    housekeeping = Housekeeping(
+        engine, None, None, replicas, metadata, {}, lambda _: spared, Timing(), StrictSupervisor()
+    )
 
     await housekeeping._tend(partition)
 
     assert truncated == [deleted]
+
+
+@pytest.mark.parametrize(("is_trusted", "asked"), [(True, 1), (False, 0)])
+async def test_offsets_are_forgotten_only_by_a_clock_that_is_trusted(is_trusted: bool, asked: int) -> None:
+    expiries: list[int] = []
+
+    async def expire(is_alive: object, before_ms: int, deadline: float) -> int:
+        expiries.append(before_ms)
+        return 0
+
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), now_ms=lambda: 10**12, clocks=SimpleNamespace(is_trusted=is_trusted)
+    )
+    metadata = SimpleNamespace(require=lambda: SimpleNamespace(machine=None))
+    housekeeping = Housekeeping(engine, None, None, None, metadata, {}, lambda _: None, Timing(), StrictSupervisor())
+
+    await housekeeping._expire_offsets(SimpleNamespace(offsets=SimpleNamespace(expire=expire), group=None))
+
+    assert expiries == [10**12 - 7 * 86_400_000] * asked

@@ -10,20 +10,26 @@ import random
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from raftmq.broker.clock import WallClock
+from raftmq.broker.clock_watch import ClockWatch
 from raftmq.broker.disk_watch import DiskWatch
 from raftmq.broker.engine import Engine
 from raftmq.broker.gc_pauses import GcPauses
 from raftmq.broker.grpc_server import GrpcServer
 from raftmq.broker.http_server import HttpServer
 from raftmq.broker.metric_catalog import CATALOG
+from raftmq.broker.other_clusters import OtherClusters
 from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.reader_pools import ReaderPools
 from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.reconciler import Reconciler
+from raftmq.broker.supervisor import Supervisor
 from raftmq.broker.watchdog import Watchdog
 
 from tests.broker.harness import batch, poll_request, running
@@ -37,16 +43,22 @@ async def serving():
         node.version = "1.2.3"
         node.transport = PeerTransport(node.loop, node, node.limits, node.timing, source.random)
         node.engine = Engine(
-            node.loop, node, node.store, None, node.transport, None, WallClock(), source, source.random,
+            node.loop, node, node.store, ReaderPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
             node.limits, node.timing,
         )  # fmt: skip
         node.engine.groups = node.groups
         node.watchdog = Watchdog(node.loop, 1.0)
         node.gc_pauses = GcPauses()
-        node.disk_watch = DiskWatch(cast("Any", None), node.engine, Path("unused"))
+        node.other_clusters = SimpleNamespace(addresses=dict)
+        node.clock_watch = ClockWatch(node.engine, lambda _: True)
+        node.disk_watch = DiskWatch(cast("Any", None), node.engine, Path("unused"), cast("Any", None))
+        node.scrubber = SimpleNamespace(bytes_total=7, damaged_total=0, last_pass_ms=1500)
+        node.other_clusters = OtherClusters(node.loop.time)
         node.reconciler = Reconciler(node, 3)
         node.quarantined = dict
-        node.missing_replicas = list
+        node.not_served = list
+        node.other_clusters = OtherClusters(node.loop.time)
+        node.supervisor = Supervisor(node.loop, cast("Any", None))
         node.warnings = lambda: node.said
         node.said = []
         node.grpc = GrpcServer(node)
@@ -168,6 +180,24 @@ async def test_the_process_keeps_its_signal_handlers():
     before = signal.getsignal(signal.SIGTERM)
     async with serving():
         assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_garbage_is_refused_in_one_line_of_the_log_whatever_it_follows():
+    """Garbage after a HEAD request must not make the refusal itself raise."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    hello_of_tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(256)
+    head = b"HEAD /healthz HTTP/1.0\r\n\r\nGET / HTTP/1.1\r\nHost: \x1b\r\n\r\n"
+    with structlog.testing.capture_logs() as logs:
+        async with serving() as (_, port):
+            for garbage in (hello_of_tls, head, b"\xff" * 100 + b"\r\n\r\n", head):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(garbage)
+                received = await asyncio.wait_for(reader.read(), 10)
+                assert received.split(b" ")[1] in (b"400", b"200")
+                writer.close()
+    assert failures == []
+    assert [line["event"] for line in logs if line["log_level"] != "info"] == ["http_request_refused"]
 
 
 @pytest.mark.parametrize("answered", ["before the answer", "during the answer"])

@@ -1,16 +1,21 @@
 """Which replicas a node hosts, by what metadata says; and what becomes of a file that is there already."""
 
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raftmq.broker.founding import born, unborn
-from raftmq.broker.local_replicas import LocalReplicas, create_replica
+from raftmq.broker.local_replicas import LocalReplicas
+from raftmq.broker.replica_files import create_replica, open_replica
 from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.state import RestoredState
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
@@ -94,3 +99,57 @@ def test_a_file_that_cannot_be_read_is_no_interrupted_creation(store: LmdbLogSto
     with pytest.raises(DamagedReplicaError, match="does not know its file"):
         create_replica(store, registry, KEY, FOUNDER)
     assert store.path(KEY).read_bytes() == b"no database"
+
+
+# --------------------------------------------------------------------------------------------- after a memory fault
+
+
+@pytest.fixture
+def suspected(tmp_path: Path, store: LmdbLogStore) -> Registry:
+    """A registry that suspects the file of a sound replica."""
+    with_row = Registry(tmp_path / "node.mdb")
+    create_replica(store, with_row, KEY, FOUNDER)
+    with_row.close(is_clean=False)
+    return Registry(tmp_path / "node.mdb", suspects=[KEY])
+
+
+def test_a_missing_file_is_missing_and_not_verified_first(store: LmdbLogStore, suspected: Registry) -> None:
+    """The verifier cannot open a file that is not there: that must not end the start."""
+    store.path(KEY).unlink()
+    assert suspected.needs_verification(KEY)
+    with pytest.raises(MissingReplicaError):
+        open_replica(store, suspected, KEY, LogPartition())
+
+
+CHECKS_THAT_FAIL = {
+    "no process": "raise BlockingIOError(11, 'Resource temporarily unavailable')",
+    "no memory": "raise MemoryError",
+    "took too long": "raise subprocess.TimeoutExpired('check', 60)",
+    "killed": "return subprocess.CompletedProcess([], -9, '', '')",
+    "no interpreter": "return subprocess.CompletedProcess([], 1, '', 'MemoryError')",
+}
+
+
+@pytest.mark.parametrize("what", list(CHECKS_THAT_FAIL))
+def test_a_check_that_cannot_be_made_ends_no_start(
+    what: str, store: LmdbLogStore, suspected: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope: dict[str, Any] = {"subprocess": subprocess}
+    exec(f"def run(*_, **__):\n    {CHECKS_THAT_FAIL[what]}\n", scope)
+    monkeypatch.setattr("raftmq.storage.file_check.subprocess.run", scope["run"])
+    assert open_replica(store, suspected, KEY, LogPartition()) == FOUNDER
+
+
+@pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT])
+def test_a_check_that_dies_of_the_file_is_damage(
+    number: signal.Signals, store: LmdbLogStore, suspected: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], -number, "", "")
+    monkeypatch.setattr("raftmq.storage.file_check.subprocess.run", lambda *_, **__: done)
+    with pytest.raises(DamagedReplicaError, match=f"signal {int(number)}"):
+        open_replica(store, suspected, KEY, LogPartition())
+
+
+def test_a_sound_file_is_verified_once(store: LmdbLogStore, suspected: Registry) -> None:
+    assert open_replica(store, suspected, KEY, LogPartition()) == FOUNDER
+    assert not suspected.needs_verification(KEY)

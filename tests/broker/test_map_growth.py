@@ -8,8 +8,9 @@ import pytest
 from raftmq.broker.founding import born
 from raftmq.broker.housekeeping import Housekeeping
 from raftmq.broker.limits import Timing
-from raftmq.broker.local_replicas import LocalReplicas, create_replica, open_replica
+from raftmq.broker.local_replicas import LocalReplicas
 from raftmq.broker.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full
+from raftmq.broker.replica_files import create_replica, open_replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
@@ -19,6 +20,8 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
 from raftmq.storage.writer_threads import WriterThreads
+
+from tests.broker.harness import StrictSupervisor
 
 MIB = 1024 * 1024
 KEY = ReplicaKey(7, 1)
@@ -69,9 +72,13 @@ async def test_housekeeping_doubles_a_nearly_full_map_and_appends_go_on(tmp_path
     loop = asyncio.get_running_loop()
     writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
     engine = SimpleNamespace(loop=loop, groups={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
-    replicas = LocalReplicas(loop, engine, store, writers, registry, lambda _: None, lambda _: None)
+    replicas = LocalReplicas(
+        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda _: None, lambda _: None
+    )
     with ThreadPoolExecutor(1) as readers:
-        housekeeping = Housekeeping(engine, store, readers, replicas, None, {}, lambda _: None, Timing())
+        housekeeping = Housekeeping(
+            engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
+        )
         await housekeeping.tend_maps()
         assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION, "what the gauge shows is what was found"
         assert store.map_bytes(KEY) == 2 * MIB

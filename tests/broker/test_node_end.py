@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from raftmq.broker import housekeeping
+from raftmq.broker import log_tail
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
@@ -14,8 +14,6 @@ from raftmq.storage.registry import Registry, RegistryError
 
 from tests.broker.engine_cluster import state_durable
 from tests.broker.whole_nodes import WAIT_SECONDS
-
-READERS = 4
 
 
 async def test_a_node_that_cannot_end_in_order_ends_all_the_same(nodes, monkeypatch):
@@ -54,16 +52,16 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))
     (group,) = node.partition_groups()
     may_go_on = threading.Event()
-    for _ in range(READERS):
-        node._readers.submit(may_go_on.wait)
+    for _ in range(node.limits.upkeep_threads):
+        node._readers.upkeep.submit(may_go_on.wait)
     node.engine.break_group(group, DamagedReplicaError(group.key, "a flipped byte"))
-    shutdown = node._readers.shutdown
+    shutdown = node._readers.upkeep.shutdown
 
     def go_on_and_shutdown(**arguments):  # all of it waits until nobody waits any longer
         may_go_on.set()
         shutdown(**arguments)
 
-    monkeypatch.setattr(node._readers, "shutdown", go_on_and_shutdown)
+    monkeypatch.setattr(node._readers.upkeep, "shutdown", go_on_and_shutdown)
     await nodes.stop(node)
     registry = Registry(node.config.data_dir / "node.mdb")
     assert registry.quarantined() == {group.key: f"{DamagedReplicaError(group.key, 'a flipped byte')}"}
@@ -73,7 +71,7 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
 async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_node(nodes, monkeypatch):
     """Trimming its log read a row; that the operating system had nothing left for that ended the process."""
     node = await nodes.serve("one", bootstrap=True)
-    monkeypatch.setattr(housekeeping, "METADATA_TAIL_ENTRIES", 1)
+    monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 1)
     group = node.metadata
 
     def refuse(key, index):
@@ -82,6 +80,6 @@ async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_nod
     monkeypatch.setattr(node.store, "header", refuse)
     await state_durable(node.engine, group)
     group.log.clear()
-    node._housekeeping._trim_metadata()
+    await node._housekeeping._trim_metadata()
     assert not group.is_closed
     assert group.pending_truncation is None

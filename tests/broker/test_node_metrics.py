@@ -7,6 +7,7 @@ import asyncio
 import grpc.aio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from raftmq.broker import consumer_lag
 from raftmq.broker.node import Node
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
@@ -127,3 +128,38 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     described = await first.grpc.admin.describe_cluster(pb.DescribeClusterRequest(), call)
     assert described.partitions_without_leader == 2
     assert first.leader_hint(led_by_second[0])[0] == second.node_id
+
+
+async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    create = pb.CreateTopicRequest(name="flights")
+    topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
+    for number in range(3):
+        await append(topic, number, node)
+    part = pb.PartitionAck(topic_id=topic.topic_id, partition=0, offset=1)
+    answer = await node.grpc.offsets.ack(pb.AckRequest(group='b"ill', partitions=[part]), Call(node.loop.time() + 10))
+    assert not answer.partitions[0].HasField("error")
+    values = await scrape(node)
+    labels = r'{group="b\"ill",topic="flights"}'
+    assert values[f"raftmq_consumer_lag_records{labels}"] == 2
+    assert 0 <= values[f"raftmq_consumer_lag_seconds{labels}"] < 60
+    assert values['raftmq_consumer_lag_left_out{what="readers"}'] == 0
+    async with asyncio.timeout(10):  # a new leader knows nothing of its own disk before its first heartbeats
+        while (await scrape(node))["raftmq_metadata_voters_behind"]:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_partition_that_goes_while_lags_are_measured_does_not_fail_the_page(nodes, monkeypatch):
+    monkeypatch.setattr(consumer_lag, "_STEPS_PER_TURN", 1)
+    node = await nodes.serve("one", bootstrap=True)
+    create = pb.CreateTopicRequest(name="flights", partitions=2)
+    topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
+    for part in topic.partitions:
+        ack = pb.PartitionAck(topic_id=topic.topic_id, partition=part.partition, offset=0)
+        answer = await node.grpc.offsets.ack(pb.AckRequest(group="g", partitions=[ack]), Call(node.loop.time() + 10))
+        assert not answer.partitions[0].HasField("error")
+    last = list(node._partitions)[-1]
+    page = asyncio.create_task(node.http._metrics.render())
+    await asyncio.sleep(0)  # it has looked at the first partition
+    del node._partitions[last]
+    assert b"raftmq_consumer_lag_records" in await page

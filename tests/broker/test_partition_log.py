@@ -7,8 +7,10 @@ import itertools
 import struct
 
 import pytest
+from raftmq.broker import log_tail
 from raftmq.broker.limits import Limits
 from raftmq.broker.request_error import RequestError
+from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.messages import AppendRequest
@@ -341,6 +343,70 @@ async def test_a_cold_sequential_read_finds_its_place_once():
         assert all(after - before == 1 for before, after in itertools.pairwise(threads))
 
 
+async def test_a_cold_reader_does_not_walk_through_the_commands_behind_what_it_read(monkeypatch):
+    """Reading every commit since the last batch would take longer than a poll lasts."""
+    async with running(recent_bytes_max=1) as node:
+        topic = await node.topic()
+        log = node.partition(topic)
+        await node.append(topic, batch(2, sequence=0))
+        log.group.log.clear()
+        assert [entry.base_offset for entry in await log.read(0, 200)] == [0]
+        deadline = node.loop.time() + 10
+        for number in range(300):
+            await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
+        await node.append(topic, batch(2, sequence=2), batch(2, sequence=4))
+        log.group.log.clear()
+        read = []
+        entries = node.store.entries
+        monkeypatch.setattr(
+            node.store, "entries", lambda *named: (found := entries(*named), read.append(len(found)))[0]
+        )
+        assert (await log.read(2, 200))[0].base_offset == 2
+        assert sum(read) < 50
+
+
+async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
+    """A partition that gets only commits must not grow without bound."""
+    monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 10)
+    async with running() as node:
+        topic = await node.topic()
+        log = node.partition(topic)
+        group = log.group
+        await node.append(topic, batch(5))
+        await log.delete_records(-1, node.loop.time() + 5)
+        await truncate(log)
+        assert group.log_start.index > 6
+        deadline = node.loop.time() + 10
+        for number in range(100):
+            await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
+        index = await truncation_index(log)
+        assert index == group.durable_state_index - 10
+        await truncate(log)
+        assert await truncation_index(log) is None, "too little to be worth a write"
+        for number in range(9):
+            await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
+        assert await truncation_index(log) is None
+        await node.append(topic, batch(5, sequence=5))
+        for number in range(50):
+            await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
+        index = await truncation_index(log)
+        assert index is not None
+        (first,) = await log.read(5, 1)
+        assert index == first.index - 1, "the commands in front of the record, and nothing more"
+
+
+async def truncate(log):
+    """As housekeeping does."""
+    index = await truncation_index(log)
+    log.group.core.compacted(await log.group.find_position(index))
+
+
+async def truncation_index(log):
+    """Return the truncation index as if the whole applied state were durable."""
+    log.group.durable_state_index = log.group.core.applied_index
+    return await log.truncation_index()
+
+
 async def test_uncommitted_records_cannot_be_read():
     async with running() as node:
         topic = await node.topic()
@@ -405,6 +471,20 @@ async def test_retention_by_time_trims_an_idle_partition_and_keeps_what_is_young
         assert (await node.append(topic, batch(1, sequence=10))).base_offsets == [10]
 
 
+async def test_a_clock_that_is_not_the_majority_s_calls_nothing_old():
+    async with running() as node:
+        topic = await node.topic(retention_ms="10000")
+        log = node.partition(topic)
+        await node.append(topic, batch(3, sequence=0))
+        node.trusts_clock = False
+        node.clock_ms += 720_000_000
+        await log.retention.enforce()
+        assert log.log_start_offset == 0
+        node.trusts_clock = True
+        await log.retention.enforce()
+        assert log.log_start_offset == 3
+
+
 async def test_a_record_exactly_as_old_as_retention_allows_stays():
     async with running() as node:
         topic = await node.topic(retention_ms="10000")
@@ -447,6 +527,7 @@ async def test_retention_for_ever_deletes_nothing():
 
 async def test_retention_by_size_keeps_at_least_the_limit():
     async with running() as node:
+        node.trusts_clock = False  # sizes need no clock
         topic = await node.topic(retention_bytes="500000", retention_ms="-1")
         log = node.partition(topic)
         one = len(batch(1, body=b"x" * 10_000))

@@ -39,8 +39,8 @@ ENTRY = st.builds(
     st.binary(max_size=80),
 )
 MESSAGE = st.one_of(
-    st.builds(VoteRequest, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, BOOL, BOOL),
-    st.builds(VoteResponse, NUMBER, NUMBER, NUMBER, BOOL, BOOL, NUMBER, NUMBER),
+    st.builds(VoteRequest, NUMBER, NUMBER, NUMBER, U64, NUMBER, NUMBER, NUMBER, NUMBER, BOOL, BOOL),
+    st.builds(VoteResponse, NUMBER, NUMBER, NUMBER, U64, BOOL, BOOL, NUMBER, NUMBER),
     st.builds(AppendRequest, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.lists(ENTRY, max_size=4).map(tuple), NUMBER),
     st.builds(AppendResponse, NUMBER, NUMBER, NUMBER, NUMBER, BOOL, NUMBER, NUMBER),
     st.builds(Heartbeat, NUMBER, NUMBER, NUMBER, NUMBER, U64),
@@ -101,8 +101,8 @@ TOO_HIGH = codec.NUMBER_MAX + 1
     [
         TimeoutNow(1, 2, TOO_HIGH),
         TimeoutNow(TOO_HIGH, 2, 1),
-        VoteRequest(1, 2, 3, 4, TOO_HIGH, 4, 3, False, False),
-        VoteResponse(1, 2, 3, False, True, TOO_HIGH, 3),
+        VoteRequest(1, 2, 3, 9, 4, TOO_HIGH, 4, 3, False, False),
+        VoteResponse(1, 2, 3, 9, False, True, TOO_HIGH, 3),
         AppendRequest(1, 2, 3, 4, 3, (), TOO_HIGH),
         AppendRequest(1, 2, 3, 4, 3, (Entry(5, TOO_HIGH, EntryKind.DATA, 0, 1, 0, b""),), 4),
         AppendResponse(1, 2, 3, 4, True, TOO_HIGH, 3),

@@ -1,12 +1,17 @@
 """Which nodes are let in, and what is remembered of where they are."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+from raftmq.broker.limits import Limits
+from raftmq.broker.other_clusters import OtherClusters
+from raftmq.broker.peer_boots import PeerBoots
 from raftmq.broker.peer_codec import WIRE_VERSION
 from raftmq.broker.peer_directory import PeerDirectory
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.fsm.metadata_views import ReplicaView
+from raftmq.proto import queue_pb2 as pb
 
 from tests.broker.harness import CLUSTER_ID, running
 
@@ -19,11 +24,20 @@ class Registry:
         self.node_id = 1
         self.uuid = "uuid-1"
         self.boot = 3
+        self.boot_marks = b"one_two_thre"
+        self.boots = {"uuid-2": (1, b"mark")}
         self.seeds: list[str] = []
         self.peers: dict[int, str] = {}
 
     def set_seeds(self, seeds):
         self.seeds = seeds
+
+    def known_boots(self):
+        return self.boots
+
+    def remember_boot(self, uuid, boot, mark, forgotten):
+        self.boots.pop(forgotten, None)
+        self.boots[uuid] = (boot, mark)
 
     def set_peer_addresses(self, addresses):
         self.peers = addresses
@@ -41,11 +55,25 @@ class Transport:
         return node_id in self.connected
 
 
+def write(function, *arguments) -> Future[object]:
+    """Write immediately, where a thread would later."""
+    done: Future[object] = Future()
+    done.set_result(function(*arguments))
+    return done
+
+
 def directory(group=None, registry=None):
     transport, publisher = Transport(), SimpleNamespace(peers=())
     registry = registry or Registry()
     peers = PeerDirectory(
-        registry, SimpleNamespace(group=group), transport, publisher, lambda function, *arguments: function(*arguments)
+        registry,
+        SimpleNamespace(group=group),
+        transport,
+        publisher,
+        lambda function, *arguments: function(*arguments),
+        Limits().groups_ahead_max,
+        PeerBoots(registry, SimpleNamespace(group=group), write, Limits()),
+        OtherClusters(lambda: 0.0),
     )
     return peers, registry, transport, publisher
 
@@ -53,7 +81,7 @@ def directory(group=None, registry=None):
 def hello(**changes) -> Hello:
     values = {
         "wire_version": WIRE_VERSION, "cluster_id": CLUSTER_ID, "node_id": 2, "uuid": "uuid-2", "target_node_id": 1,
-        "channel": Channel.CONTROL, "boot": 1,
+        "channel": Channel.CONTROL, "boot": 1, "marks": b"mark",
     }  # fmt: skip
     return Hello(**(values | changes))
 
@@ -113,4 +141,35 @@ async def test_only_a_node_with_a_replica_may_lead_a_known_partition():
         peers = directory(node.metadata)[0]
         assert [peers.may_lead(group_id, node_id) for node_id in (1, 2)] == [True, False]
         assert peers.may_lead(group_id + 1, 2), "a partition not heard of yet"
-        assert peers.may_lead(0, 2)
+
+
+async def test_only_a_known_node_may_lead_the_metadata_group():
+    """The table keeps the highest term claimed: a stranger's claim would have hidden every later leader."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        peers = directory(node.metadata)[0]
+        assert [peers.may_lead(0, node_id) for node_id in (1, 2, 7)] == [True, True, False]
+    assert directory()[0].may_lead(0, 7), "nothing is known yet"
+
+
+async def test_partitions_that_do_not_exist_have_no_leader():
+    """A peer chooses the group ids that it names: they must not fill the table."""
+    async with running() as node:
+        topic = await node.topic()
+        first = topic.partitions[0].group_id
+        peers = directory(node.metadata)[0]
+        following = node.metadata.machine.next_group_id
+        assert peers.may_lead(following, 2), "a partition that is newer than this copy of metadata"
+        assert not peers.may_lead(following + Limits().groups_ahead_max, 2)
+        assert not peers.may_lead(1 << 60, 2)
+        assert first < following
+        await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
+        assert not peers.may_lead(first, 1), "it was deleted"
+
+
+async def test_writes_of_boots_are_remembered_for_known_nodes_alone():
+    """Identities are the sender's to choose: without a bound a peer's defect would fill the memory."""
+    boots = PeerBoots(Registry(), SimpleNamespace(group=None), lambda *arguments: Future(), Limits(known_boots_max=2))
+    for number in range(20):
+        assert boots.remember(hello(uuid=f"uuid-{number}")) is not None
+    assert boots._under_way.keys() == boots._known.keys() == {"uuid-18", "uuid-19"}

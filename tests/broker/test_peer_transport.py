@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import gc
 import socket
@@ -29,10 +30,29 @@ class Recorder:
         self.frames = asyncio.Queue()
         self.events = asyncio.Queue()
         self.lost_snapshots = asyncio.Queue()
+        self.stale = {}
+        self.remembering = {}
+        self.stale_said = asyncio.Queue()
+        self.others_met = asyncio.Queue()
+        self.boot, self.marks = 1, b"mark"
 
     def hello(self, target, channel):
         uuid = f"uuid-{self.node_id}"
-        return Hello(WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, 1, self.address)
+        return Hello(
+            WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, self.boot, self.address, self.marks
+        )
+
+    def contradiction(self, hello):
+        return self.stale.get(hello.uuid)
+
+    def remember(self, hello):
+        return self.remembering.get(hello.uuid)
+
+    def on_other_cluster(self, address, said):
+        self.others_met.put_nowait((address, said))
+
+    def on_stale(self, node_id, reason):
+        self.stale_said.put_nowait((node_id, reason))
 
     def refusal(self, hello):
         return None if hello.cluster_id == self.cluster_id else "another cluster"
@@ -54,9 +74,9 @@ class Recorder:
 
 
 @contextlib.asynccontextmanager
-async def transport(node_id, cluster_id="c", limits=None):
+async def transport(node_id, cluster_id="c", limits=None, timing=TIMING):
     recorder = Recorder(node_id, cluster_id)
-    peer = PeerTransport(asyncio.get_running_loop(), recorder, limits or Limits(), TIMING, lambda: 0.5)
+    peer = PeerTransport(asyncio.get_running_loop(), recorder, limits or Limits(), timing, lambda: 0.5)
     port = await peer.listen("127.0.0.1", 0)
     try:
         yield peer, recorder, f"127.0.0.1:{port}"
@@ -449,3 +469,96 @@ async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
         with contextlib.ExitStack() as stack:
             for _ in range(500):  # the loop takes none of them meanwhile
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+
+
+RIVAL_TIMING = dataclasses.replace(TIMING, rival_heard_seconds=0.05, rival_silent_seconds=0.3)
+
+
+def _boot(number, mark=b"mark", channel=Channel.CONTROL):
+    return Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, channel, number, "", mark * number)
+
+
+async def _answer(address, hello):
+    _, writer, kind, body = await _dialled(address, hello)
+    writer.close()
+    return kind, body.decode(errors="replace")
+
+
+async def test_a_later_boot_waits_while_an_earlier_process_is_connected_and_is_refused_when_that_lives():
+    """A copy of a running broker's directory counts a later boot, and must not take the original's place."""
+    async with transport(1, timing=RIVAL_TIMING) as (_, recorder, address):
+        _, original, kind, _ = await _dialled(address, _boot(1))
+        assert kind == FrameType.WELCOME
+        kind, reason = await _answer(address, _boot(2))
+        assert kind == FrameType.REFUSED
+        assert "still connected as boot 1" in reason
+        async with asyncio.timeout(10):
+            while not reason.startswith("stale data directory"):
+                original.writelines(frame(FrameType.BEATS, [b""]))
+                await recorder.frames.get()
+                kind, reason = await _answer(address, _boot(2, channel=Channel.APPEND))
+                assert kind == FrameType.REFUSED
+        assert "goes on running as boot 1" in reason
+        original.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "silent"])
+async def test_a_restart_is_welcome_when_the_earlier_process_is_gone_or_silent(is_closed):
+    async with transport(1, timing=RIVAL_TIMING) as (_, _, address):
+        _, original, *_ = await _dialled(address, _boot(1))
+        assert (await _answer(address, _boot(2)))[0] == FrameType.REFUSED
+        if is_closed:
+            original.close()
+        async with asyncio.timeout(10):
+            while (await _answer(address, _boot(2)))[0] != FrameType.WELCOME:
+                await asyncio.sleep(0.02)
+        original.close()
+
+
+async def test_nothing_is_exchanged_before_a_boot_is_remembered():
+    """A vote given before could be for a node that the next start has forgotten."""
+    async with transport(1) as (_, recorder, address):
+        remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
+        dialled = asyncio.ensure_future(_dialled(address, _boot(1)))
+        await asyncio.sleep(0.1)
+        assert not dialled.done()
+        remembered.set_result(None)
+        _, writer, kind, _ = await asyncio.wait_for(dialled, 10)
+        assert kind == FrameType.WELCOME
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.BEATS])
+async def test_a_peer_that_speaks_before_it_is_welcomed_is_closed_without_an_answer(kind):
+    """A second HELLO must not be answered beside the first."""
+    async with transport(1) as (_, recorder, address):
+        remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(_boot(1))]))
+        writer.writelines(frame(kind, [msgspec.msgpack.encode(Hello(WIRE_VERSION, "another", 8, "uuid-8", 1, 0, 1))]))
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        remembered.set_result(None)
+        writer.close()
+
+
+async def test_a_peer_that_answers_from_a_stale_directory_is_not_spoken_to():
+    async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
+        recorder.stale["uuid-2"] = "it is in boot 1, and its boot 2 has been seen"
+        one.set_peers({2: address})
+        await asyncio.sleep(0.2)
+        assert recorder.events.empty()
+        assert not one.is_connected(2)
+        recorder.stale.clear()
+        assert await asyncio.wait_for(recorder.events.get(), 10) == ("up", 2)
+        assert two.frames.empty()
+
+
+async def test_a_node_is_told_that_its_directory_is_stale():
+    async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
+        two.refusal = lambda hello: "stale data directory: its boot 2 has been seen"
+        one.set_peers({2: address})
+        node_id, reason = await asyncio.wait_for(recorder.stale_said.get(), 10)
+        assert node_id == 2
+        assert "its boot 2 has been seen" in reason

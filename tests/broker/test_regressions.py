@@ -203,7 +203,7 @@ class _Bomb:
     "frame_type",
     [
         FrameType.MESSAGE, FrameType.BEATS, FrameType.BEAT_ECHOES, FrameType.LEADERSHIP,
-        FrameType.SNAPSHOT_BEGIN, FrameType.SNAPSHOT_ROWS, FrameType.SNAPSHOT_END,
+        FrameType.SNAPSHOT_BEGIN, FrameType.SNAPSHOT_END, FrameType.CLOCK_QUESTION, FrameType.CLOCK,
     ],
 )  # fmt: skip
 async def test_a_pickle_from_the_network_is_a_malformed_frame(frame_type: FrameType, tmp_path: Path) -> None:

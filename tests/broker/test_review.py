@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +130,7 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
             await leader.propose([data(number)])[1]
         engine.commits.flush_state(leader)
         await until(lambda: leader.durable_state_index >= leader.core.applied_index)
-        engine.commits.truncate(leader, leader.durable_state_index)
+        await engine.commits.truncate(leader, leader.durable_state_index)
         await until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
         leader.core.progress[lagging].become_probe()
         leader.core.progress[lagging].is_recently_active = True
@@ -153,7 +154,7 @@ async def test_deleting_rows_of_a_retired_replica_does_not_end_the_process():
         node.engine.remove_group(GROUP)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: node.store.retire(leader.key)))
         node.engine.commits._truncated_rows.delete(leader)
-        node.engine.commits.truncate(leader, leader.core.applied_index)
+        await node.engine.commits.truncate(leader, leader.core.applied_index)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
         assert cluster.fatal == []
@@ -249,7 +250,7 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
 
 
 async def test_snapshots_of_a_lost_peer_give_their_memory_back():
-    async with EngineCluster(limits=Limits(snapshot_bytes_max=10_000)) as cluster:
+    async with EngineCluster(limits=Limits(snapshot_memory_bytes_max=14_000)) as cluster:
         engine = cluster.nodes[1].engine
 
         def frames(node_id, stream_id):
@@ -260,10 +261,11 @@ async def test_snapshots_of_a_lost_peer_give_their_memory_back():
 
         frames(2, 1)
         engine.on_peer_down(2)
+        await until(lambda: engine._receiver.bytes_held == 0)
         frames(3, 2)
-        assert list(engine._receiver._assemblies) == [(3, 2)]
+        assert list(engine._receiver._incoming) == [(3, 2)]
         engine.on_snapshots_lost(3)
-        assert engine._receiver.bytes_held == 0
+        await until(lambda: engine._receiver.bytes_held == 0)
 
 
 async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
@@ -277,6 +279,22 @@ async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
         engine.on_message(2, GROUP, gap)
         await until(lambda: not engine.groups[GROUP].is_dirty)
         assert engine.inbound_bytes == 0
+
+
+async def test_inbound_bytes_of_a_replica_that_a_defect_stops_are_given_back(monkeypatch):
+    """A replica that is begun again and again, and stops each time, used up what the others may receive."""
+    async with EngineCluster() as cluster:
+        node = cluster.nodes[1]
+        group = node.add(GROUP, born(Membership((1, 2, 3))))
+
+        def defect(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(node.engine.commits, "_update", defect)
+        node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 5, 5, (entry(6),), 5))
+        await until(lambda: node.broken)
+        assert group.is_closed
+        assert node.engine.inbound_bytes == 0
 
 
 async def test_an_append_and_a_proposal_larger_than_their_budgets_fit_when_nothing_is_held():
@@ -306,3 +324,49 @@ async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
         async with asyncio.timeout(5):
             while follower.machine.next_offset < 2:
                 await next_progress([follower])
+
+
+async def truncatable(cluster):
+    """Return a node and a group that it leads: the state is durable, and no entry is in memory."""
+    cluster.create_group(GROUP, (1,))
+    leader = await cluster.leader(GROUP)
+    node = cluster.nodes[1]
+    for number in range(10):
+        await leader.propose([data(number)])[1]
+    node.engine.commits.flush_state(leader)
+    await until(lambda: leader.durable_state_index >= leader.core.applied_index)
+    leader.log.clear()
+    return node, leader
+
+
+async def test_a_truncation_reads_a_header_that_is_not_in_memory_in_a_thread():
+    """On the loop it would stall everything while the file is being replaced."""
+    async with EngineCluster(1) as cluster:
+        node, leader = await truncatable(cluster)
+        header, readers = node.store.header, []
+
+        def watched(key, index):
+            readers.append(threading.current_thread())
+            return header(key, index)
+
+        node.store.header = watched
+        await node.engine.commits.truncate(leader, leader.durable_state_index)
+        await until(lambda: leader.log_start.index == leader.durable_state_index)
+        assert readers
+        assert threading.main_thread() not in readers
+
+
+async def test_a_truncation_gives_way_to_what_happened_while_its_header_was_read():
+    async with EngineCluster(1) as cluster:
+        node, leader = await truncatable(cluster)
+        index = leader.durable_state_index
+        both = [node.engine.commits.truncate(leader, index - number) for number in (0, 3)]
+        await asyncio.gather(*both)
+        await until(lambda: leader.log_start.index > 10 and not leader.append_in_flight)
+        leader.log.clear()
+        late = asyncio.create_task(node.engine.commits.truncate(leader, index))
+        await asyncio.sleep(0)
+        node.engine.remove_group(GROUP)
+        await late
+        assert leader.pending_truncation is None
+        assert cluster.fatal == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from raftmq.broker.config import BrokerConfig
 from raftmq.broker.node import Node
+from raftmq.broker.node_parts import NodeParts
 from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.request_error import RequestError
 
@@ -37,17 +38,18 @@ class Nodes:
         self._addresses: dict[Path, dict[str, object]] = {}
         """Where a node was when it stopped: it comes back there, else nobody would find it."""
 
-    def begin(self, name: str, **settings: object) -> Node:
+    def begin(self, name: str, parts: type[NodeParts] = NodeParts, **settings: object) -> Node:
         """Start a node, without waiting until it serves."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
-        node = Node(config(directory, **(self._addresses.get(directory, {}) | settings)), "0.test")
+        settings_in_all = config(directory, **(self._addresses.get(directory, {}) | settings))
+        node = Node(settings_in_all, "0.test", parts(settings_in_all))
         self._running[node] = asyncio.ensure_future(node.start())
         return node
 
-    async def serve(self, name: str, **settings: object) -> Node:
+    async def serve(self, name: str, parts: type[NodeParts] = NodeParts, **settings: object) -> Node:
         """Start a node and wait until it serves."""
-        node = self.begin(name, **settings)
+        node = self.begin(name, parts, **settings)
         await asyncio.wait_for(asyncio.shield(self._running[node]), WAIT_SECONDS)
         return node
 
@@ -77,7 +79,10 @@ class Nodes:
 
 
 async def until(node: Node, *wanted: Reason) -> list[NotReady]:
-    """The node's reasons, once they are the wanted ones."""
+    """Wait until the node gives just the wanted reasons, in this order, for not being ready; without any, until it is ready.
+
+    A look at one moment would fail whenever the machine is busy: a loop that stood still is a reason, too.
+    """
     async with asyncio.timeout(WAIT_SECONDS):
         while [one.reason for one in node.not_ready_reasons()] != [*wanted]:
             await asyncio.sleep(0.02)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.cluster import FAST, ChaosCluster, best_links
 from tests.chaos.faults import families
-from tests.chaos.machine import missing_for_namespaces, missing_for_shim, missing_for_volumes
+from tests.chaos.machine import missing_for_families, missing_for_namespaces, missing_for_shim, missing_for_volumes
 from tests.chaos.proxies import Proxies
 from tests.chaos.run import chaos_run
 
@@ -22,7 +22,7 @@ RUN_SECONDS = 60.0
 
 def possible_families() -> tuple[list[str], list[str]]:
     """What this machine lets us do, and a sentence for each thing that it does not."""
-    missing = {"disk": missing_for_shim(), "power": missing_for_volumes()}
+    missing = missing_for_families()
     said = [f"no faults of {family}: {why}" for family, why in missing.items() if why]
     if why := missing_for_namespaces():
         said.append(f"links through proxies: {why}")
@@ -56,6 +56,7 @@ async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, dir
     async with ChaosCluster(
         links=Proxies if options.proxies else best_links,
         has_disk_orders=missing_for_shim() is None,
+        has_clock_orders=missing_for_shim() is None,
         has_volumes=missing_for_volumes() is None,
         settings=() if options.default_timing else FAST,
     ) as cluster:

@@ -10,17 +10,19 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+from raftmq.broker_process import BrokerProcess
+from raftmq.cluster_addresses import Addresses
 from raftmq.proto import queue_pb2
 from raftmq.testing import LocalCluster
 
-from tests.chaos import disk_shim
+from tests.chaos.clock_shim import ClockOrders
 from tests.chaos.damage import wipe
 from tests.chaos.disk_shim import DiskOrders
 from tests.chaos.leash import Leash
@@ -28,9 +30,16 @@ from tests.chaos.links import Links, NoLinks
 from tests.chaos.machine import missing_for_namespaces
 from tests.chaos.namespaces import Namespaces
 from tests.chaos.proxies import Proxies
+from tests.chaos.shim import ShimOrders
 from tests.chaos.volume import Volume
 
+Orders = TypeVar("Orders", bound=ShimOrders)
+
 LAUNCHER = Path(__file__).with_name("launch.py")
+PLACES = "places.json"
+CLONE_PORTS = 5000
+"""The ports of a clone are so much higher than those of whom it is a clone, or lower where there are none."""
+PORTS = 1 << 16
 VOLUME_BYTES = 1 << 30
 START_SECONDS = 60.0
 FAST = ("data_tick_seconds=0.2", "data_election_ticks=8", "metadata_tick_seconds=0.1", "controller_seconds=0.3")
@@ -42,6 +51,16 @@ def best_links(nodes: int) -> Links:
     return Proxies(nodes) if missing_for_namespaces() else Namespaces(nodes)
 
 
+def _launcher(path: Path, places: Mapping[str, object]) -> list[str]:
+    """The command `raftmq`, started in its place by `launch.py`; the places go into a file."""
+    path.write_text(json.dumps(places))
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(path), sys.executable, "-m", "raftmq"]
+
+
+def _port_of_clone(port: int) -> int:
+    return port + CLONE_PORTS if port + CLONE_PORTS < PORTS else port - CLONE_PORTS
+
+
 class ChaosCluster(LocalCluster):
     """A `LocalCluster` with handles on what can fail.
 
@@ -49,6 +68,7 @@ class ChaosCluster(LocalCluster):
         brokers: How many.
         links: Makes the links; `best_links` or one of the two kinds it chooses from. None: plain loopback.
         has_disk_orders: Whether each broker's disk is under orders (`disk`). Needs a compiler.
+        has_clock_orders: Whether each broker's wall clock is under orders (`clock`). Needs a compiler.
         has_volumes: Whether each broker's data is on a volume of its own (`volume`). Needs root.
         settings: ``key=value`` for every broker.
     """
@@ -59,6 +79,7 @@ class ChaosCluster(LocalCluster):
         *,
         links: Callable[[int], Links] | None = None,
         has_disk_orders: bool = False,
+        has_clock_orders: bool = False,
         has_volumes: bool = False,
         settings: Sequence[str] = FAST,
     ) -> None:
@@ -72,15 +93,11 @@ class ChaosCluster(LocalCluster):
             self.links: Links = links(brokers) if links else NoLinks()
             self._stack.callback(self.links.close)
             self._volumes: dict[int, Volume] = {}
-            self._disks: dict[int, DiskOrders] = {}
             directory = self.root / "cluster"
             directory.mkdir()
             nodes = range(1, brokers + 1)
-            if has_disk_orders:
-                library = disk_shim.build(self.root)
-                self._disks = {n: DiskOrders(self.root, library, f"disk-{n}") for n in nodes}
-                for disk in self._disks.values():
-                    self._stack.callback(disk.close)
+            self._disks = self._ordered(DiskOrders, nodes) if has_disk_orders else {}
+            self._clocks = self._ordered(ClockOrders, nodes) if has_clock_orders else {}
             for n in nodes if has_volumes else ():
                 self._volumes[n] = Volume(self.root, f"volume-{n}", VOLUME_BYTES)
                 self._stack.callback(self._volumes[n].close)
@@ -97,19 +114,32 @@ class ChaosCluster(LocalCluster):
             self._stack.close()
             raise
 
+    def _ordered(self, kind: type[Orders], nodes: Sequence[int]) -> dict[int, Orders]:
+        """A shim of one kind under each broker."""
+        library = kind.build(self.root)
+        made = {n: kind(self.root, library, f"{kind.SOURCE.stem}-{n}") for n in nodes}
+        for orders in made.values():
+            self._stack.callback(orders.close)
+        return made
+
     def _command_through_launcher(self, nodes: Sequence[int]) -> list[str]:
-        places = {}
-        for node_id in nodes:
-            place = self.links.place(node_id)
-            if node_id in self._disks:
-                place = replace(place, environment={**place.environment, **self._disks[node_id].environment})
-            places[str(node_id)] = {
-                **asdict(place),
-                "data_dir": str(self._volumes[node_id].path / "data") if node_id in self._volumes else "",
-            }
-        path = self.root / "places.json"
-        path.write_text(json.dumps(places))
-        return [sys.executable, "-I", "-S", str(LAUNCHER), str(path), sys.executable, "-m", "raftmq"]
+        self._places = {str(node_id): self._place(node_id) for node_id in nodes}
+        return _launcher(self.root / PLACES, self._places)
+
+    def _place(self, node_id: int) -> dict[str, object]:
+        """What `launch.py` is told of a broker."""
+        place = self.links.place(node_id)
+        shims = [orders[node_id].environment for orders in (self._disks, self._clocks) if node_id in orders]
+        environment = {**place.environment}
+        for shim in shims:
+            environment |= shim
+        if shims:
+            environment["LD_PRELOAD"] = ":".join(shim["LD_PRELOAD"] for shim in shims)
+        return {
+            **asdict(replace(place, environment=environment)),
+            "data_dir": str(self._volumes[node_id].path / "data") if node_id in self._volumes else "",
+            "limits": {},
+        }
 
     def _seen_address(self, node_id: int, address: str) -> str:
         host, _, port = address.rpartition(":")
@@ -138,6 +168,57 @@ class ChaosCluster(LocalCluster):
     def volume(self, node_id: int) -> Volume:
         """The volume with the broker's data."""
         return self._volumes[node_id]
+
+    def clock(self, node_id: int) -> ClockOrders:
+        """The orders of the broker's wall clock."""
+        return self._clocks[node_id]
+
+    def limit(self, node_id: int, limits: Mapping[str, int]) -> None:
+        """From its next start on the broker has these resource limits (`RLIMIT_…`), soft and hard, and no others."""
+        self._places[str(node_id)]["limits"] = dict(limits)
+        (self.root / PLACES).write_text(json.dumps(self._places))
+
+    def addresses_of(self, node_id: int) -> tuple[str, ...]:
+        """Where the broker listens: for clients, peers and HTTP."""
+        return tuple(self._broker(node_id).addresses)
+
+    def exit_code(self, node_id: int) -> int:
+        """What a broker that does not run ended with; a signal's number, negative, when one ended it."""
+        process = self._broker(node_id).process
+        assert process is not None
+        code = process.poll()
+        assert code is not None, "it runs"
+        return code
+
+    def replace_data(self, node_id: int, copy: Path) -> None:
+        """The data of a broker that does not run becomes this copy."""
+        data_dir = self.data_dir(node_id).resolve()
+        wipe(data_dir)
+        shutil.copytree(copy, data_dir)
+
+    @contextmanager
+    def clone(self, node_id: int) -> Iterator[None]:
+        """Another broker, at addresses of its own, on a copy of the data of one that does not run now; killed in the end."""
+        directory = self.root / "clone"
+        data_dir = directory / f"node-{node_id}"
+        try:
+            shutil.copytree(self.data_dir(node_id).resolve(), data_dir)
+            command = _launcher(directory / PLACES, {str(node_id): {**self._place(node_id), "data_dir": ""}})
+            broker = BrokerProcess(node_id, directory, command)
+            hosts = [address.rpartition(":") for address in self.addresses_of(node_id)]
+            broker.addresses = Addresses(*(f"{host}:{_port_of_clone(int(port))}" for host, _, port in hosts))
+            self._launch(broker)
+            try:
+                yield
+            finally:
+                broker.kill()
+                self._forget(broker)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    @property
+    def has_clock_orders(self) -> bool:
+        return bool(self._clocks)
 
     @property
     def has_volumes(self) -> bool:

@@ -34,6 +34,11 @@ def metrics(cluster: ChaosCluster, node_id: int) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def is_ready(cluster: ChaosCluster, node_id: int) -> bool:
+    """The broker says that it is ready."""
+    return metrics(cluster, node_id).get("raftmq_ready") == 1.0
+
+
 def is_led(cluster: ChaosCluster, topic: str) -> bool:
     """Every partition has a leader that runs."""
     try:
@@ -44,8 +49,8 @@ def is_led(cluster: ChaosCluster, topic: str) -> bool:
 
 
 def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
-    """Empty when every broker answers, every partition of the topic (empty: none is asked for) is led, and every replica votes and is
-    connected; else what is wrong.
+    """Empty when every broker answers, every partition of the topic (empty: none is asked for) is led, and every replica that is wanted
+    is served, votes and keeps up; else what is wrong.
     """
     problems = []
     for node_id in cluster.node_ids:
@@ -58,6 +63,8 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
         for name in (
             "raftmq_under_replicated_partitions",
             "raftmq_quarantined_replicas",
+            "raftmq_replicas_not_serving",
+            "raftmq_metadata_voters_behind",
             "raftmq_groups_without_leader",
         ):
             problems += [f"broker {node_id}: {name} = {seen[name]:g}"] if seen.get(name) else []

@@ -12,6 +12,8 @@ from pathlib import Path
 import lmdb
 
 PAGE_BYTES = 4096
+_TRANSACTION_AT = 144
+_HIGH_BIT = 1 << 40
 
 
 def replica_files(data_dir: Path, *, metadata: bool = False) -> list[Path]:
@@ -60,6 +62,21 @@ def truncate(path: Path, chance: random.Random) -> int:
     with path.open("r+b") as file:
         file.truncate(kept)
     return kept
+
+
+def turn_back(path: Path) -> None:
+    """Flip one bit in the older of the two first pages of a database, so that LMDB takes it for the newer one: the last commit is undone.
+
+    The transaction id is 144 bytes into each: a page header of 16, then magic, version, address, map size, two tables and the last page.
+    """
+    with path.open("r+b") as file:
+        ids: list[int] = []
+        for page in range(2):
+            file.seek(page * PAGE_BYTES + _TRANSACTION_AT)
+            ids.append(int.from_bytes(file.read(8), "little"))
+        older = ids.index(min(ids))
+        file.seek(older * PAGE_BYTES + _TRANSACTION_AT)
+        file.write((ids[older] ^ _HIGH_BIT).to_bytes(8, "little"))
 
 
 def wipe(data_dir: Path) -> None:

@@ -7,36 +7,22 @@ stands for a disk that hangs.
 from __future__ import annotations
 
 import errno
-import mmap
 import struct
 from pathlib import Path
 
-from tests.chaos.tools import run_tool
+from tests.chaos.shim import ShimOrders
 
-SOURCE = Path(__file__).with_name("disk_shim.c")
 ORDERS = struct.Struct("<IIiiI")
 """As in `disk_shim.c`: swallow_syncs, delay_millis, sync_errno, write_errno, hang."""
 COUNTS = struct.Struct("<IIII")
 """After the orders: synced, swallowed, delayed, failed."""
-PAGE_BYTES = 4096
 
 
-def build(directory: Path) -> Path:
-    """Compile the library."""
-    library = directory / "disk_shim.so"
-    run_tool(["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(SOURCE), "-ldl"])
-    return library
-
-
-class DiskOrders:
+class DiskOrders(ShimOrders):
     """The disk of one broker, as its process sees it; outlives the process. Faults hold until `work`."""
 
-    def __init__(self, directory: Path, library: Path, name: str) -> None:
-        self._path = directory / f"{name}.orders"
-        self._path.write_bytes(bytes(PAGE_BYTES))
-        with self._path.open("r+b") as file:
-            self._page = mmap.mmap(file.fileno(), PAGE_BYTES)
-        self.environment = {"LD_PRELOAD": str(library), "CHAOS_DISK_ORDERS": str(self._path)}
+    SOURCE = Path(__file__).with_name("disk_shim.c")
+    VARIABLE = "CHAOS_DISK_ORDERS"
 
     def _order(
         self,
@@ -77,8 +63,3 @@ class DiskOrders:
         """How often it synchronised, swallowed, delayed, failed."""
         synced, swallowed, delayed, failed = COUNTS.unpack_from(self._page, ORDERS.size)
         return synced, swallowed, delayed, failed
-
-    def close(self) -> None:
-        """Unmap the page; a running broker keeps its own."""
-        self._page.close()
-        self._path.unlink(missing_ok=True)

@@ -1,92 +1,21 @@
-"""Every fault that the nemesis knows: begun when its context is entered, undone when it is left.
-
-A fault must undo itself whatever happens meanwhile, must leave every broker that it stopped started again (not necessarily ready), and must
-damage no data unless all replicas are whole (`needs_whole`): losing more than a minority is not promised to be survived.
-"""
+"""Every fault that the nemesis knows: those of processes, links, disks, power and data are here, and the others' files are imported."""
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tests.chaos.cluster import ChaosCluster
-from tests.chaos.condition import busiest_leader, metrics, wait_until
+from tests.chaos import clock_faults, copy_faults, file_faults, limit_faults, space_faults  # noqa: F401 -- they register theirs
+from tests.chaos.condition import busiest_leader, wait_until
 from tests.chaos.damage import flip_bytes, flip_in_newest_row, replica_files, truncate
+from tests.chaos.fault import FAULTS, FaultError, Target, damaged, families, fault
 from tests.chaos.links import CLIENTS, partition
+
+__all__ = ["FAULTS", "families"]
 
 EXIT_SECONDS = 40.0
 """Within it a broker whose disk fails must have ended."""
-STARTS_MAX = 4
-"""So often a broker may die of a damaged file before it serves without it."""
-START_SECONDS = 60.0
-
-
-class FaultError(AssertionError):
-    """A broker did not react to a fault as it must."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """What faults are done to, and the choice of it."""
-
-    cluster: ChaosCluster
-    topic: str
-    chance: random.Random
-    stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the run is to end now."""
-
-    def any_node(self, *but: int) -> int:
-        return self.chance.choice([node_id for node_id in self.cluster.node_ids if node_id not in but])
-
-    def leader_or_any(self) -> int:
-        """Mostly the busiest leader, since that is where faults hurt."""
-        wants_leader, other = self.chance.random() < 0.7, self.any_node()
-        return busiest_leader(self.cluster, self.topic) if wants_leader else other
-
-
-Act = Callable[[Target], AbstractContextManager[str]]
-"""Enters the fault, says what it did to whom."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One kind of fault."""
-
-    name: str
-    family: str
-    act: Act
-    hold_seconds: tuple[float, float]
-    """It holds for a time in this range."""
-    needs_whole: bool = False
-    """Only when every replica is whole before, and the next fault only when it is again."""
-    is_light: bool = False
-    """It stops no process and touches no file, so another fault can happen meanwhile."""
-
-
-FAULTS: dict[str, Fault] = {}
-
-
-def fault(
-    family: str, hold_seconds: tuple[float, float], *, needs_whole: bool = False, is_light: bool = False
-) -> Callable[[Callable[[Target], Iterator[str]]], Act]:
-    """Register a generator that begins the fault, yields what it did, and undoes it."""
-
-    def register(function: Callable[[Target], Iterator[str]]) -> Act:
-        act = contextmanager(function)
-        name = function.__name__
-        FAULTS[name] = Fault(name, family, act, hold_seconds, needs_whole, is_light)
-        return act
-
-    return register
-
-
-def families() -> list[str]:
-    """Every family, in the order of this file."""
-    return list(dict.fromkeys(one.family for one in FAULTS.values()))
 
 
 # ------------------------------------------------------------------------------------------------------------- processes
@@ -370,32 +299,6 @@ def power_loss_of_one_while_another_is_frozen(target: Target) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------------------- damage
 
 
-def _damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
-    """Damage files of a broker that is down, then start it until it serves: a damaged page may kill it, but not for ever."""
-    victim = target.any_node()
-    target.cluster.kill(victim)
-    try:
-        time.sleep(target.chance.uniform(0.0, 1.0))  # the others go on
-        said = damage(victim)
-    finally:
-        for _ in range(STARTS_MAX):
-            target.cluster.restart(victim, wait=False)
-            if wait_until(
-                lambda: not target.cluster.is_running(victim) or _is_ready(target, victim), START_SECONDS, target.stop
-            ):
-                if target.cluster.is_running(victim):
-                    break
-            else:
-                raise FaultError(f"broker {victim} neither serves nor ends {START_SECONDS:.0f} s after its start")
-    if not target.cluster.is_running(victim):
-        raise FaultError(f"broker {victim} died {STARTS_MAX} times of damage to replicas of a minority ({said})")
-    yield said
-
-
-def _is_ready(target: Target, node_id: int) -> bool:
-    return metrics(target.cluster, node_id).get("raftmq_ready") == 1.0
-
-
 @fault("damage", (0.0, 1.0), needs_whole=True)
 def flipped_newest_rows(target: Target) -> Iterator[str]:
     def damage(victim: int) -> str:
@@ -404,7 +307,7 @@ def flipped_newest_rows(target: Target) -> Iterator[str]:
             flip_in_newest_row(path)
         return f"a bit flipped in the newest row of every partition of {victim}"
 
-    yield from _damaged(target, damage)
+    yield from damaged(target, damage)
 
 
 @fault("damage", (0.0, 1.0), needs_whole=True)
@@ -414,7 +317,7 @@ def flipped_bytes(target: Target) -> Iterator[str]:
         places = flip_bytes(path, target.chance, min(64, path.stat().st_size))
         return f"bits flipped in {path.name} of {victim} at {places}"
 
-    yield from _damaged(target, damage)
+    yield from damaged(target, damage)
 
 
 @fault("damage", (0.0, 1.0), needs_whole=True)
@@ -423,7 +326,7 @@ def truncated_file(target: Target) -> Iterator[str]:
         path = target.chance.choice(replica_files(target.cluster.data_dir(victim)))
         return f"{path.name} of {victim} cut off at {truncate(path, target.chance)}"
 
-    yield from _damaged(target, damage)
+    yield from damaged(target, damage)
 
 
 @fault("damage", (0.0, 1.0), needs_whole=True)
@@ -433,7 +336,7 @@ def flipped_metadata(target: Target) -> Iterator[str]:
             flip_in_newest_row(path)
         return f"a bit flipped in the newest row of the metadata of {victim}"
 
-    yield from _damaged(target, damage)
+    yield from damaged(target, damage)
 
 
 @fault("wipe", (0.0, 1.0), needs_whole=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def main() -> None:
     places_path, *command = sys.argv[1:]
     node_id = command[command.index("--node-id") + 1]
     place = json.loads(Path(places_path).read_bytes())[node_id]
+    for name, value in place["limits"].items():
+        resource.setrlimit(getattr(resource, name), (value, value))
     os.environ.update(place["environment"])
     if place["data_dir"]:  # on a volume; the cluster knows it by a link
         data_dir = Path(command[command.index("--data-dir") + 1])

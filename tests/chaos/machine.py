@@ -64,3 +64,9 @@ def missing_for_volumes() -> str | None:
 def missing_for_shim() -> str | None:
     """Why the C library's file functions cannot be replaced."""
     return missing_tools("cc")
+
+
+def missing_for_families() -> dict[str, str | None]:
+    """Why the faults of a family are not possible, of those that need something."""
+    shim, volumes = missing_for_shim(), missing_for_volumes()
+    return {"disk": shim, "clock": shim, "power": volumes, "full": volumes}

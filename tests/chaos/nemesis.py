@@ -19,7 +19,8 @@ from raftmq.testing import LocalClusterError
 
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import StoppedError, is_led, wait_until, what_is_not_whole
-from tests.chaos.faults import FAULTS, Fault, FaultError, Target
+from tests.chaos.fault import Fault, FaultError, Target
+from tests.chaos.faults import FAULTS
 
 STEPS_MAX = 10_000
 BACKGROUND_CHANCE = 0.35
@@ -158,6 +159,8 @@ class Nemesis:
         for node_id in self.cluster.node_ids:
             if self.cluster.has_disk_orders:
                 self.cluster.disk(node_id).work()
+            if self.cluster.has_clock_orders:
+                self.cluster.clock(node_id).work()
         self._supervise()
         self.note("healed")
 

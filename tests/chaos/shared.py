@@ -26,6 +26,7 @@ class SharedCluster:
         cluster = ChaosCluster(
             links=best_links,
             has_disk_orders=missing_for_shim() is None,
+            has_clock_orders=missing_for_shim() is None,
             has_volumes=missing_for_volumes() is None,
         )
         self._cluster = cluster

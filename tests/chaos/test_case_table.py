@@ -1,4 +1,4 @@
-"""`cases.md` names tests that exist, and every test of `test_cases.py` is in it."""
+"""`cases.md` names tests that exist, and every test of `test_cases.py` and `test_own_failures.py` is in it."""
 
 import ast
 import re
@@ -46,8 +46,9 @@ def test_what_does_not_exist_is_said_of_one_case_each() -> None:
 
 
 def test_every_test_of_a_case_is_in_the_table() -> None:
-    named = {name for path, name in NAMED.findall(TABLE.read_text()) if path == "tests/chaos/test_cases.py"}
-    assert named_tests(Path(__file__).with_name("test_cases.py")) == named
+    for file in ("test_cases.py", "test_own_failures.py"):
+        named = {name for path, name in NAMED.findall(TABLE.read_text()) if path == f"tests/chaos/{file}"}
+        assert named_tests(Path(__file__).with_name(file)) == named
 
 
 def test_a_row_without_a_test_and_a_test_that_is_gone_are_found() -> None:

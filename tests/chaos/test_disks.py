@@ -13,7 +13,6 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from tests.chaos import disk_shim
 from tests.chaos.damage import flip_bytes, flip_in_newest_row, truncate
 from tests.chaos.disk_shim import DiskOrders
 from tests.chaos.machine import missing_for_shim, missing_for_volumes
@@ -79,7 +78,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     missing = missing_for_shim()
     if missing:
         pytest.skip(f"{missing}: the C library's functions cannot be replaced")
-    return disk_shim.build(tmp_path_factory.mktemp("shim"))
+    return DiskOrders.build(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.__main__ import circumstances, parsed
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import FAULTS, families
-from tests.chaos.machine import missing_for_shim, missing_for_volumes
+from tests.chaos.machine import missing_for_families
 from tests.chaos.nemesis import schedule
 from tests.chaos.run import Report, chaos_run
 
@@ -23,7 +23,7 @@ SECONDS = 4.0
 
 @pytest.mark.parametrize("family", families())
 async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, family: str, tmp_path: Path) -> None:
-    missing = {"disk": missing_for_shim(), "power": missing_for_volumes()}.get(family)
+    missing = missing_for_families().get(family)
     if missing:
         pytest.skip(f"{missing}; tests/chaos/README.md names what stands in")
     report = await chaos_run(cluster, SEED, [family], SECONDS, tmp_path)

@@ -1,6 +1,7 @@
 """The command line without a cluster: what it accepts, what it refuses, and how quickly it says so."""
 
 import ctypes
+import io
 import json
 import os
 import re
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from raftmq.cli import cluster, consume, dev, input_lines, input_records, options, output, times
+from raftmq.cli import cluster, consume, dev, exit_codes, input_lines, input_records, options, output, times
 from raftmq.cli.main import app
+from raftmq.cli.record_filter import record_filter
+from raftmq.cli.record_format import RecordFormat
 from raftmq.client.admin import BrokerRemoval
+from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.types import Record, TopicPartition
 from typer.testing import CliRunner
 
@@ -61,7 +65,6 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
     [
         ("broker", "start"),
         ("broker", "start", "--data-dir", "d"),
-        ("broker", "start", "--data-dir", "d", "--bootstrap", "--join", "localhost:1"),
         ("broker", "start", "--data-dir", "d", "--join", "localhost"),
         ("broker", "start", "--data-dir", "d", "--join", ","),
         ("broker", "start", "--data-dir", "d", "--listen", "localhost:port"),
@@ -82,6 +85,21 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("produce", "t", "--key-field", "id"),
         ("produce", "t", "--format", "json", "--key-separator", ":"),
         ("produce", "t", "--compression", "brotli"),
+        ("produce", "t", "--key-separator", ""),
+        ("produce", "t", "--value", "v", "--file", "/dev/null"),
+        ("produce", "t", "--value", "v", "--format", "json"),
+        ("produce", "t", "--value", "v", "--key-separator", ":"),
+        ("produce", "t", "--key", "k", "--key-separator", ":"),
+        ("produce", "t", "--key", "k", "--format", "records"),
+        ("consume", "t", "--format", "%x"),
+        ("consume", "t", "--format", "100%"),
+        ("consume", "t", "--format", "%s", "--output", "json"),
+        ("consume", "t", "--format", "%s", "--key-separator", ":"),
+        ("consume", "t", "--header", "=v"),
+        ("topic", "list", "--timeout", "20"),
+        ("dlq", "show", "t", "--offset", "3"),
+        ("dlq", "redrive", "t", "--rate", "100"),
+        ("dlq", "redrive", "t", "--rate", "0/s"),
         ("cluster", "remove"),
         ("cluster", "remove", "0", "--yes"),
         ("cluster", "remove", "third", "--yes"),
@@ -125,7 +143,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_does_nothing(
     ],
 )
 def test_without_a_cluster_the_exit_code_is_3(arguments: tuple[str, ...], nobody: str) -> None:
-    done = raftmq(*arguments, "--bootstrap-servers", nobody, "--timeout", "0.5", stdin=b"x\n")
+    done = raftmq(*arguments, "--bootstrap-servers", nobody, "--timeout", "0.5s", stdin=b"x\n")
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith(b"raftmq: ")
     assert done.stderr.count(b"\n") == 1
@@ -133,7 +151,7 @@ def test_without_a_cluster_the_exit_code_is_3(arguments: tuple[str, ...], nobody
 
 
 def test_the_cluster_can_be_named_by_the_environment(nobody: str) -> None:
-    done = raftmq("topic", "list", "--timeout", "0.5", environment={"RAFTMQ_BOOTSTRAP_SERVERS": nobody})
+    done = raftmq("topic", "list", "--timeout", "0.5s", environment={"RAFTMQ_BOOTSTRAP_SERVERS": nobody})
     assert done.returncode == 3
     assert nobody.encode() in done.stderr
 
@@ -200,7 +218,7 @@ def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
 def test_a_closed_standard_stream_is_no_defect(closed: str, nobody: str) -> None:
     assert run_in_shell(f"raftmq config show {closed}").returncode == 0
-    done = run_in_shell(f"raftmq produce t --bootstrap-servers {nobody} --timeout 0.2 {closed}")
+    done = run_in_shell(f"raftmq produce t --bootstrap-servers {nobody} --timeout 200ms {closed}")
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
 
@@ -294,26 +312,65 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_removing_a_broker_is_asked_about_before_anybody_is(nobody: str) -> None:
-    for arguments, question in (
-        (["3"], "Remove broker 3 for ever?"),
-        (["3", "--force"], "Remove broker 3 for ever and give up the data on it?"),
-    ):
-        remove = ["cluster", "remove", *arguments, "-b", nobody, "--timeout", "0.5"]
-        declined = CliRunner().invoke(app, remove, input="n\n", prog_name="raftmq")
-        assert declined.exit_code == 130
-        assert question in declined.stderr
-        agreed = CliRunner().invoke(app, [*remove, "--yes"], prog_name="raftmq")
-        assert agreed.exit_code == 3
-        assert question not in agreed.stderr
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "delete", "t"),
+        ("topic", "delete-records", "t", "--all"),
+        ("group", "delete", "g"),
+        ("group", "reset-offsets", "g", "--to-latest"),
+        ("cluster", "remove", "1"),
+        ("dlq", "redrive", "t"),
+        ("dlq", "purge", "t"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_not_asked_about(arguments: tuple[str, ...], nobody: str) -> None:
+    done = CliRunner().invoke(app, [*arguments, "-b", nobody, "--timeout", "200ms"], input="y\n", prog_name="raftmq")
+    assert done.exit_code == 3
+    assert "[y/N]" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("topic", "delete", "t"), ("group", "delete", "g"), ("cluster", "remove", "1")])
-def test_a_question_that_nobody_answers_is_a_usage_error(arguments: tuple[str, ...], nobody: str) -> None:
-    """In a script, standard input has nothing to say: that is neither a no nor a defect."""
-    done = raftmq(*arguments, "--bootstrap-servers", nobody)
-    assert done.returncode == 2
-    assert done.stderr.endswith(b"raftmq: nobody answered: say --yes to do it without asking\n"), done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topic", "create", "t", "-p", "99999"), "'99999' is not a whole number from 1 to 10000"),
+        (("consume", "t", "-p", "one"), "'one' is not a whole number from 0 to 2147483647"),
+        (("topic", "list", "-o", "xml"), "Invalid value for '--output' / '-o': 'xml' is not one of 'text', 'json'"),
+        (("topic", "list", "--timeout", "20"), "'20' is not a number with a unit: write 20s"),
+        (("topic", "list", "-b", "nonsense"), "raftmq: --bootstrap-servers: 'nonsense' is not host:port"),
+        (("topic", "lst"), "Did you mean 'list'?"),
+        (("config", "show", "--set", "log_levl=debug"), "there is no key 'log_levl': did you mean log_level?"),
+    ],
+)
+def test_an_error_speaks_of_options_and_not_of_python(arguments: tuple[str, ...], words: str) -> None:
+    done = CliRunner().invoke(app, list(arguments), prog_name="raftmq")
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Input should" not in done.stderr
+    assert "Value error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        (
+            "retry_backoff_ms must be between 0 and retry_backoff_max_ms",
+            "--retry-backoff must be between 0 and --retry-backoff-max",
+        ),
+        ("not with executor='process'", "not with --executor process"),
+        ("the executors", "the executors"),
+        (
+            "create_dead_letter_topic needs a dead_letter_topic",
+            "--create-dead-letter-topic needs a --dead-letter-topic",
+        ),
+    ],
+)
+def test_parameters_of_the_sdk_are_options(sentence: str, said: str) -> None:
+    assert exit_codes.in_options(sentence) == said
+
+
+def test_the_limit_of_partitions_is_the_brokers() -> None:
+    assert options.TOPIC_PARTITIONS_MAX == PARTITIONS_PER_TOPIC_MAX
 
 
 def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,7 +411,6 @@ def test_topic_settings_are_pairs() -> None:
         (b"a:b:c", None, (None, b"a:b:c")),
         (b"a:b:c", b":", (b"a", b"b:c")),
         (b":b", b":", (b"", b"b")),
-        (b"abc", b":", (None, b"abc")),
         (b"a=>b", b"=>", (b"a", b"b")),
     ],
 )
@@ -362,6 +418,37 @@ def test_a_line_splits_into_key_and_value(
     line: bytes, separator: bytes | None, record: tuple[bytes | None, bytes]
 ) -> None:
     assert input_records.split_record(line, separator) == record
+
+
+def test_a_line_without_the_separator_is_no_record() -> None:
+    with pytest.raises(input_records.BadLineError, match="no ':' between key and value"):
+        input_records.split_record(b"abc", b":")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"vale": "v"}', "there is no field 'vale'; did you mean 'value'?"),
+        (b'{"value": "v", "zzz": 1}', "there is no field 'zzz'; there are value, key, headers, timestamp"),
+        (b'{"key": "k"}', "the field 'value' is missing"),
+        (b'{"value": 7}', "value must be a string or an object or null, not a number"),
+        (b'{"value": "v", "timestamp": "now"}', "timestamp must be a number or null, not a string"),
+        (b"[]", "the line must be an object, not an array"),
+        (b"{", "does not describe a record"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_in_words_of_json(line: bytes, words: str) -> None:
+    with pytest.raises(input_records.BadLineError) as error:
+        input_records.record_of_line(line)
+    assert words in str(error.value)
+    assert "`" not in str(error.value)
+
+
+def test_the_key_of_the_command_line_is_that_of_every_line() -> None:
+    parse = input_records.line_parser(input_lines.InputFormat.LINES, key=b"k")
+    assert parse(b"a:b") == input_records.InputRecord(b"k", b"a:b")
+    parse = input_records.line_parser(input_lines.InputFormat.JSON, key=b"k")
+    assert parse(b"{}") == input_records.InputRecord(b"k", b"{}")
 
 
 def test_lines_end_with_lf_or_crlf_and_the_rest_waits() -> None:
@@ -404,6 +491,47 @@ def test_a_record_prints_as_json_whatever_its_bytes() -> None:
         "value": None,
         "headers": [["h", {"base64": "/w=="}]],
     }
+
+
+def test_a_table_on_a_terminal_shows_cells_as_they_are() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    output.print_table(("error",), [("[/red] in [0]",)], terminal)
+    assert "[/red] in [0]" in terminal.getvalue()
+
+
+def test_a_record_prints_by_a_template() -> None:
+    show = RecordFormat(r"%t/%p@%o %T %k=%s [%h] %K %S 100%%\t\n")
+    assert show(record(b"k", b"v")) == b"t/1@7 1700000000000 k=v [h=\xff] 1 1 100%\t\n"
+    assert show(record(None, None)) == b"t/1@7 1700000000000 = [h=\xff] -1 -1 100%\t\n"
+    assert RecordFormat("é\udcff")(record(None, None)) == "é".encode() + b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("keys", "headers", "is_wanted"),
+    [
+        (["k"], [], True),
+        (["x", "k"], [], True),
+        (["x"], [], False),
+        ([], ["h"], True),
+        ([], ["h=\udcff"], True),
+        ([], ["h=x"], False),
+        ([], ["h", "g"], False),
+        (["k"], ["h"], True),
+        (["x"], ["h"], False),
+    ],
+)
+def test_records_are_chosen_by_key_and_headers(keys: list[str], headers: list[str], is_wanted: bool) -> None:
+    matches = record_filter(keys, headers)
+    assert matches is not None
+    assert matches(record(b"k", b"v")) is is_wanted
+
+
+def test_without_a_filter_every_record_is_wanted() -> None:
+    assert record_filter(None, None) is None
 
 
 def test_a_record_prints_as_its_bytes_alone() -> None:
@@ -452,7 +580,7 @@ def test_a_json_document_is_the_value_and_may_carry_the_key(line: bytes, field: 
         (b"\xff", "json", {}, "not JSON"),
         (b"[1]", "json", {"key_field": "id"}, "not a JSON object"),
         (b"{}", "records", {}, "value"),
-        (b'{"value": 1}', "records", {}, r"\$\.value"),
+        (b'{"value": 1}', "records", {}, "value must be a string"),
         (b'{"value": "a", "kye": "b"}', "records", {}, "kye"),
         (b'{"value": {"base64": "?"}}', "records", {}, "describe a record"),
         (b'{"value": "a", "timestamp": -1}', "records", {}, "negative"),

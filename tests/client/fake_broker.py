@@ -93,6 +93,13 @@ class FakePartition:
     log_start: int = 0
     batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
     producers: dict[int, ProducerState] = field(default_factory=dict)
+    forgotten: set[int] = field(default_factory=set)
+    """Producers of which batches may be here that nobody remembers."""
+
+    def forget_producers(self) -> None:
+        """As after a long time without their batches."""
+        self.forgotten |= set(self.producers)
+        self.producers.clear()
 
     @property
     def end(self) -> int:
@@ -118,7 +125,9 @@ class FakePartition:
             if header.producer_epoch < (fenced or {}).get(header.producer_id, 0):
                 return -1, detail(pb.PRODUCER_FENCED)
             if header.first_sequence != state.last_sequence + 1:
-                return -1, detail(pb.OUT_OF_ORDER_SEQUENCE, f"{header.first_sequence} after {state.last_sequence}")
+                text = f"{header.first_sequence} after {state.last_sequence}"
+                is_certain = state.last_sequence >= 0 or header.producer_id not in self.forgotten
+                return -1, detail(pb.OUT_OF_ORDER_SEQUENCE, text, is_certain=is_certain)
             state.last_sequence = header.last_sequence
             state.recent = [*state.recent[-4:], (header.first_sequence, header.last_sequence, self.end)]
         base = self.end

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from raftmq.client.worker.prefix import Progress
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import FencedError, RaftMQError
+from raftmq.offset_ranges import Ranges, decode_ranges
 from raftmq.types import Record, TopicPartition
 
 TOPIC = "t"
@@ -22,6 +24,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.committed: dict[TopicPartition, int] = {}
+        self.finished: dict[TopicPartition, bytes] = {}
         self.owners: dict[TopicPartition, FakeConsumer] = {}
 
 
@@ -154,14 +157,19 @@ class FakeConsumer:
         self.paused.difference_update(partitions)
         self._news.set()
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        assert offsets
+    def finished(self, partition: TopicPartition) -> Ranges:
+        return decode_ranges(self.committed.get(partition, 0), self.store.finished.get(partition, b""))
+
+    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        assert progress
         await asyncio.sleep(0)
         await self.may_commit.wait()
         if self.commit_error is not None:
             raise self.commit_error
-        if any(self.store.owners[name] is not self or name not in self._positions for name in offsets):
+        if any(self.store.owners[name] is not self or name not in self._positions for name in progress):
             raise FencedError("another member's")
-        self.commits.append(dict(offsets))
+        offsets = {name: made.offset for name, made in progress.items()}
+        self.commits.append(offsets)
         self.committed.update(offsets)
+        self.store.finished.update((name, made.finished) for name, made in progress.items())
         self.has_committed.set()

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from raftmq import errors
-from raftmq.client.admin import Admin
+from raftmq.client.admin import Admin, NewTopic
 from raftmq.client.batch_codec import encode_body
+from raftmq.client.cluster_health import PartitionState
 from raftmq.client.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -35,6 +36,41 @@ async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
         for call in (admin.delete_topic("t"), admin.describe_topic("t"), admin.alter_topic_config("t", {"x": "1"})):
             with pytest.raises(errors.UnknownTopicError):
                 await call
+
+
+async def test_many_topics_are_created_in_one_call(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        wanted = [NewTopic(f"t{number}", partitions=number, config={"a": number}) for number in range(1, 41)]
+        made = await admin.create_topics(wanted)
+        assert list(made) == [topic.name for topic in wanted]
+        assert [len(topic.partitions) for topic in made.values()] == list(range(1, 41))
+        assert made["t7"].config == {"a": "7"}
+        assert len(await admin.list_topics()) == 40
+        again = await admin.create_topics([NewTopic("t1", 9), NewTopic("new")], if_not_exists=True)
+        assert [len(topic.partitions) for topic in again.values()] == [1, 1]
+        assert await admin.create_topics([]) == {}
+
+
+async def test_of_many_topics_those_that_can_be_are_created_and_the_others_are_named(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics([NewTopic("b"), NewTopic("d")])
+        with pytest.raises(errors.TopicAlreadyExistsError) as caught:
+            await admin.create_topics([NewTopic(name) for name in "abcde"])
+        (note,) = caught.value.__notes__
+        assert note.startswith("2 of 5 topics were not created: b (TopicAlreadyExistsError), d (")
+        assert [topic.name for topic in await admin.list_topics()] == ["a", "b", "c", "d", "e"]
+
+
+async def test_of_many_topics_none_is_created_when_an_argument_is_wrong(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with pytest.raises(errors.InvalidArgumentError, match="'a' is there more than once"):
+            await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("a")])
+        with pytest.raises(errors.InvalidArgumentError, match="partitions must be positive, not 0"):
+            await admin.create_topics([NewTopic("a"), NewTopic("b", partitions=0)])
+        for wrong in (["a"], [NewTopic(5)]):
+            with pytest.raises(TypeError):
+                await admin.create_topics(wrong)
+        assert await admin.list_topics() == []
 
 
 @pytest.mark.parametrize("code", [pb.UNKNOWN_TOPIC, pb.INVALID_ARGUMENT])
@@ -105,6 +141,54 @@ async def test_the_cluster_is_described(cluster: FakeCluster):
         found = await admin.describe_cluster()
     assert (found.cluster_id, found.topic_count, found.partition_count) == ("fake-cluster", 1, 2)
     assert [node.node_id for node in found.nodes] == [1, 2]
+
+
+async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_silent(cluster: FakeCluster, monkeypatch):
+    cluster.create_topic("t", partitions=2)
+    some = pb.PartitionNames(count=7, first=[pb.PartitionName(topic="t", partition=1)])
+    describe = FakeNode.DescribeCluster
+
+    async def with_health(node, request, context):
+        answer = await describe(node, request, context)
+        if request.with_health:
+            answer.nodes[0].health.CopyFrom(pb.NodeHealth(not_ready=["joining: x"], quarantined=some))
+            answer.health.CopyFrom(pb.ClusterHealth(unknown=some, metadata_voters_behind=[2], is_metadata_led=True))
+        return answer
+
+    monkeypatch.setattr(FakeNode, "DescribeCluster", with_health)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        plain = await admin.describe_cluster()
+        assert plain.health is None
+        assert [node.health for node in plain.nodes] == [None, None]
+        found = await admin.describe_cluster(ask_brokers=True)
+    assert found.health is not None
+    assert (found.health.unknown.count, found.health.unknown.first) == (7, (TopicPartition("t", 1),))
+    assert (found.health.metadata_voters_behind, found.health.is_metadata_led) == ((2,), True)
+    first, second = found.nodes
+    assert first.health is not None
+    assert (first.health.not_ready, first.health.quarantined.count) == (("joining: x",), 7)
+    assert second.health is None
+
+
+async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: FakeCluster, monkeypatch):
+    cluster.create_topic("t", partitions=2)
+    describe = FakeNode.DescribeTopic
+
+    async def with_states(node, request, context):
+        answer = await describe(node, request, context)
+        if request.with_states:
+            answer.states.add(partition=0, in_sync_nodes=[1, 2], log_start_offset=3, high_watermark=9, size_bytes=4096)
+            answer.states.add(partition=1, error=detail(pb.NO_LEADER))
+        return answer
+
+    monkeypatch.setattr(FakeNode, "DescribeTopic", with_states)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        assert [p.state for p in (await admin.describe_topic("t")).partitions] == [None, None]
+        first, second = (await admin.describe_topic("t", ask_leaders=True)).partitions
+    assert first.state == PartitionState((1, 2), 3, 9, 4096)
+    assert second.state is None
 
 
 async def test_a_broker_is_removed_or_the_refusal_comes_at_once(cluster: FakeCluster):

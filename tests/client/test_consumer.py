@@ -103,6 +103,17 @@ async def test_max_records_cuts_batches_and_nothing_is_lost(cluster: FakeCluster
     assert found == expected
 
 
+async def test_the_high_watermark_is_what_the_leader_said_last(cluster: FakeCluster):
+    cluster.create_topic("t")
+    async with consumer(cluster, "t") as c:
+        assert c.highwater(T0) is None
+        fill(cluster, T0, 2)
+        await read(c, 20)
+        assert c.highwater(T0) == (await c.end_offsets([T0]))[T0] == 20
+        with pytest.raises(errors.InvalidArgumentError, match="is not assigned"):
+            c.highwater(T1)
+
+
 async def test_iteration_yields_single_records_and_moves_the_position(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     fill(cluster, T0, 2)

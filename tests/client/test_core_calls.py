@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import grpc.aio
 import pytest
 from raftmq.client import core_calls
-from raftmq.client.core_calls import CoreCalls, _is_status_task, _stream_ended
+from raftmq.client.core_calls import CoreCalls, _calls_of, _stream_ended
 
 
 class _Stream:
@@ -96,7 +96,8 @@ async def test_a_stream_is_known_by_its_own_status() -> None:
         for stream in streams:
             assert await stream.read() == b"x"
         mine = streams[1]
-        found = [task for task in asyncio.all_tasks() if _is_status_task(task, mine._cython_call)]  # type: ignore[attr-defined] # as the product
+        core = mine._cython_call  # type: ignore[attr-defined] # as the product
+        found = [task for task in asyncio.all_tasks() if core in _calls_of(task)]
         assert len(found) == 1
         calls = CoreCalls()
         calls.add_stream(mine)
@@ -107,3 +108,28 @@ async def test_a_stream_is_known_by_its_own_status() -> None:
         await _stream_ended(mine)  # it has nothing to wait for any more
         for stream in streams:
             stream.cancel()
+
+
+async def test_streams_that_end_together_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred clients that close together look at the tasks of the loop once, and not once for each stream."""
+    scans = 0
+    all_tasks = asyncio.all_tasks
+
+    def counted(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[object]]:
+        nonlocal scans
+        scans += 1
+        return all_tasks(loop)
+
+    async with _endless_stream() as address, grpc.aio.insecure_channel(address) as channel:
+        streams = [channel.unary_stream("/test.Streams/Watch")(b"x") for _ in range(20)]
+        for stream in streams:
+            assert await stream.read() == b"x"
+        calls = CoreCalls()
+        for stream in streams:
+            calls.add_stream(stream)
+        monkeypatch.setattr(asyncio, "all_tasks", counted)
+        await calls.end()
+        monkeypatch.undo()
+        assert scans == 1
+        assert not calls._ending
+        assert not [task for task in asyncio.all_tasks() if _calls_of(task)]

@@ -120,6 +120,27 @@ async def test_refusals_that_no_retry_heals_are_raised(cluster, resolver, topic)
     assert values(cluster) == numbered(1)
 
 
+@pytest.mark.parametrize(("is_forgotten", "outcome"), [(True, "UNKNOWN"), (False, "NOT_APPLIED")])
+async def test_a_gap_after_an_unanswered_try_is_as_certain_as_the_broker_is(
+    cluster, resolver, topic, is_forgotten, outcome
+):
+    """After one batch was written, the next try gets no answer, and is then told that what it follows is missing."""
+    partition = cluster.topics["t"].partitions[0]
+    appender = ExactAppender(resolver, request_timeout_seconds=0.2)
+    await appender.append(topic, 0, [batch(0, 2)])
+
+    def swallow_once(*_):
+        cluster.append_hook = None
+        if is_forgotten:
+            partition.forget_producers()
+        return "swallow"
+
+    cluster.append_hook = swallow_once
+    with pytest.raises(errors.OutOfOrderSequenceError) as raised:
+        await appender.append(topic, 0, [batch(5, 1)])
+    assert raised.value.outcome is errors.Outcome[outcome]
+
+
 async def test_what_cannot_be_acknowledged_in_time_may_be_written(cluster, resolver, topic):
     cluster.append_hook = lambda *_: detail(pb.THROTTLED)
     with pytest.raises(errors.DeliveryTimeoutError) as raised:

@@ -119,3 +119,20 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(node: Harness, memb
         assert await members.committed(0, group=f"g{point}") == -1
         point += 1
     assert point > 3
+
+
+async def test_a_close_answers_a_commit_that_was_not_sent_yet(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=1)
+    await produce(node, topic, 0, 10)
+    consumer = members.make(enable_auto_commit=False)
+    await consumer.start()
+    consumer.assign([part(0)])
+    await read(consumer, 10)
+    waiting = consumer.commit_nowait()  # its call is a task that has not had its first step when the close comes
+    try:
+        raise KeyError("a handler's")
+    except KeyError:
+        await consumer.close()  # not a clean end, so it waits for no commit
+    async with asyncio.timeout(5):
+        with pytest.raises(errors.ClosedClientError):
+            await waiting

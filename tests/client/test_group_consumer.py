@@ -305,10 +305,44 @@ async def test_assigned_partitions_have_named_offsets(node: Harness, members: Me
     assert await members.committed(0, group="named") == 10
 
 
+async def test_a_consumer_goes_back_to_what_its_group_has_committed(node: Harness, members: Members) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(node, topic, number, 10)
+    consumer = await members.start(enable_auto_commit=False)
+    await read(consumer, 20)
+    await consumer.commit({part(0): 4})
+    assert await consumer.seek_to_committed() == {part(0): 4, part(1): None}
+    assert sorted((r.partition, r.offset) for r in await read(consumer, 16)) == [
+        *((0, offset) for offset in range(4, 10)),
+        *((1, offset) for offset in range(10)),
+    ]
+    await consumer.commit({part(0): 6, part(1): 2})
+    assert await consumer.seek_to_committed(part(1)) == {part(1): 2}
+    assert [await consumer.position(part(number)) for number in range(2)] == [10, 2]
+    with pytest.raises(errors.InvalidArgumentError, match="is not assigned"):
+        await consumer.seek_to_committed(part(7))
+
+
+async def test_without_anything_committed_or_a_reset_there_is_nowhere_to_go_back_to(
+    node: Harness, members: Members
+) -> None:
+    topic = await node.topic(TOPIC, partitions=2)
+    await produce(node, topic, 0, 10)
+    async with members.make(group_id="named", enable_auto_commit=False, auto_offset_reset="none") as consumer:
+        consumer.assign([part(0), part(1)])
+        await consumer.seek(part(0), 3)
+        await consumer.seek(part(1), 0)
+        await consumer.commit({part(1): 0})
+        with pytest.raises(errors.NoPositionError, match=r"nothing of flights/0: seek"):
+            await consumer.seek_to_committed()
+        assert await consumer.position(part(0)) == 3
+
+
 async def test_what_needs_a_group_says_so(node: Harness, members: Members) -> None:
     await node.topic(TOPIC)
     consumer = await members.start(group_id=None)
-    for call in (lambda: consumer.commit(), lambda: consumer.committed(part(0))):
+    for call in (lambda: consumer.commit(), lambda: consumer.committed(part(0)), lambda: consumer.seek_to_committed()):
         with pytest.raises(errors.InvalidArgumentError, match="group_id"):
             await call()
     with pytest.raises(errors.InvalidArgumentError, match="group_id"):

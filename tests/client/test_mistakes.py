@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from raftmq.client.consumer import Consumer
 from raftmq.client.producer import Producer
 from raftmq.client.record_checks import check_headers
 from raftmq.client.resolver import parse_addresses
-from raftmq.errors import InvalidArgumentError
+from raftmq.errors import DeliveryTimeoutError, InvalidArgumentError, ProducerFencedError
+from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster
+from tests.client.fake_broker import FakeCluster, detail
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,69 @@ async def test_settings_are_texts_or_numbers() -> None:
     partitions: Any = "3"
     with pytest.raises(TypeError, match="partitions is a number, not '3'"):
         await admin.create_topic("t", partitions=partitions)
+    admin._is_open = False
+
+
+WRONG_NUMBERS = [
+    (Producer, "linger_ms", -1),
+    (Producer, "linger_ms", float("nan")),
+    (Producer, "max_block_ms", -5),
+    (Producer, "delivery_timeout_ms", 0),
+    (Producer, "delivery_timeout_ms", 3_600_001),
+    (Producer, "request_timeout_ms", 0),
+    (Producer, "max_batch_size", 1023),
+    (Producer, "max_batch_size", 3 << 20),
+    (Producer, "buffer_memory", 1),
+    (Consumer, "max_poll_records", 0),
+    (Consumer, "fetch_max_bytes", 0),
+    (Consumer, "max_partition_fetch_bytes", -1),
+    (Consumer, "fetch_max_wait_ms", -1),
+    (Consumer, "fetch_min_bytes", -2),
+    (Consumer, "request_timeout_ms", 0),
+    (Consumer, "auto_commit_interval_ms", 0),
+    (Consumer, "session_timeout_ms", -1),
+    (Consumer, "heartbeat_interval_ms", 0),
+    (Consumer, "max_poll_interval_ms", 0),
+    (Admin, "request_timeout_ms", -3),
+]
+
+
+@pytest.mark.parametrize(("client", "argument", "value"), WRONG_NUMBERS)
+async def test_a_number_out_of_range_is_refused_with_the_name_of_its_argument(
+    client: Any, argument: str, value: float
+) -> None:
+    settings: dict[str, object] = {"group_id": "g"} if client is Consumer else {}
+    with pytest.raises(InvalidArgumentError, match=rf"^{argument} .*{value!r}"):
+        client(**settings, **{argument: value})
+
+
+@pytest.mark.parametrize(("client", "argument", "value"), WRONG_NUMBERS)
+async def test_what_is_no_number_is_refused_with_the_name_of_its_argument(
+    client: Any, argument: str, value: float
+) -> None:
+    settings: dict[str, object] = {"group_id": "g"} if client is Consumer else {}
+    for wrong in (str(value), None, True):
+        with pytest.raises(TypeError, match=f"^{argument} is a number, not {wrong!r}"):
+            client(**settings, **{argument: wrong})
+
+
+async def test_a_wrong_number_in_a_call_is_refused_with_the_name_of_its_argument(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    partition = TopicPartition("t", 0)
+    async with Consumer("t", bootstrap_servers=cluster.bootstrap_servers, group_id=None) as consumer:
+        with pytest.raises(InvalidArgumentError, match=r"^timeout_ms .*-1"):
+            await consumer.getmany(timeout_ms=-1)
+        with pytest.raises(InvalidArgumentError, match=r"^max_records .*0"):
+            await consumer.getmany(max_records=0)
+        with pytest.raises(InvalidArgumentError, match=r"^offset .*-1.*seek_to_beginning"):
+            await consumer.seek(partition, -1)
+        with pytest.raises(InvalidArgumentError, match=r"^times_ms .*-7 for t/0"):
+            await consumer.offsets_for_times({partition: -7})
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with pytest.raises(InvalidArgumentError, match=r"^time_ms .*-1"):
+            await admin.reset_group_offsets("g", time_ms=-1)
+        with pytest.raises(InvalidArgumentError, match=r"^before_offsets: -5"):
+            await admin.delete_records({partition: -5})
 
 
 async def test_reading_without_anything_to_read_is_refused_and_asking_is_not(cluster: FakeCluster) -> None:
@@ -88,10 +153,17 @@ async def test_reading_without_anything_to_read_is_refused_and_asking_is_not(clu
                 await anext(consumer)
 
 
-async def test_a_producer_that_is_forgotten_says_so(cluster: FakeCluster) -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        with pytest.warns(ResourceWarning, match="unclosed"):
-            producer.__del__()  # what the interpreter calls for one that nobody closed
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+async def test_a_client_that_is_forgotten_says_so(
+    cluster: FakeCluster, kind: type[Producer | Consumer | Admin]
+) -> None:
+    async with kind(bootstrap_servers=cluster.bootstrap_servers) as client:
+        with pytest.warns(ResourceWarning, match=f"unclosed .*{kind.__name__} .*use async with, or close"):
+            client.__del__()  # what the interpreter calls for one that nobody closed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.__del__()  # it is closed by now
+        kind(bootstrap_servers=cluster.bootstrap_servers).__del__()  # and this one was never opened
 
 
 async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: FakeCluster) -> None:
@@ -106,3 +178,23 @@ async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: F
             assert len(landed) == expected
             one = await producer.send_and_wait("wide", b"x", key=b"")
             assert (one.partition in landed) or partitioner == "crc32"
+
+
+async def test_a_call_that_nobody_answers_names_the_address_that_was_asked(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    leader = cluster.nodes[cluster.topics["t"].partitions[0].leader].address
+    cluster.append_hook = lambda *_: "swallow"
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=300) as producer:
+        with pytest.raises(DeliveryTimeoutError, match=leader) as caught:
+            await producer.send_and_wait("t", b"x")
+    assert caught.value.address == leader
+
+
+async def test_a_refusal_names_the_address_of_the_broker_that_refused(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    leader = cluster.nodes[cluster.topics["t"].partitions[0].leader].address
+    cluster.append_hook = lambda *_: detail(pb.PRODUCER_FENCED, "of an older epoch")
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        with pytest.raises(ProducerFencedError, match=f"{leader}: t/0: of an older epoch") as caught:
+            await producer.send_and_wait("t", b"x")
+    assert caught.value.address == leader

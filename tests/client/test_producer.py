@@ -9,7 +9,9 @@ import pytest
 from raftmq import errors
 from raftmq.batch_header import parse_header
 from raftmq.client import settings as limits
+from raftmq.client.exact_append import ExactAppender
 from raftmq.client.producer import Producer
+from raftmq.fsm.producer_ids import REPLACEABLE_IDLE_MS
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, FakeNode, detail, records_in
@@ -165,7 +167,7 @@ async def test_batches_fit_the_topic_s_limit(cluster: FakeCluster):
     assert cluster.topics["t"].partitions[0].end == 600
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd", "snappy"])
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "snappy", "gzip"])
 async def test_compression_shrinks_and_reads_back(cluster: FakeCluster, compression: str):
     cluster.create_topic("t")
     async with producer(cluster, compression_type=compression) as p:
@@ -184,6 +186,20 @@ async def test_a_record_of_the_largest_size_passes_and_a_larger_one_is_refused(c
         with pytest.raises(errors.RecordTooLargeError):
             await p.send("t", bytes(largest + 1))
         with pytest.raises(errors.RecordTooLargeError):
+            await p.send_many("t", [(None, bytes(largest + 1))])
+        assert p._budget.used_bytes == 0
+    assert cluster.topics["t"].partitions[0].end == 3
+
+
+async def test_a_topic_that_allows_larger_batches_takes_larger_records(cluster: FakeCluster):
+    cluster.create_topic("t").config["max.batch.bytes"] = str(2 << 20)
+    largest = (2 << 20) - limits.TOPIC_BATCH_OVERHEAD_BYTES - limits.RECORD_OVERHEAD_BYTES
+    async with producer(cluster) as p:
+        await p.send_and_wait("t", bytes(largest))
+        await (await p.send_many("t", [(None, bytes(largest)), (None, b"small")]))
+        with pytest.raises(errors.RecordTooLargeError, match=f"at most {largest} are allowed"):
+            await p.send("t", bytes(largest + 1))
+        with pytest.raises(errors.RecordTooLargeError, match=f"at most {largest} are allowed"):
             await p.send_many("t", [(None, bytes(largest + 1))])
         assert p._budget.used_bytes == 0
     assert cluster.topics["t"].partitions[0].end == 3
@@ -636,7 +652,7 @@ async def test_no_broker_is_a_bootstrap_error():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"compression_type": "gzip"},
+        {"compression_type": "brotli"},
         {"partitioner": "random"},
         {"max_batch_size": 1},
         {"linger_ms": -1},
@@ -749,3 +765,58 @@ async def test_no_task_is_left_behind(cluster: FakeCluster):
         await p.send_and_wait("t", b"x")
     left = {task for task in asyncio.all_tasks() - before if task.get_name().startswith("raftmq")}
     assert not left
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_batch_without_an_answer_stays_unknown_when_its_producer_was_forgotten(
+    cluster: FakeCluster, is_written: bool
+):
+    """Whether the attempt without an answer was written nobody can tell any more: it is neither called lost nor written again."""
+    topic = cluster.create_topic("t")
+    async with producer(cluster, request_timeout_ms=100) as p:
+        await p.send_and_wait("t", b"a")
+        verdicts = iter(["drop" if is_written else "swallow"])
+        cluster.append_hook = lambda *_: next(verdicts, None)
+        lost = await p.send("t", b"b")
+        await wait_requests(cluster, 2)
+        topic.partitions[0].forget_producers()
+        with pytest.raises(errors.OutOfOrderSequenceError) as raised:
+            await lost
+        assert raised.value.outcome is errors.Outcome.UNKNOWN
+        await p.send_and_wait("t", b"c")
+    assert values_in(cluster, "t") == ([b"a", b"b", b"c"] if is_written else [b"a", b"c"])
+
+
+async def test_a_batch_that_was_never_sent_before_is_written_when_its_producer_was_forgotten(cluster: FakeCluster):
+    topic = cluster.create_topic("t")
+    async with producer(cluster) as p:
+        await p.send_and_wait("t", b"a")
+        topic.partitions[0].forget_producers()
+        await p.send_and_wait("t", b"b")
+    assert values_in(cluster, "t") == [b"a", b"b"]
+
+
+async def test_a_batch_without_an_answer_is_written_when_the_broker_knows_that_it_is_not(cluster: FakeCluster):
+    """What it follows was given up, so that the broker reports a gap; and it remembers all that this producer wrote."""
+    cluster.create_topic("t")
+    async with producer(cluster, request_timeout_ms=100, delivery_timeout_ms=600, max_batch_size=1024) as p:
+        await p.send_and_wait("t", b"a")
+        cluster.append_hook = lambda _node, _topic, _number, batch: (
+            "swallow" if parse_header(batch).first_sequence == 1 else None
+        )
+        with pytest.raises(errors.DeliveryTimeoutError):
+            await p.send_and_wait("t", b"b")
+        cluster.append_hook = None
+        await p.send_and_wait("t", b"c")
+    assert values_in(cluster, "t") == [b"a", b"c"]
+
+
+def test_a_delivery_takes_no_longer_than_brokers_remember():
+    """A batch that is repeated after a producer's place was given away would be written twice."""
+    longest = limits.DELIVERY_TIMEOUT_MS_MAX
+    assert 2 * longest <= REPLACEABLE_IDLE_MS
+    Producer(delivery_timeout_ms=longest)
+    with pytest.raises(errors.InvalidArgumentError, match="delivery_timeout_ms"):
+        Producer(delivery_timeout_ms=longest + 1)
+    with pytest.raises(errors.InvalidArgumentError, match="delivery_timeout_seconds"):
+        ExactAppender(None, delivery_timeout_seconds=longest / 1000 + 1)

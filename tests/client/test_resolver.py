@@ -5,6 +5,9 @@ import asyncio
 import pytest
 from raftmq import errors
 from raftmq.client import settings
+from raftmq.client.admin import Admin
+from raftmq.client.consumer import Consumer
+from raftmq.client.producer import Producer
 from raftmq.client.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.proto import queue_pb2 as pb
@@ -51,6 +54,21 @@ async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
         resolver.note_topic(older)  # an answer that was under way
         assert resolver.topics["t"].partition_count == 3
     await resolver.close()
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, Admin])
+async def test_a_cluster_that_is_insisted_on_is_the_only_one(cluster: FakeCluster, client):
+    """Where two clusters were formed by mistake, the other one is refused even if it answers first."""
+    stranger = client(bootstrap_servers=cluster.bootstrap_servers, cluster_id="another", **patience(client))
+    with pytest.raises(errors.RaftMQError, match="every address must belong to one cluster"):
+        await stranger.start()
+    async with client(bootstrap_servers=cluster.bootstrap_servers, cluster_id="fake-cluster", **patience(client)):
+        pass
+
+
+def patience(client) -> dict[str, float]:
+    """How long a client tries to start."""
+    return {"max_block_ms" if client is Producer else "request_timeout_ms": 10_000}
 
 
 async def test_dead_bootstrap_addresses_are_passed_over(cluster: FakeCluster):

@@ -33,7 +33,7 @@ def cluster() -> FakeCluster:
     return cluster
 
 
-def producer_of(cluster: FakeCluster, **settings: Any) -> Producer:
+def producer_of(cluster: FakeCluster, **settings: Any) -> Producer[Any, Any]:
     transport = MemoryTransport(cluster)
     return Producer(bootstrap_servers=transport.addresses, transport=transport, **settings)
 

@@ -146,7 +146,7 @@ async def test_a_key_that_is_too_large_with_the_headers_stays_behind_too() -> No
 @given(st.integers(0, 20), st.integers(1, 30), st.integers(0, 2**32))
 def test_waits_double_with_jitter_up_to_a_maximum_and_end(retries: int, attempts: int, seed: int) -> None:
     policy = RetryPolicy(retries, 0.1, 30.0)
-    wait = policy.wait_seconds(attempts, random.Random(seed))
+    wait = policy.wait_seconds(FAILURE, attempts, random.Random(seed))
     if attempts > retries:
         assert wait is None
     else:
@@ -156,4 +156,4 @@ def test_waits_double_with_jitter_up_to_a_maximum_and_end(retries: int, attempts
 
 
 def test_without_a_number_retries_never_end() -> None:
-    assert RetryPolicy(None, 0.1, 30.0).wait_seconds(10**6, random.Random(1)) is not None
+    assert RetryPolicy(None, 0.1, 30.0).wait_seconds(FAILURE, 10**6, random.Random(1)) is not None

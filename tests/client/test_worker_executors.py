@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 from raftmq.client.worker.executor import place_of
+from raftmq.client.worker.handlers import Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
+from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.client.worker.outcome import Failure
 from raftmq.client.worker.process_executor import ProcessExecutor
+from raftmq.client.worker.signals import Retry
 from raftmq.client.worker.thread_executor import ThreadExecutor
-from raftmq.errors import InvalidArgumentError
+from raftmq.errors import HandlerError, InvalidArgumentError
 from raftmq.types import Record
 
 
@@ -25,11 +28,22 @@ def record(value: bytes = b"", offset: int = 0) -> Record:
     return Record("t", 0, offset, 0, None, value)
 
 
+class OddError(Exception):
+    """Can be pickled, and not be loaded again: as many classes with constructors of their own."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+
+
 def plain(one: Record) -> None:
     """A handler that does what the record says, here or in another process."""
     word, _, rest = (one.value or b"").decode().partition(" ")
     if word == "raise":
         raise ValueError(rest)
+    if word == "order":
+        raise Retry(rest, after=7)
+    if word == "odd":
+        raise OddError(rest, 1)
     if word == "exit":
         raise SystemExit(rest)
     if word == "die":
@@ -64,7 +78,7 @@ class Instance:
     ],
 )
 def test_where_a_handler_runs(handler: Callable[[Record], object], wanted: str | None, place: str) -> None:
-    assert place_of(handler, wanted) == place
+    assert place_of(Handlers(handler), wanted) == place
 
 
 @pytest.mark.parametrize(
@@ -72,14 +86,14 @@ def test_where_a_handler_runs(handler: Callable[[Record], object], wanted: str |
 )
 def test_where_it_does_not(handler: Callable[[Record], object], wanted: str | None) -> None:
     with pytest.raises(InvalidArgumentError):
-        place_of(handler, wanted)
+        place_of(Handlers(handler), wanted)
 
 
 @asynccontextmanager
 async def process_executor(
     handler: Callable[[Record], object] = plain, count: int = 1, timeout_seconds: float | None = None
 ) -> AsyncIterator[ProcessExecutor]:
-    executor = ProcessExecutor(handler, count, timeout_seconds)
+    executor = ProcessExecutor(Handlers(handler), count, timeout_seconds)
     await executor.start()
     try:
         yield executor
@@ -88,7 +102,13 @@ async def process_executor(
 
 
 async def test_what_a_handler_raises_is_its_failure() -> None:
-    for executor in (LoopExecutor(coroutine, None), ThreadExecutor(plain, 2, None)):
+    executors = (
+        LoopExecutor(Handlers(coroutine), None),
+        LoopThreadExecutor(Handlers(coroutine), None),
+        ThreadExecutor(Handlers(plain), 2, None),
+    )
+    for executor in executors:
+        await executor.start()
         assert await executor.run(record()) is None
         failure = await executor.run(record(b"raise no good"))
         assert failure is not None
@@ -106,7 +126,7 @@ async def test_a_handlers_own_time_out_or_cancellation_is_an_error_like_others()
             raise TimeoutError("mine")
         raise asyncio.CancelledError
 
-    executor = LoopExecutor(impatient, 30.0)
+    executor = LoopExecutor(Handlers(impatient), 30.0)
     failure = await executor.run(record())
     assert failure is not None
     assert (failure.message, failure.is_timeout) == ("mine", False)
@@ -124,7 +144,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
         finally:
             ended.set()
 
-    failure = await LoopExecutor(slow, 0.01).run(record())
+    failure = await LoopExecutor(Handlers(slow), 0.01).run(record())
     assert failure is not None
     assert failure.is_timeout
     assert ended.is_set()
@@ -142,7 +162,7 @@ async def test_an_error_without_a_text_is_an_error_all_the_same() -> None:
 
 async def test_threads_run_side_by_side_and_as_many_as_there_are_places() -> None:
     barrier = threading.Barrier(3, timeout=30)
-    executor = ThreadExecutor(lambda _: barrier.wait(), 3, None)
+    executor = ThreadExecutor(Handlers(lambda _: barrier.wait()), 3, None)
     assert await asyncio.gather(*(executor.run(record()) for _ in range(6))) == [None] * 6
     await executor.close()
 
@@ -155,7 +175,7 @@ async def test_a_thread_that_takes_too_long_has_failed_but_its_try_ends_when_it_
         asked.set()
         going.wait(30)
 
-    executor = ThreadExecutor(slow, 1, 0.01)
+    executor = ThreadExecutor(Handlers(slow), 1, 0.01)
     trying = asyncio.ensure_future(executor.run(record()))
     done, _ = await asyncio.wait((trying,), timeout=0.1)
     assert asked.is_set()
@@ -168,7 +188,7 @@ async def test_a_thread_that_takes_too_long_has_failed_but_its_try_ends_when_it_
 
 
 async def test_a_thread_that_is_in_time_has_not_failed() -> None:
-    executor = ThreadExecutor(plain, 1, 30.0)
+    executor = ThreadExecutor(Handlers(plain), 1, 30.0)
     assert await executor.run(record()) is None
     failure = await executor.run(record(b"raise x"))
     assert failure is not None
@@ -187,6 +207,16 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         assert failure is not None
         assert (failure.error, failure.message) == ("ValueError", "no good")
         assert "plain" in failure.trace
+        assert isinstance(failure.cause, ValueError)
+        assert "plain" in str(failure.cause.__cause__), "the traceback of there"
+        odd = await executor.run(record(b"odd thing"))
+        assert odd is not None
+        assert isinstance(odd.cause, HandlerError)
+        assert "OddError: thing" in str(odd.cause)
+        assert "plain" in str(odd.cause.__cause__)
+        ordered = await executor.run(record(b"order later"))
+        assert ordered is not None
+        assert (ordered.is_retry, ordered.retry_after_seconds, ordered.message) == (True, 7, "later")
         os.kill(first, signal.SIGTERM)  # a service manager's signal to all: the worker drains, so its processes go on
         os.kill(first, signal.SIGINT)
         assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
@@ -213,7 +243,7 @@ async def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
 
 async def test_a_handler_that_no_process_could_find_is_refused_at_once() -> None:
     with pytest.raises(InvalidArgumentError, match="top of a module"):
-        ProcessExecutor(lambda _: None, 1, None)
+        ProcessExecutor(Handlers(lambda _: None), 1, None)
 
 
 class Unloadable:
@@ -227,9 +257,92 @@ class Unloadable:
 
 
 async def test_a_handler_that_cannot_be_loaded_in_a_process_is_refused_at_the_start() -> None:
-    executor = ProcessExecutor(Unloadable(), 1, None)
+    executor = ProcessExecutor(Handlers(Unloadable()), 1, None)
     with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
         await executor.start()
     with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
         await executor.run(record())  # later it is no record's fault either
     await executor.close()
+
+
+# -------------------------------------------------------------------------------------------------- a loop of their own
+
+
+async def test_a_handler_that_blocks_its_loop_does_not_block_ours() -> None:
+    going, asked = threading.Event(), threading.Event()
+
+    async def block(one: Record) -> None:
+        asked.set()
+        going.wait(30)
+
+    executor = LoopThreadExecutor(Handlers(block), None)
+    await executor.start()
+    trying = asyncio.ensure_future(executor.run(record()))
+    assert await asyncio.to_thread(asked.wait, 30)
+    trying.cancel()
+    done, _ = await asyncio.wait((trying,), timeout=0.1)
+    assert not done, "cancelled once it waits for the handler, which has not ended"
+    trying.cancel()
+    done, _ = await asyncio.wait((trying,), timeout=30)
+    assert done
+    assert trying.cancelled()
+    going.set()
+    await executor.close()
+
+
+async def test_cancelled_a_handler_elsewhere_is_cancelled_and_waited_for() -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    async def slow(_: Record) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.set()
+
+    executor = LoopThreadExecutor(Handlers(slow), None)
+    await executor.start()
+    trying = asyncio.ensure_future(executor.run(record()))
+    assert await asyncio.to_thread(begun.wait, 30)
+    trying.cancel()
+    await asyncio.wait((trying,))
+    assert ended.is_set()
+    failure = await overdue(slow)
+    assert failure is not None
+    assert failure.is_timeout
+    await executor.close()
+
+
+async def overdue(handler: Callable[[Record], object]) -> Failure | None:
+    executor = LoopThreadExecutor(Handlers(handler), 0.01)
+    await executor.start()
+    try:
+        return await executor.run(record())
+    finally:
+        await executor.close()
+
+
+async def test_hooks_and_handlers_share_a_loop() -> None:
+    """So that what a hook opens belongs to the handlers' loop."""
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def note(*_: object) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    async def handle(one: Record) -> None:
+        await note()
+
+    executor = LoopThreadExecutor(Handlers(handle), None)
+    await executor.start()
+    await executor.call(note)
+    assert await executor.run(record()) is None
+    assert loops[0] is loops[1] is not asyncio.get_running_loop()
+    with pytest.raises(LookupError):
+        await executor.call(fail)
+    await executor.close()
+
+
+def fail() -> None:
+    raise LookupError

@@ -13,11 +13,13 @@ import pytest
 from raftmq.client import settings
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import DrainTimeoutError, FencedError, PoisonRecordError, UnknownTopicError
+from raftmq.offset_ranges import encode_ranges
 from raftmq.types import Record
 
 from tests.client.fake_group import FakeConsumer, partition
@@ -105,7 +107,7 @@ async def working(
     timeout_seconds: float | None = None,
 ) -> AsyncIterator[tuple[FakeConsumer, WorkLoop, asyncio.Task[None]]]:
     consumer = FakeConsumer()
-    executor = LoopExecutor(handler, timeout_seconds)
+    executor = LoopExecutor(Handlers(handler), timeout_seconds)
     loop = WorkLoop(lambda _: consumer, executor, ordering, retries, limits, letters, random.Random(1))
     consumer.listener = loop
     running = asyncio.ensure_future(loop.run())
@@ -118,7 +120,7 @@ async def working(
             await running
 
 
-async def test_only_a_prefix_without_gaps_is_committed() -> None:
+async def test_a_prefix_without_gaps_is_committed_and_what_is_finished_beyond_it() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, _):
         consumer.write(0, b"a", b"b", b"c", b"d")
@@ -126,8 +128,10 @@ async def test_only_a_prefix_without_gaps_is_committed() -> None:
         await desk.wait_running((0, 0), (0, 1), (0, 2), (0, 3))
         desk.let_go((0, 0), (0, 2), (0, 3))
         await consumer.wait_committed(0, 1)
+        assert consumer.finished(partition(0)) == ((2, 4),)
         desk.let_go((0, 1))
         await consumer.wait_committed(0, 4)
+        assert consumer.finished(partition(0)) == ()
         assert [commit[partition(0)] for commit in consumer.commits] == [1, 4]
 
 
@@ -142,6 +146,24 @@ async def test_a_key_is_in_order_while_others_run() -> None:
         assert (0, 1) not in desk.begun
         desk.let_go((0, 0))
         await desk.wait_running((0, 1), (0, 3), (0, 4))
+
+
+async def test_a_partition_lost_before_its_handler_took_its_first_step_is_worked_on_when_it_comes_back() -> None:
+    """A task that is cancelled before it ran ends its record's work: its bytes are given back, and its key is free."""
+    desk = Desk()
+    async with working(desk, limits=replace(LIMITS, concurrency=1)) as (consumer, loop, _):
+        consumer.write(0, b"a", b"b")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0))
+        desk.let_go()
+        while loop.metrics().records_queued:
+            await asyncio.sleep(0)
+        assert desk.begun == [(0, 0)], "the second has a task, which has not begun"
+        await consumer.lose(0)
+        desk.is_open = True
+        await consumer.assign(0)
+        await consumer.wait_committed(0, 2)
+        assert loop.metrics().bytes_in_work == 0
 
 
 async def test_the_same_key_in_two_partitions_is_two_keys() -> None:
@@ -187,7 +209,7 @@ async def test_a_retry_blocks_what_the_ordering_says(ordering: Ordering, goes_on
         await consumer.wait_idle_poll()
         assert desk.begun == [(0, 0), *goes_on, (1, 0)]
         assert loop.metrics().records_waiting == 1
-        assert partition(0) not in consumer.committed
+        assert consumer.committed.get(partition(0), 0) == 0
 
 
 async def test_a_record_is_tried_as_often_as_allowed_and_then_moved_before_its_key_goes_on() -> None:
@@ -332,7 +354,9 @@ async def test_a_handler_of_a_partition_that_is_gone_makes_room_when_it_ends() -
     consumer = FakeConsumer()
     limits = replace(LIMITS, bytes_max=1000)
     retries = RetryPolicy(0, 0.0, 0.0)
-    loop = WorkLoop(lambda _: consumer, Unstoppable(desk, None), "key", retries, limits, None, random.Random(1))
+    loop = WorkLoop(
+        lambda _: consumer, Unstoppable(Handlers(desk), None), "key", retries, limits, None, random.Random(1)
+    )
     consumer.listener = loop
     running = asyncio.ensure_future(loop.run())
     async with asyncio.timeout(WAIT_SECONDS):
@@ -366,8 +390,9 @@ async def test_a_revoked_partition_drains_and_commits_before_it_goes() -> None:
         assert not going.done()
         desk.let_go((0, 0), (0, 2))
         await going
-        assert consumer.committed == {partition(0): 1}, "offset 1 was never begun, so 2 comes again"
-        assert (0, 1) not in desk.begun
+        assert consumer.committed == {partition(0): 1}
+        assert consumer.finished(partition(0)) == ((2, 3),)
+        assert (0, 1) not in desk.begun, "nothing above it was finished when the partition was to go"
         assert loop.metrics().partitions == 1
         assert set(desk.running) == {(1, 0)}
 
@@ -380,31 +405,85 @@ async def test_a_revocation_does_not_wait_longer_than_it_may_and_late_outcomes_d
         await consumer.assign(0)
         await desk.wait_running((0, 0))
         await consumer.revoke(0)
-        await desk.wait_running()
+        while loop.metrics().handlers_running:
+            await asyncio.sleep(0)
         assert consumer.commits == []
         assert loop.metrics().records_total == 0
         assert loop.metrics().bytes_in_work == 0
 
 
-async def test_what_waited_for_a_retry_is_left_to_the_next_owner() -> None:
+@pytest.mark.parametrize("is_mended", [False, True])
+async def test_what_waits_for_a_retry_gets_it_when_its_partition_leaves_and_is_left_when_it_fails_again(
+    is_mended: bool,
+) -> None:
     desk = Desk()
     async with working(desk, retries=RetryPolicy(None, 3600.0, 3600.0)) as (consumer, loop, _):
+        consumer.write(0, b"a", b"a", b"b")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0), (0, 2))
+        desk.let_go((0, 0), error=ValueError("no"))
+        desk.let_go((0, 2))
+        await desk.wait_running()
+        going = asyncio.ensure_future(consumer.revoke(0))
+        await desk.wait_running((0, 0))
+        desk.let_go(error=None if is_mended else ValueError("no"))
+        if is_mended:
+            await desk.wait_running((0, 1))
+            desk.let_go()
+        await going
+        assert loop.metrics().records_waiting == 0
+        assert loop.metrics().bytes_in_work == 0
+        assert consumer.committed == {partition(0): 3 if is_mended else 0}
+        assert (0, 1) in desk.begun or not is_mended, "never before the one before it of its key"
+        await consumer.assign(0)
+        if not is_mended:
+            await desk.wait_running((0, 0))
+            assert loop.metrics().skipped_total == 1
+
+
+async def test_what_fails_once_while_its_partition_leaves_is_tried_again() -> None:
+    desk = Desk()
+    async with working(desk, retries=RetryPolicy(None, 0.001, 0.001)) as (consumer, _, _):
         consumer.write(0, b"a", b"b")
         await consumer.assign(0)
         await desk.wait_running((0, 0), (0, 1))
-        desk.let_go((0, 0), error=ValueError("no"))
+        going = asyncio.ensure_future(consumer.revoke(0))
+        await consumer.wait_idle_poll()
+        desk.let_go((0, 0), error=ValueError("once"))
         desk.let_go((0, 1))
         await desk.wait_running()
-        await consumer.revoke(0)
-        assert consumer.commits == []
-        assert loop.metrics().records_waiting == 0
-        await consumer.assign(0)
-        await desk.wait_running((0, 0), (0, 1))
+        await desk.wait_running((0, 0))
+        desk.let_go()
+        await going
+        assert consumer.committed == {partition(0): 2}
 
 
-async def test_a_try_that_fails_while_its_partition_leaves_is_not_repeated_here() -> None:
+async def test_what_an_earlier_owner_finished_is_not_worked_on_again_and_stays_finished() -> None:
+    """Also of what the present owner has not read yet: its own commits go on saying so."""
     desk = Desk()
-    async with working(desk, retries=RetryPolicy(None, 0.0, 0.0)) as (consumer, _, _):
+    async with working(desk) as (consumer, loop, _):
+        consumer.write(0, *[b"k%d" % number for number in range(40)])
+        consumer.committed[partition(0)] = 1
+        consumer.store.finished[partition(0)] = encode_ranges(1, [(2, 3), (4, 6), (9, 10), (30, 38)])
+        await consumer.assign(0)
+        await desk.wait_running((0, 1), (0, 3), (0, 6), (0, 7))
+        desk.let_go((0, 3), (0, 7))
+        await desk.wait_running((0, 1), (0, 6), (0, 8), (0, 10))
+        while consumer.finished(partition(0)) != ((2, 6), (7, 8), (9, 10), (30, 38)):
+            await asyncio.sleep(0)
+        assert consumer.committed == {partition(0): 1}
+        desk.is_open = True
+        desk.let_go()
+        await consumer.wait_committed(0, 40)
+        assert len(desk.begun) == len(set(desk.begun)) == 39 - 12
+        assert loop.metrics().skipped_total == 12
+        assert loop.metrics().records_in_work == 0
+
+
+async def test_a_try_that_fails_while_its_partition_leaves_is_not_repeated_here_if_it_would_have_to_wait_long() -> None:
+    desk = Desk()
+    seconds = 2 * settings.WORKER_DRAIN_RETRY_SECONDS + 0.1
+    async with working(desk, retries=RetryPolicy(None, seconds, seconds)) as (consumer, _, _):
         consumer.write(0, b"a")
         await consumer.assign(0)
         await desk.wait_running((0, 0))
@@ -440,7 +519,13 @@ async def test_a_handler_that_outlives_its_partition_is_not_joined_by_another_tr
 
     consumer = FakeConsumer()
     loop = WorkLoop(
-        lambda _: consumer, Unstoppable(desk, None), "key", RetryPolicy(0, 0.0, 0.0), LIMITS, None, random.Random(1)
+        lambda _: consumer,
+        Unstoppable(Handlers(desk), None),
+        "key",
+        RetryPolicy(0, 0.0, 0.0),
+        LIMITS,
+        None,
+        random.Random(1),
     )
     consumer.listener = loop
     running = asyncio.ensure_future(loop.run())
@@ -503,6 +588,64 @@ async def test_stopping_lets_running_handlers_end_commits_them_and_begins_nothin
         assert consumer.is_closed
         left = loop.metrics()
         assert (left.records_queued, left.records_in_work, left.bytes_in_work, left.partitions) == (0, 0, 0, 0)
+
+
+async def test_draining_finishes_what_lies_below_the_highest_finished_record_and_begins_nothing_above() -> None:
+    desk = Desk()
+    async with working(desk, limits=replace(LIMITS, concurrency=2)) as (consumer, loop, running):
+        consumer.write(0, b"a", b"b", b"a", b"c", b"d", b"e", b"a")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0), (0, 1))
+        desk.let_go((0, 1))
+        await desk.wait_running((0, 0), (0, 3))
+        desk.let_go((0, 3))
+        await desk.wait_running((0, 0), (0, 4))
+        loop.stop()
+        desk.let_go((0, 4))
+        desk.let_go((0, 0))
+        await desk.wait_running((0, 2))
+        desk.let_go()
+        await running
+        assert (0, 2) in desk.begun
+        assert not {(0, 5), (0, 6)} & set(desk.begun)
+        assert consumer.committed == {partition(0): 5}
+
+
+async def test_when_half_of_the_time_to_drain_is_over_nothing_is_begun() -> None:
+    desk = Desk()
+    async with working(desk, limits=replace(LIMITS, drain_seconds=0.5)) as (consumer, loop, running):
+        consumer.write(0, b"a", b"a", b"b")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0), (0, 2))
+        desk.let_go((0, 2))
+        await desk.wait_running((0, 0))
+        loop.stop()
+        assert loop.metrics().records_queued == 1
+        while loop.metrics().records_queued:
+            await asyncio.sleep(0.001)
+        desk.let_go()
+        await running
+        assert (0, 1) not in desk.begun
+        assert consumer.committed == {partition(0): 1}
+        assert consumer.finished(partition(0)) == ((2, 3),)
+
+
+async def test_a_worker_that_fails_begins_nothing_any_more() -> None:
+    desk = Desk()
+    async with working(desk) as (consumer, _, running):
+        consumer.write(0, b"a", b"b", b"a", b"c")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0), (0, 1), (0, 3))
+        desk.let_go((0, 3))
+        await desk.wait_running((0, 0), (0, 1))
+        desk.let_go((0, 1), error=ValueError("no"))
+        await desk.wait_running((0, 0))
+        desk.let_go()
+        with pytest.raises(PoisonRecordError):
+            await running
+        assert (0, 2) not in desk.begun
+        assert consumer.committed == {partition(0): 1}
+        assert consumer.finished(partition(0)) == ((3, 4),)
 
 
 async def test_it_goes_on_polling_while_it_drains() -> None:
@@ -604,12 +747,14 @@ async def test_cancelled_it_ends_at_once_and_leaves_nothing_behind() -> None:
 
 async def test_without_a_place_to_run_handlers_the_worker_ends_and_blames_no_record() -> None:
     class Homeless(LoopExecutor):
-        async def run(self, record: Record) -> None:
+        async def run(self, record: Record, attempt: Attempt = FIRST) -> None:
             raise OSError("no more processes")
 
     consumer, letters = FakeConsumer(), Letters()
     retries = RetryPolicy(0, 0.0, 0.0)
-    loop = WorkLoop(lambda _: consumer, Homeless(Desk(), None), "key", retries, LIMITS, letters, random.Random(1))
+    loop = WorkLoop(
+        lambda _: consumer, Homeless(Handlers(Desk()), None), "key", retries, LIMITS, letters, random.Random(1)
+    )
     consumer.listener = loop
     running = asyncio.ensure_future(loop.run())
     consumer.write(0, b"a", b"b")

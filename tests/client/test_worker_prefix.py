@@ -5,8 +5,9 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.worker.prefix import PrefixTracker
+from raftmq.client.worker.prefix import PrefixTracker, Progress
 from raftmq.errors import InvariantError
+from raftmq.offset_ranges import decode_ranges, encode_ranges
 
 
 class SlowTwin:
@@ -86,3 +87,71 @@ def test_a_record_that_comes_twice_is_a_defect() -> None:
     tracker.take(7)
     with pytest.raises(InvariantError, match="offsets_are_taken_in_order"):
         tracker.take(7)
+
+
+def offsets_of(progress: Progress) -> set[int]:
+    """What a progress says is done, from offset 0 on."""
+    beyond = decode_ranges(progress.offset, progress.finished)
+    return {*range(progress.offset), *(offset for start, end in beyond for offset in range(start, end))}
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(0, 40), st.data())
+def test_what_is_done_stays_done_through_any_number_of_owners(
+    before: list[bool], taken_count: int, data: st.DataObject
+) -> None:
+    """`before`: which records earlier owners finished; the present one takes some and finishes some of those."""
+    first = before.index(False) if False in before else len(before)
+    done = {*range(first), *(offset for offset, is_done in enumerate(before) if is_done)}
+    tracker = PrefixTracker(ranges_of(sorted(one for one in done if one > first)))
+    taken = range(first, min(first + taken_count, len(before)))
+    open_ = [offset for offset in taken if tracker.take(offset)]
+    assert open_ == [offset for offset in taken if offset not in done]
+    finished = data.draw(st.lists(st.sampled_from(open_), unique=True) if open_ else st.just([]))
+    for offset in finished:
+        tracker.finish(offset)
+        done.add(offset)
+        progress = tracker.progress
+        assert progress is not None
+        assert offsets_of(progress) == done
+    left = [offset for offset in open_ if offset not in finished]
+    assert tracker.span == (taken.stop - left[0] if left else 0)
+
+
+def ranges_of(offsets: list[int]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return tuple(found)
+
+
+def test_nothing_done_is_no_progress() -> None:
+    tracker = PrefixTracker(((7, 9),))
+    assert tracker.progress is None
+    assert tracker.take(5)
+    assert tracker.progress is None
+    tracker.finish(5)
+    assert tracker.progress == Progress(6, encode_ranges(6, [(7, 9)]))
+
+
+def test_records_that_were_trimmed_are_no_obstacle() -> None:
+    """Whether nobody, or an earlier owner, finished them."""
+    tracker = PrefixTracker(((7, 9), (20, 22)))
+    assert tracker.take(12)
+    tracker.finish(12)
+    assert tracker.progress == Progress(13, encode_ranges(13, [(20, 22)]))
+    assert not tracker.take(21)
+    assert tracker.progress == Progress(22)
+
+
+def test_of_too_many_ranges_the_lowest_are_kept() -> None:
+    tracker = PrefixTracker()
+    for offset in range(5000):
+        tracker.take(offset)
+    for offset in range(4999, 0, -2):
+        tracker.finish(offset)
+    assert tracker.progress is not None
+    kept = decode_ranges(0, tracker.progress.finished)
+    assert kept == tuple((offset, offset + 1) for offset in range(1, 2001, 2))

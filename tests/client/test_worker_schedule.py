@@ -127,6 +127,26 @@ class ScheduleMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        """A record is not done and not tried again: nothing behind it may start."""
+        left = data.draw(st.sampled_from(self.running()))
+        behind = [t for t in self.twin.tasks if (t.partition, t.lane) == (left.partition, left.lane)]
+        behind = [t for t in behind if t.state in ("queued", "waiting")]
+        assert {id(task) for task in self.schedule.abandon(left)} == {id(task) for task in behind}
+        for gone in (left, *behind):
+            gone.state = "dropped"
+
+    @rule(partition=st.sampled_from(PARTITIONS), last=st.integers(-1, 10))
+    def leave(self, partition: TopicPartition, last: int) -> None:
+        """What lies above is forgotten; what waits is due."""
+        dropped = self.schedule.leave(partition, last)
+        waiting = [t for t in self.twin.tasks if t.partition == partition and t.state in ("queued", "waiting")]
+        assert {id(task) for task in dropped} == {id(task) for task in waiting if task.offset > last}
+        for one in waiting:
+            one.state = "dropped" if one.offset > last else "queued"
+
     @rule(partition=st.sampled_from(PARTITIONS))
     def revoke(self, partition: TopicPartition) -> None:
         dropped = self.schedule.drop(partition)
@@ -184,6 +204,21 @@ def test_lanes_take_turns() -> None:
     assert first.lane == "busy"
     schedule.finish(first)
     assert schedule.start_next(0.0) is quiet
+
+
+def test_what_is_left_comes_first() -> None:
+    """Its next owner waits for it."""
+    schedule: LaneSchedule[Task] = LaneSchedule()
+    others = [task(lane=f"other-{offset}", offset=offset) for offset in range(5)]
+    left = [task(partition=1, lane="a", offset=0), task(partition=1, lane="a", offset=1)]
+    above = task(partition=1, lane="b", offset=2)
+    for one in (*others, *left, above):
+        schedule.add(one)
+    assert schedule.leave(PARTITIONS[1], 1) == [above]
+    for one in left:
+        assert schedule.start_next(0.0) is one
+        schedule.finish(one)
+    assert schedule.start_next(0.0) is others[0]
 
 
 def test_a_retry_blocks_its_lane_and_nothing_else() -> None:

@@ -4,12 +4,14 @@ import asyncio
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from raftmq import Admin
 from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import RAFTMQ
 
 TOPIC = "records"
 """The topic of the fixtures `cluster` and `workload`."""
@@ -21,10 +23,10 @@ POLL_SECONDS = 0.1
 
 @asynccontextmanager
 async def cluster_with_topic(
-    topic: str = TOPIC, partitions: int = PARTITIONS, *, brokers: int = 3
+    topic: str = TOPIC, partitions: int = PARTITIONS, *, brokers: int = 3, command: Sequence[str] = RAFTMQ
 ) -> AsyncIterator[LocalCluster]:
     """Brokers of the test's own, and one topic of three replicas."""
-    async with LocalCluster(brokers=brokers) as cluster:
+    async with LocalCluster(brokers=brokers, command=command) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             await admin.create_topic(topic, partitions=partitions, replication_factor=3)
         yield cluster
@@ -55,6 +57,17 @@ def is_ready(cluster: LocalCluster, node_id: int) -> bool:
         return False
 
 
+def readiness(cluster: LocalCluster, node_id: int) -> str:
+    """What the broker says on /readyz, ready or not; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz?format=text", timeout=5) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except (urllib.error.URLError, TimeoutError):
+        return ""
+
+
 def busiest_leader(cluster: LocalCluster, topic: str = TOPIC) -> int:
     """The broker that leads most partitions."""
     return Counter(cluster.wait_leaders(topic).values()).most_common(1)[0][0]
@@ -66,8 +79,6 @@ def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
 
 
 async def restart_all(cluster: LocalCluster) -> None:
-    """Start every broker, none of which runs: they serve once a majority is there, so they start together."""
+    """Start every broker, none of which runs, one after the other."""
     for node_id in cluster.node_ids:
-        cluster.restart(node_id, wait=False)
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.wait_ready, node_id)
+        await asyncio.to_thread(cluster.restart, node_id)

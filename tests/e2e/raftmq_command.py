@@ -25,7 +25,7 @@ def raftmq(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> subpro
     Those that only ask and change metadata run in this process: half a second less each. What reads standard input, waits or gets
     signals runs in its own.
     """
-    if arguments[0] in ("topic", "cluster", "group"):
+    if arguments[0] in ("topic", "cluster", "group", "dlq"):
         done = CliRunner().invoke(app, list(arguments), input=stdin, env=environment_of(cluster), prog_name="raftmq")
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception

@@ -29,6 +29,7 @@ class Dev:
             int((Path(self.ready["directory"]) / f"node-{broker['node_id']}" / "lock").read_text())
             for broker in self.ready["brokers"]
         ]
+        assert [broker["pid"] for broker in self.ready["brokers"]] == self.pids, "what a reader kills is what runs"
 
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         environment = os.environ | {"RAFTMQ_BOOTSTRAP_SERVERS": self.ready["bootstrap_servers"]}

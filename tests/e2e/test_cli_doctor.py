@@ -71,7 +71,7 @@ def test_a_registry_that_cannot_be_read_ends_the_broker_with_a_sentence(stopped:
     try:
         done = doctor(str(directory))
         assert done.returncode == 6
-        assert b"damage: node.mdb: row b'node' of 'node' does not match its checksum" in done.stdout
+        assert b"damage: node.mdb: row b'node' is missing or does not match its checksum" in done.stdout
         ports = ("--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
         broker = subprocess.run(
             [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ports],

@@ -57,7 +57,7 @@ def frozen(cluster: LocalCluster) -> Iterator[LocalCluster]:
 def test_a_no_of_the_cluster_is_one_sentence(
     cluster: LocalCluster, arguments: tuple[str, ...], code: int, words: list[str]
 ) -> None:
-    assert_one_sentence(raftmq(cluster, *arguments, "--timeout", "5", stdin=b"x\n"), code, *words)
+    assert_one_sentence(raftmq(cluster, *arguments, "--timeout", "5s", stdin=b"x\n"), code, *words)
 
 
 def new_topic(cluster: LocalCluster, name: str, *arguments: str) -> str:
@@ -71,7 +71,7 @@ def values_of(cluster: LocalCluster, topic: str) -> list[object]:
 
 def test_a_topic_that_does_not_exist_is_said_before_anything_is_read(cluster: LocalCluster) -> None:
     """A person would have typed the first line by then; a program that wrote nothing would have thought that all is well."""
-    assert_one_sentence(raftmq(cluster, "produce", "none", "--timeout", "5"), 4, "'none'", "raftmq topic create")
+    assert_one_sentence(raftmq(cluster, "produce", "none", "--timeout", "5s"), 4, "'none'", "raftmq topic create")
     with started(cluster, "produce", "none") as waiting:
         assert waiting.wait(30) == 4  # its standard input is open
 
@@ -79,13 +79,26 @@ def test_a_topic_that_does_not_exist_is_said_before_anything_is_read(cluster: Lo
 def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "long")
     done = raftmq(cluster, "produce", topic, stdin=b"one\ntwo\n" + b"x" * 1_100_000 + b"\nfour\n")
-    assert_one_sentence(done, 6, "line 3", "1100000 bytes", "1048576", "before it are written")
+    assert_one_sentence(
+        done, 6, "line 3", "1100000 bytes", "at most 1048560", "max.batch.bytes", "before it are written"
+    )
     assert values_of(cluster, topic) == ["one", "two"]
 
 
+@pytest.mark.parametrize("more", [(), ("--header", "a=b")], ids=["all at once", "one by one"])
+def test_a_topic_that_allows_it_takes_longer_lines_and_the_first_beyond_is_named(
+    cluster: LocalCluster, more: tuple[str, ...]
+) -> None:
+    topic = new_topic(cluster, f"wide{len(more)}", "--config", "max.batch.bytes=2097152")
+    lines = [b"one", b"x" * 1_500_000, b"y" * 2_100_000, b"four"]
+    done = raftmq(cluster, "produce", topic, *more, stdin=b"\n".join(lines))
+    assert_one_sentence(done, 6, "line 3", "a record of 21000", "at most 2093040", "before it are written")
+    assert values_of(cluster, topic) == [line.decode() for line in lines[:2]]
+
+
 def test_a_line_without_end_is_refused_before_it_fills_memory(cluster: LocalCluster) -> None:
-    done = raftmq(cluster, "produce", "there", stdin=b"x" * 8_000_000)
-    assert_one_sentence(done, 6, "longer than 2097152 bytes")
+    done = raftmq(cluster, "produce", "there", stdin=b"x" * 12_000_000)
+    assert_one_sentence(done, 6, "longer than 8388608 bytes")
 
 
 def test_a_record_above_the_topics_own_limit_is_refused(cluster: LocalCluster) -> None:
@@ -115,13 +128,13 @@ def test_a_line_that_is_no_document_is_named(cluster: LocalCluster) -> None:
 def test_a_broker_that_does_not_answer_ends_the_command_in_time(
     frozen: LocalCluster, arguments: tuple[str, ...]
 ) -> None:
-    assert_one_sentence(raftmq(frozen, *arguments, "--timeout", "0.7", stdin=b"x\n"), 3, frozen.address(1))
+    assert_one_sentence(raftmq(frozen, *arguments, "--timeout", "0.7s", stdin=b"x\n"), 3, frozen.address(1))
 
 
 def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no_hang(cluster: LocalCluster) -> None:
     """The broker freezes while 30 MB are on their way: more than the buffer takes."""
     topic = new_topic(cluster, "frozen")
-    producer = started(cluster, "produce", topic, "--timeout", "2")
+    producer = started(cluster, "produce", topic, "--timeout", "2s")
     with producer:
         assert producer.stdin is not None
         assert producer.stderr is not None
@@ -147,7 +160,7 @@ def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no
 def test_a_consumer_that_waits_ends_when_the_cluster_falls_silent(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "silence")
     raftmq(cluster, "produce", topic, stdin=b"heard\n")
-    consumer = started(cluster, "consume", topic, "--from-beginning", "--timeout", "1")
+    consumer = started(cluster, "consume", topic, "--from-beginning", "--timeout", "1s")
     with consumer:
         assert consumer.stdout is not None
         assert consumer.stderr is not None
@@ -175,7 +188,7 @@ def test_a_consumer_whose_topic_is_deleted_ends(cluster: LocalCluster) -> None:
 
 def test_an_address_that_is_no_brokers_says_so(cluster: LocalCluster) -> None:
     http = cluster.http_address(1)
-    assert_one_sentence(raftmq(cluster, "topic", "list", "--bootstrap-servers", http, "--timeout", "1"), 3, http)
+    assert_one_sentence(raftmq(cluster, "topic", "list", "--bootstrap-servers", http, "--timeout", "1s"), 3, http)
 
 
 class Refusal(grpc.GenericRpcHandler):
@@ -208,7 +221,7 @@ def test_a_refusal_that_no_retry_changes_is_a_no(code: int, message: str, cluste
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        done = raftmq(cluster, "topic", "list", "--bootstrap-servers", address, "--timeout", "2")
+        done = raftmq(cluster, "topic", "list", "--bootstrap-servers", address, "--timeout", "2s")
     finally:
         server.stop(0).wait()
     assert_one_sentence(done, 4, message)

@@ -4,6 +4,7 @@ Needs a small volume of its own, so it mounts one, which root may do; elsewhere 
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import pytest
 from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import DeliveryExpiredError, DeliveryTimeoutError
 from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor
+from tests.e2e.test_broker_start import ANY
 
 pytestmark = [pytest.mark.e2e]
 
@@ -93,3 +97,82 @@ async def test_a_full_disk_refuses_appends_and_nothing_else_and_recovers_by_itse
         assert values[-1] == b"after"
         assert b"refused" not in values
         assert "disk_space_recovered" in cluster.logs(1)
+
+
+async def fill_with_records(cluster: LocalCluster, topic: str) -> int:
+    """Send until the broker refuses; how many records it took."""
+    taken = 0
+    value = os.urandom(900_000)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=4000) as producer:
+        with pytest.raises((DeliveryExpiredError, DeliveryTimeoutError)):
+            for _ in range(VOLUME_BYTES // len(value)):
+                await producer.send_and_wait(topic, value)
+                taken += 1
+                await asyncio.sleep(0.02)  # the broker looks at its disk once a second
+    return taken
+
+
+async def wait_until_taken(cluster: LocalCluster, topic: str) -> None:
+    async with asyncio.timeout(RECOVERY_SECONDS):
+        while True:
+            with contextlib.suppress(DeliveryExpiredError, DeliveryTimeoutError):
+                async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=1000) as producer:
+                    await producer.send_and_wait(topic, b"after")
+                    return
+
+
+def allocated_bytes(volume: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in volume.rglob("*.mdb*") if path.is_file())
+
+
+async def wait_until_small(volume: Path, bytes_max: int) -> None:
+    async with asyncio.timeout(RECOVERY_SECONDS):
+        while allocated_bytes(volume) > bytes_max:
+            await asyncio.sleep(0.1)
+
+
+async def test_a_disk_full_of_deleted_data_heals_by_itself(volume: Path) -> None:
+    """Nobody else frees anything: retention, deleted records and a deleted topic must be enough, though appends are refused."""
+    arguments = ("--set", f"disk_reserve_bytes={RESERVE_BYTES}", "--set", "retention_check_seconds=1")
+    async with (
+        LocalCluster(brokers=1, directory=volume / "cluster", broker_arguments=arguments) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        for name in (TOPIC, "deleted", "short"):
+            await admin.create_topic(name, partitions=1, replication_factor=1)
+        assert await fill_with_records(cluster, TOPIC) > 50
+        full = allocated_bytes(volume)
+        await admin.delete_records({TopicPartition(TOPIC, 0): -1})
+        await wait_until_taken(cluster, TOPIC)
+        await wait_until_small(volume, full // 4)
+
+        assert await fill_with_records(cluster, "deleted") > 50
+        await admin.delete_topic("deleted")  # its file goes to the trash, which is not left to its ten minutes
+        await wait_until_taken(cluster, TOPIC)
+
+        assert await fill_with_records(cluster, "short") > 50
+        await asyncio.to_thread(cluster.restart, 1)
+        await admin.alter_topic_config("short", {"retention.bytes": "5000000"})
+        await wait_until_taken(cluster, TOPIC)
+        await wait_until_small(volume, 20 * MIB)
+
+
+def test_a_start_without_any_room_says_so_and_the_doctor_too(volume: Path) -> None:
+    with LocalCluster(
+        brokers=1, directory=volume / "cluster", broker_arguments=("--set", "disk_reserve_bytes=0")
+    ) as cluster:
+        directory = cluster.data_dir(1)
+        cluster.kill(1)
+    (directory / "ballast").unlink(missing_ok=True)
+    other = fill(volume, 0)
+    command = [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ANY]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert_one_sentence(
+        done, 1, "the disk is full", f"the volume of {directory} has 0.0 MB free", "needs 2.1 MB to start"
+    )
+    said = doctor(str(directory))
+    assert said.returncode == 6
+    assert "volume: is full: 0.0 MB are free, and the broker needs 2.1 MB to start" in said.stdout.decode()
+    other.unlink()
+    with LocalCluster(brokers=1, directory=volume / "cluster"):
+        pass

@@ -143,8 +143,8 @@ async def fill_the_buffer(sdk: Sdk) -> object:
     return None
 
 
-async def read_unknown(sdk: Sdk) -> object:
-    async with sdk.consumer("nowhere") as consumer:
+async def read_unknown(sdk: Sdk, topic: str = "nowhere") -> object:
+    async with sdk.consumer(topic) as consumer:
         return await consumer.getmany(timeout_ms=1000)
 
 
@@ -196,6 +196,10 @@ CASES = [
          ("'nowhere'", "raftmq topic create")),
     Case("read an unknown topic", read_unknown, errors.UnknownTopicError, ErrorCode.UNKNOWN_TOPIC,
          ("'nowhere'", "raftmq topic create")),
+    Case("send to a name no topic can have", lambda sdk: send(sdk, "a topic"), errors.InvalidTopicNameError,
+         ErrorCode.INVALID_TOPIC_NAME, ("'a topic'", "a-z A-Z")),
+    Case("read a name no topic can have", lambda sdk: read_unknown(sdk, "a/b"), errors.InvalidTopicNameError,
+         ErrorCode.INVALID_TOPIC_NAME, ("'a/b'", "a-z A-Z")),
     admin_case("describe an unknown topic", errors.UnknownTopicError, ("'nowhere'",), "describe_topic", "nowhere"),
     admin_case("delete an unknown topic", errors.UnknownTopicError, ("'nowhere'",), "delete_topic", "nowhere"),
     Case("send to an unknown partition", send_to_partition_99, errors.UnknownPartitionError, ErrorCode.UNKNOWN_PARTITION,
@@ -226,8 +230,8 @@ CASES = [
          ("narrow/0", "auto_offset_reset"), seconds_max=8.0),
     Case("not assigned", seek_what_is_not_assigned, errors.InvalidArgumentError, ErrorCode.INVALID_ARGUMENT,
          ("is not assigned",)),
-    Case("unknown compression", lambda sdk: send(sdk, compression_type="gzip"), errors.UnsupportedCompressionError,
-         ErrorCode.UNSUPPORTED_COMPRESSION, ("'gzip'", "lz4, zstd, snappy")),
+    Case("unknown compression", lambda sdk: send(sdk, compression_type="brotli"), errors.UnsupportedCompressionError,
+         ErrorCode.UNSUPPORTED_COMPRESSION, ("'brotli'", "lz4, zstd, snappy, gzip")),
     Case("an address without a port", lambda sdk: send(sdk, bootstrap_servers="localhost"), errors.InvalidArgumentError,
          ErrorCode.INVALID_ARGUMENT, ("'localhost'", "host:port")),
     Case("closed producer", use_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),

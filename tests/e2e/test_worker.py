@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 from raftmq import Admin, Consumer, Producer, Record, Worker
 from raftmq.client.worker.dead_letters import HEADER_PREFIX
-from raftmq.errors import PoisonRecordError, UnknownTopicError
+from raftmq.errors import DrainTimeoutError, PoisonRecordError, UnknownTopicError
 from raftmq.testing import LocalCluster
 
 from sim.history.checker import Verdict, judge_files
@@ -116,6 +117,68 @@ async def test_a_poison_record_is_moved_with_its_story_and_its_key_goes_on(clust
         "message": b"'nobody knows'",
     }
     assert await progress(cluster, "letters", "readers") == {written.partition: 3}
+
+
+@pytest.mark.parametrize("is_graceful", [True, False])
+async def test_what_is_finished_behind_a_record_that_hangs_is_not_repeated(
+    cluster: LocalCluster, *, is_graceful: bool
+) -> None:
+    """Whether the worker is stopped, or ends at once when its progress was committed."""
+    topic = f"hangs-{is_graceful}"
+    await create(cluster, topic, partitions=1)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(300):
+            await producer.send(topic, b"v", b"slow" if number % 100 == 0 else b"%d" % number)
+        await producer.flush()
+    ran: Counter[int] = Counter()
+    are_others_done, is_all_done = asyncio.Event(), asyncio.Event()
+    is_slow = True
+
+    async def handle(record: Record) -> None:
+        if record.key == b"slow" and is_slow:
+            await asyncio.Event().wait()
+        ran[record.offset] += 1
+        if len(ran) == 297:
+            are_others_done.set()
+        if len(ran) == 300:
+            is_all_done.set()
+
+    def worker() -> Worker:
+        servers = cluster.bootstrap_servers
+        return Worker(
+            topic, f"g-{topic}", handle, bootstrap_servers=servers, drain_timeout_ms=100, commit_interval_ms=50
+        )
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        first = worker()
+        serving = asyncio.create_task(first.serve())
+        await are_others_done.wait()
+        if is_graceful:
+            first.stop()
+            with pytest.raises(DrainTimeoutError):
+                await serving
+        else:
+            async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                while not any(
+                    (one.partition.topic, one.finished_records) == (topic, 297)
+                    for one in (await admin.describe_group(f"g-{topic}")).offsets
+                ):
+                    await asyncio.sleep(LOOK_SECONDS)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+        assert ran[0] == ran[100] == ran[200] == 0
+        is_slow = False
+        second = worker()
+        serving = asyncio.create_task(second.serve())
+        await is_all_done.wait()
+        second.stop()
+        await serving
+    assert set(ran.values()) == {1}
+    counted = second.metrics()
+    assert counted is not None
+    assert (counted.records_total, counted.skipped_total) == (3, 297)
+    assert await progress(cluster, topic, f"g-{topic}") == {0: 300}
 
 
 async def test_without_a_dead_letter_topic_poison_stops_the_worker_before_it(cluster: LocalCluster) -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from raftmq import Producer, Record, TopicPartition, Worker
+from raftmq import Producer, RebalanceListener, Record, TopicPartition, Worker
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.outcome import Failure
+from raftmq.client.worker.prefix import Progress
 from raftmq.client.worker.work_loop import WorkLoop
 
 from sim.history.events import HistoryWriter
@@ -50,6 +51,42 @@ class Order(msgspec.Struct):
     session_timeout_ms: int = 6000
 
 
+class RecordingListener(RebalanceListener):
+    """Passes everything on to the work loop, and writes down who has which partition."""
+
+    def __init__(self, loop: WorkLoop, recorder: Recorder, process: str, group_id: str) -> None:
+        self._loop = loop
+        self._recorder = recorder
+        self._process = process
+        self._group_id = group_id
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        for name in partitions:
+            operation = self._recorder.invoke(
+                self._process, "open", group=self._group_id, topic=name.topic, partition=name.partition
+            )
+            operation.ok()
+        await self._loop.on_assigned(partitions)
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        failures_before = self._loop.counters.commit_failures_total
+        operations = [
+            self._recorder.invoke(
+                self._process, "release", group=self._group_id, topic=name.topic, partition=name.partition
+            )
+            for name in partitions
+        ]
+        await self._loop.on_revoked(partitions)
+        for operation in operations:
+            if self._loop.counters.commit_failures_total == failures_before:
+                operation.ok()
+            else:
+                operation.info()
+
+    async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        await self._loop.on_lost(partitions)
+
+
 class RecordingConsumer:
     """Passes everything on, and writes commits down."""
 
@@ -61,17 +98,22 @@ class RecordingConsumer:
         self.start, self.close = consumer.start, consumer.close
         self.getmany, self.assignment = consumer.getmany, consumer.assignment
         self.pause, self.resume = consumer.pause, consumer.resume
+        self.finished = consumer.finished
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        assert offsets is not None
+    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         operations = [
             self._recorder.invoke(
-                self._process, "commit", group=self._group_id, topic=name.topic, partition=name.partition, offset=offset
+                self._process,
+                "commit",
+                group=self._group_id,
+                topic=name.topic,
+                partition=name.partition,
+                offset=made.offset,
             )
-            for name, offset in offsets.items()
+            for name, made in progress.items()
         ]
         try:
-            await self._consumer.commit(offsets)
+            await self._consumer.commit_progress(progress)
         except BaseException as error:
             for operation in operations:
                 operation.info(error=type(error).__name__, detail=str(error))  # of several some may be done
@@ -145,8 +187,10 @@ class RecordingWorker(Worker):
             raise ValueError("not this time")
         operation.ok()
 
-    def _make_consumer(self, listener: WorkLoop) -> GroupConsumer:
-        return RecordingConsumer(super()._make_consumer(listener), self._recorder, self.process, self.group_id)
+    def _make_consumer(self, listener: RebalanceListener) -> GroupConsumer:
+        assert isinstance(listener, WorkLoop)
+        recording = RecordingListener(listener, self._recorder, self.process, self.group_id)
+        return RecordingConsumer(super()._make_consumer(recording), self._recorder, self.process, self.group_id)
 
     def _make_letters(self, producer: Producer, topic: str) -> DeadLetters:
         return RecordingLetters(super()._make_letters(producer, topic), self._recorder, self.process, self.group_id)

@@ -17,6 +17,7 @@ from raftmq.fsm.append_judge import (
     TooManyProducers,
     Verdict,
 )
+from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
@@ -30,7 +31,8 @@ class Leader:
     def __init__(self, producers_max: int = 100) -> None:
         self.log = LogBuilder()
         self.state = LogPartition()
-        self.judge = AppendJudge(self.state, producers_max)
+        self.state.producers.producers_max = producers_max
+        self.judge = AppendJudge(self.state)
 
     def send(self, producer_id: int, epoch: int, first: int, count: int = 1) -> Verdict:
         payload = batch(producer_id, epoch, first, count)
@@ -129,7 +131,7 @@ def test_a_newer_epoch_begins_at_zero_and_fences_the_older() -> None:
     assert leader.send(1, 2**64 - 1, 0) == Accept()
 
 
-def test_a_new_producer_is_refused_at_the_cap_and_nobody_is_evicted() -> None:
+def test_a_new_producer_is_refused_at_the_cap_while_nobody_is_idle() -> None:
     leader = Leader(producers_max=2)
     leader.send(1, 0, 0)
     leader.apply()
@@ -138,8 +140,9 @@ def test_a_new_producer_is_refused_at_the_cap_and_nobody_is_evicted() -> None:
     leader.apply()
     assert leader.send(3, 0, 0) == TooManyProducers()
     assert leader.send(1, 0, 1) == leader.send(2, 0, 1) == leader.send(1, 1, 0) == Accept()
-    leader.log.time_ms += 24 * HOUR_MS
-    leader.log.append(EntryKind.COMMAND, b"")
+    for _ in range(12):
+        leader.log.time_ms += HOUR_MS // 6
+        leader.log.log(TrimLog(0))
     leader.apply()
     assert leader.send(3, 0, 0) == Accept()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_commands import Rejected
+from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
 
@@ -104,13 +104,23 @@ def test_a_skipped_entry_is_an_invariant_violation(make: MakeMachine, history: M
 @KINDS
 @settings(max_examples=300, deadline=None)
 @given(payloads=st.lists(st.binary(max_size=120), max_size=8))
-def test_no_payload_makes_apply_raise(make: MakeMachine, history: MakeHistory, payloads: list[bytes]) -> None:
-    log = histories.LogBuilder()
+def test_no_payload_makes_apply_raise_anything_else(
+    make: MakeMachine, history: MakeHistory, payloads: list[bytes]
+) -> None:
+    """A command is applied or, when it cannot be read, stops the replica with its state as it was."""
     for payload in payloads:
-        log.append(EntryKind.COMMAND, payload)
-        log.append(EntryKind.DATA, payload, 1)
-    machine, _ = histories.plain_life(make, log.entries)
-    assert machine.applied_index == log.next_index - 1
+        log = histories.LogBuilder()
+        machine = make()
+        machine.apply(log.append(EntryKind.DATA, payload, 1))
+        entry = log.append(EntryKind.COMMAND, payload)
+        before = (machine.applied_index, tuple(machine.rows()))
+        if machine.level_needed(payload) is None:
+            with pytest.raises(UnsupportedCommandError):
+                machine.apply(entry)
+            assert (machine.applied_index, tuple(machine.rows())) == before
+        else:
+            machine.apply(entry)
+            assert machine.applied_index == entry.index
 
 
 @KINDS
@@ -125,14 +135,14 @@ def test_no_payload_makes_apply_raise(make: MakeMachine, history: MakeHistory, p
     ],
     ids=["nested arrays", "nested maps", "huge array", "huge bytes", "huge map"],
 )
-def test_hostile_payloads_are_rejected(make: MakeMachine, history: MakeHistory, payload: bytes) -> None:
+def test_hostile_payloads_are_not_read(make: MakeMachine, history: MakeHistory, payload: bytes) -> None:
     log = histories.LogBuilder()
-    for kind in (EntryKind.COMMAND, EntryKind.DATA):
-        log.append(kind, payload, int(kind is EntryKind.DATA))
-    machine, results = histories.plain_life(make, log.entries)
-    assert isinstance(results[0], Rejected)
-    assert results[1] is None
-    assert machine.applied_index == log.next_index - 1
+    machine = make()
+    assert machine.level_needed(payload) is None
+    assert machine.apply(log.append(EntryKind.DATA, payload, 1)) is None
+    with pytest.raises(UnsupportedCommandError, match=f"entry {log.next_index} holds a command"):
+        machine.apply(log.append(EntryKind.COMMAND, payload))
+    assert machine.applied_index == log.next_index - 2
 
 
 @KINDS

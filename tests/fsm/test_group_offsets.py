@@ -20,6 +20,7 @@ from raftmq.fsm.log_commands import (
 )
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Rejected
+from raftmq.offset_ranges import RANGES_BYTES_MAX, RANGES_MAX, encode_ranges
 
 from tests.fsm.histories import LogBuilder
 
@@ -127,6 +128,46 @@ def test_coalesced_commits_are_judged_one_by_one(partition: Partition) -> None:
     assert (result.results[0], result.results[2]) == (Committed(3), Committed(6))
     assert isinstance(result.results[1], Rejected)
     assert partition.run(OpenPartition("g", "m2", 6)) == Opened(6, "")
+
+
+def test_what_is_finished_beyond_the_offset_outlives_owners_and_restarts(partition: Partition) -> None:
+    finished = encode_ranges(4, [(5, 7), (9, 10)])
+    partition.run(OpenPartition("g", "m1", 5))
+    partition.run(CommitOffset("g", "m1", 5, 4, "", finished))
+    assert partition.run(OpenPartition("g", "m2", 6)) == Opened(4, "", finished)
+    restored = LogPartition()
+    restored.restore(partition.state.rows(), partition.state.applied_index)
+    assert restored.group_offset("g") == partition.state.group_offset("g")
+    assert tuple(restored.rows()) == tuple(partition.state.rows())
+    assert partition.run(OpenPartition("g", "m3", 7)) == Opened(4, "", finished), (
+        "an owner that said nothing changed nothing"
+    )
+
+
+def test_a_commit_without_it_and_a_reset_forget_what_was_finished(partition: Partition) -> None:
+    finished = encode_ranges(4, [(5, 7)])
+    partition.run(OpenPartition("g", "m1", 5))
+    partition.run(CommitOffset("g", "m1", 5, 4, "", finished))
+    partition.run(CommitOffset("g", "m1", 5, 4))
+    assert partition.run(OpenPartition("g", "m1", 5)) == Opened(4, "")
+    partition.run(CommitOffset("g", "m1", 5, 4, "", finished))
+    partition.run(ResetOffset("g", 6, 4))
+    assert partition.run(OpenPartition("g", "m2", 7)) == Opened(4, "")
+
+
+@pytest.mark.parametrize(
+    ("finished", "code"),
+    [
+        (b"\x01", codes.INVALID_ARGUMENT),
+        (b"\x00\x01", codes.INVALID_ARGUMENT),
+        (b"\x01" * (RANGES_BYTES_MAX + 2), codes.INVALID_ARGUMENT),
+        (b"\x01\x01" * (RANGES_MAX + 1), codes.INVALID_ARGUMENT),
+        (encode_ranges(4, [(5, 11)]), codes.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_what_cannot_be_finished_is_refused(partition: Partition, finished: bytes, code: int) -> None:
+    assert partition.code(CommitOffset("g", "", 0, 4, "", finished)) == code
+    assert partition.state.group_offsets() == ()
 
 
 def test_forgetting_spares_groups_that_were_touched_since(partition: Partition) -> None:

@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.fsm import codes
 from raftmq.fsm.log_commands import TrimLog, Trimmed
 from raftmq.fsm.log_partition import LogPartition
-from raftmq.fsm.metadata_commands import Rejected
+from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.raft.entry import EntryKind
 
 from tests.fsm.histories import LogBuilder
@@ -52,19 +51,21 @@ def test_the_start_is_the_largest_trim_so_far_clamped_at_each_moment(steps: list
     assert (partition.log_start_offset, partition.next_offset) == (start, log.next_offset)
 
 
-def test_an_unreadable_command_is_rejected_and_changes_nothing(log: LogBuilder, partition: LogPartition) -> None:
+def test_a_batch_of_a_newer_version_stops_the_replica(log: LogBuilder, partition: LogPartition) -> None:
+    """Brokers that can read it remember its producer: to pass it over would make another state of the same log."""
     partition.apply(log.batch(1, 0, 0))
-    before = tuple(partition.rows())
-    result = partition.apply(log.append(EntryKind.COMMAND, b"\xc1"))
-    assert isinstance(result, Rejected)
-    assert result.code == codes.INVALID_ARGUMENT
-    assert tuple(partition.rows()) == before
+    before = (partition.applied_index, tuple(partition.rows()))
+    newer = bytearray(log.entries[0].payload)
+    newer[2] += 1
+    with pytest.raises(UnsupportedCommandError, match="holds a batch that this version cannot read"):
+        partition.apply(log.append(EntryKind.DATA, bytes(newer), 1))
+    assert (partition.applied_index, tuple(partition.rows())) == before
 
 
 def test_nothing_is_dirty_when_nothing_changed(log: LogBuilder, partition: LogPartition) -> None:
     assert partition.take_dirty_rows() == ()
     partition.apply(log.batch(1, 0, 0))
-    assert len(partition.take_dirty_rows()) == 2
+    assert len(partition.take_dirty_rows()) == 3
     idle = (log.append(EntryKind.EMPTY, b""), log.append(EntryKind.MEMBERSHIP, b"x"), log.log(TrimLog(0)))
     for entry in idle:
         partition.apply(entry)

@@ -67,9 +67,11 @@ def test_bad_values(config: dict[str, str]) -> None:
     assert effective_config(config) == TopicConfig(), "and whoever reads one acts on the default"
 
 
-def test_an_unknown_key_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(TopicConfigError, match=r"retention\.ms, retention\.bytes, max\.batch\.bytes"):
-        check_topic_config({"retention.hours": "1"})
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant_or_the_valid_ones() -> None:
+    with pytest.raises(TopicConfigError, match=r"did you mean retention\.ms\?"):
+        check_topic_config({"retention.mss": "1"})
+    with pytest.raises(TopicConfigError, match=r"there are max\.batch\.bytes, retention\.bytes, retention\.ms"):
+        check_topic_config({"xyz": "1"})
 
 
 def test_changes_may_unset_known_keys_only() -> None:

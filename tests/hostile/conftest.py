@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -12,13 +13,14 @@ import grpc
 import pytest
 from raftmq import sync
 from raftmq.broker.limits import MIB, Limits
+from raftmq.broker.peer_codec import FRAME_HEADER, FrameType
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.testing import LocalCluster
 
-from tests.hostile.attackers import many_descriptors, peak_bytes, reset_peak, resident_bytes
+from tests.hostile.attackers import dial, many_descriptors, peak_bytes, reset_peak, resident_bytes
 from tests.hostile.neighbour import Neighbour
-from tests.hostile.samples import append_request, opaque_batch
+from tests.hostile.samples import append_request, hello_frame, opaque_batch
 
 MARGIN_BYTES = 64 * MIB
 """Beyond a budget: what allocators round up and keep in pieces, and the neighbour's own work."""
@@ -74,7 +76,16 @@ def victim() -> Iterator[Victim]:
                 answer = pb_grpc.QueueStub(channel).Append(request, timeout=10)
                 assert not answer.partitions[0].HasField("error"), answer
         pid = cluster.pid(1)
-        yield Victim(cluster, pid, topic.topic_id, neighbours.topic_id, cluster_id, resident_bytes(pid))
+        found = Victim(cluster, pid, topic.topic_id, neighbours.topic_id, cluster_id, resident_bytes(pid))
+        greet(found.peer_address, cluster_id)
+        yield found
+
+
+def greet(address: str, cluster_id: str) -> None:
+    """Have the boot of the node that attackers claim to be remembered: from then on WELCOME follows HELLO without a write."""
+    with dial(address) as sock:
+        sock.sendall(hello_frame(cluster_id=cluster_id, target_node_id=1, node_id=77))
+        assert FRAME_HEADER.unpack(sock.recv(FRAME_HEADER.size, socket.MSG_WAITALL))[1] == FrameType.WELCOME
 
 
 Siege = Callable[[str, int], AbstractAsyncContextManager[Neighbour]]

@@ -17,6 +17,16 @@ class Peer:
     def hello(self, target: NodeId, channel: Channel) -> Hello:
         return Hello(codec.WIRE_VERSION, "c", 1, "uuid-1", target, int(channel))
 
+    def contradiction(self, hello: Hello) -> str | None:
+        return None
+
+    def remember(self, hello: Hello) -> None:
+        return None
+
+    def on_other_cluster(self, address: str, said: str) -> None: ...
+
+    def on_stale(self, node_id: NodeId, reason: str) -> None: ...
+
     def refusal(self, hello: Hello) -> str | None:
         return None if hello.cluster_id == "c" else "another cluster"
 
@@ -30,6 +40,8 @@ class Peer:
             FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
             FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,
             FrameType.SNAPSHOT_END: codec.decode_snapshot_end,
+            FrameType.CLOCK_QUESTION: codec.decode_clock_question,
+            FrameType.CLOCK: codec.decode_clock,
         }.get(frame_type)
         if decode is not None:
             decode(body)

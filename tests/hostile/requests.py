@@ -55,9 +55,13 @@ def admin_requests() -> dict[str, list[Message]]:
         ],
         "alter_topic": [pb.AlterTopicRequest(name="flights", set={"retention.ms": "1000"}, unset=["retention.bytes"])],
         "add_partitions": [pb.AddPartitionsRequest(name="flights", total=3, timeout_ms=10)],
-        "describe_topic": [pb.DescribeTopicRequest(name="flights")],
+        "describe_topic": [pb.DescribeTopicRequest(name="flights", with_states=True)],
         "list_topics": [pb.ListTopicsRequest()],
-        "describe_cluster": [pb.DescribeClusterRequest()],
+        "describe_cluster": [pb.DescribeClusterRequest(with_health=True)],
+        "describe_node": [pb.DescribeNodeRequest()],
+        "describe_partitions": [
+            pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
+        ],
         "register_node": [
             pb.RegisterNodeRequest(
                 uuid="uuid-2", node_id=2, client_address="h:1", peer_address="h:2", http_address="h:3", host="h", rack="r",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from raftmq.batch_header import CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD, seal
+from raftmq.batch_header import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD, seal
 from raftmq.broker import peer_codec as codec
 from raftmq.broker.peer_codec import WIRE_VERSION, Beats, FrameType, Parts, frame
 from raftmq.broker.peer_protocol import Channel
@@ -25,7 +25,7 @@ from raftmq.raft.messages import (
     VoteResponse,
 )
 
-CODEC_NUMBERS = (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD, CODEC_SNAPPY)
+CODEC_NUMBERS = (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD, CODEC_SNAPPY, CODEC_GZIP)
 
 
 def joined(parts: Parts) -> bytes:
@@ -77,8 +77,8 @@ def raft_messages(group_id: int = 7, source: int = 1, target: int = 2, term: int
         AppendRequest(source, target, term, 4, 3, (), 4),
         AppendRequest(source, target, term, 4, 3, entries[:1] * 30, 4),
         AppendResponse(source, target, term, 5, True, 4, 2),
-        VoteRequest(source, target, term, 5, 3, 4, 3, True, False),
-        VoteResponse(source, target, term, True, True, 4, 3),
+        VoteRequest(source, target, term, 1 << 62, 5, 3, 4, 3, True, False),
+        VoteResponse(source, target, term, 1 << 62, True, True, 4, 3),
         Heartbeat(source, target, term, 4, 9),
         HeartbeatResponse(source, target, term, 9),
         TimeoutNow(source, target, term),
@@ -121,6 +121,7 @@ def hello(**changes: object) -> bytes:
         "target_node_id": 1,
         "channel": int(Channel.CONTROL),
         "boot": 1,
+        "marks": b"mark",
     }
     return msgspec.msgpack.encode(fields | changes)
 
@@ -139,6 +140,8 @@ def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int =
         (FrameType.SNAPSHOT_BEGIN, snapshot_begin(group_id)),
         (FrameType.SNAPSHOT_ROWS, snapshot_rows()),
         (FrameType.SNAPSHOT_END, snapshot_end()),
+        (FrameType.CLOCK_QUESTION, joined(codec.encode_clock_question(1))),
+        (FrameType.CLOCK, joined(codec.encode_clock(1, 1_700_000_000_000))),
         (FrameType.HELLO, hello()),
     ]
 

@@ -16,6 +16,7 @@ import cramjam
 import pytest
 from crc32c import crc32c
 from raftmq.batch_header import (
+    CODEC_GZIP,
     CODEC_LZ4,
     CODEC_SNAPPY,
     CODEC_ZSTD,
@@ -367,6 +368,7 @@ BOMB = bytes(RAW_BODY_BYTES_MAX * 2)
         (CODEC_ZSTD, bytes(cramjam.zstd.compress(BOMB, level=1))),
         (CODEC_LZ4, bytes(cramjam.lz4.compress_block(BOMB, store_size=True))),
         (CODEC_SNAPPY, bytes(cramjam.snappy.compress_raw(BOMB))),
+        (CODEC_GZIP, bytes(cramjam.gzip.compress(BOMB, level=1))),
     ],
 )
 @pytest.mark.parametrize("claimed", [len(BOMB), RAW_BODY_BYTES_MAX + 1, 64, 0, MIB])

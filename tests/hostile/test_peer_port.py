@@ -248,8 +248,10 @@ async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):
                     FRAMES["peer port"] += 3 * len(bodies)
             with dial(address) as sock:
                 sock.sendall(stream)
+                answers = read_frames(sock)
+                assert next(answers)[0] == FrameType.WELCOME  # an end that comes before it would end the greeting
                 sock.shutdown(socket.SHUT_WR)
-                assert [kind for kind, _ in read_frames(sock)] == [FrameType.WELCOME]
+                assert list(answers) == []
 
         async with siege("frames of 1 KiB", 32 * MIB):
             for _ in range(20):

@@ -49,10 +49,11 @@ def _tame(rng: Random, request: Any) -> None:
 async def test_a_hostile_request_is_answered_or_refused_by_name():
     async with running(Limits(partitions_max=20)) as node:
         topic = await node.topic(partitions=2)
+        services = (node.admin, node.nodes, node.removal, node.health)
         by_name = {
             **{name: getattr(node.queue, name) for name in queue_requests(topic.topic_id)},
             **{
-                name: getattr(node.admin, name, None) or getattr(node.nodes, name, None) or getattr(node.removal, name)
+                name: next(method for one in services if (method := getattr(one, name, None)) is not None)
                 for name in admin_requests()
             },
         }

@@ -22,6 +22,7 @@ from raftmq.broker.peer_codec import FrameType
 from raftmq.broker.peer_protocol import Channel, Hello
 from raftmq.client import batch_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
+from raftmq.fsm.expiry_clock import ExpiryRow
 from raftmq.fsm.group_offsets import GroupOffset
 from raftmq.fsm.log_partition import LogPartition, LogScalars
 from raftmq.fsm.metadata_tables import ClusterRow, MetadataTables, RetiredUuid
@@ -39,7 +40,7 @@ from raftmq.storage import entry_codec, registry, replica_codec
 from raftmq.storage.checksum import is_sound, seal
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.replica_codec import Identity, ReplicaMeta
+from raftmq.storage.replica_codec import CommitNote, Identity, ReplicaMeta
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERNALS = ROOT / "docs/internals"
@@ -192,6 +193,7 @@ def test_the_replica_row() -> None:
         "last_append_time_ms",
         "state_index",
     )
+    note = CommitNote(301, 302)
     meta = ReplicaMeta(
         HardState(values["term"], values["vote"], values["commit_index"]),
         LogPosition(*(values[f"position_{name}"] for name in ("index", "term", "next_offset", "append_time_ms"))),
@@ -202,10 +204,10 @@ def test_the_replica_row() -> None:
         membership_of(4, 3, 2, 1),
     )
     counts = {"voter_count": 4, "learner_count": 3, "outgoing_count": 2, "learners_next_count": 1}
-    data = replica_codec.encode_meta(meta)
-    everything = values | {"membership_revision": 212, "auto_leave": 1} | counts
+    data = replica_codec.encode_meta(meta, note)
+    everything = note._asdict() | values | {"membership_revision": 212, "auto_leave": 1} | counts
     check_layout("storage.md", "Meta row `replica`", data, everything, replica_codec._META)
-    assert data[105:-4] == struct.pack("<10Q", *range(1, 11))
+    assert data[121:-4] == struct.pack("<10Q", *range(1, 11))
 
 
 def test_databases_and_keys_of_a_replica_file() -> None:
@@ -223,13 +225,13 @@ def state_tables() -> list[tuple[list[dict[str, str]], set[int], dict[int, type[
         (
             partition,
             {source.tag for source in LogPartition()._sources},
-            {1: LogScalars, 2: ProducerState, 3: GroupOffset},
+            {1: LogScalars, 2: ProducerState, 3: GroupOffset, 4: ExpiryRow},
         ),
         (
             metadata,
             {source.tag for source in MetadataTables().sources},
             {1: ClusterRow, 2: NodeView, 3: RetiredUuid, 4: TopicView, 5: PartitionView, 6: NamedProducer}
-            | {7: ConsumerGroupRow, 8: GroupMemberRow},
+            | {7: ConsumerGroupRow, 8: GroupMemberRow, 9: ExpiryRow},
         ),
     ]
 

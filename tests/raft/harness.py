@@ -16,7 +16,7 @@ from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryHeader, EntryKind, LogPosition, Proposal
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
-from raftmq.raft.messages import Heartbeat, Message, SnapshotMeta
+from raftmq.raft.messages import Heartbeat, Message, SnapshotMeta, VoteResponse
 from raftmq.raft.ready import Appended, AppendWork, ConfirmedRead, Ready, Refused, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
@@ -49,7 +49,7 @@ class MemoryLog:
     def __init__(self, position: LogPosition, config: Membership) -> None:
         self.position = position
         self.rows: dict[int, Entry] = {}
-        self.hard_state = HardState(Term(0), ReplicaId(0), LogIndex(0))
+        self.hard_state = HardState(position.term, ReplicaId(0), position.index)
         self.membership = config
         self.state_index: int = position.index
         self.is_cold = False
@@ -167,6 +167,8 @@ class Cluster:
         self.core_class = core_class
         self.config = config or membership(*ids)
         self.nodes: dict[int, Node] = {}
+        self.starts = 0
+        """Each life of a replica has a chance of its own."""
         self.wire: deque[Message] = deque()
         self.sent: list[Message] = []
         """Every message that left a node, delivered or not."""
@@ -191,7 +193,9 @@ class Cluster:
         return self._start(replica_id, disk)
 
     def _start(self, replica_id: int, disk: MemoryLog) -> Node:
-        node = Node(make_core(replica_id, disk, self.settings, self.core_class), disk)
+        self.starts += 1
+        seed = replica_id if replica_id not in self.nodes else 100 * self.starts + replica_id
+        node = Node(make_core(replica_id, disk, self.settings, self.core_class, seed), disk)
         node.core.snapshot_meta = lambda: self.snapshot_of(replica_id)
         self.nodes[replica_id] = node
         return node
@@ -386,6 +390,12 @@ def entry(
     """A log entry; DATA when it counts records."""
     kind = EntryKind.DATA if count else EntryKind.COMMAND if payload else EntryKind.EMPTY
     return Entry(LogIndex(index), Term(term), kind, Offset(base_offset), count, time_ms, payload)
+
+
+def answer(core: RaftCore, source: int, term: int, *, granted: bool = True, pre: bool = False) -> VoteResponse:
+    """What a voter says to the round of (pre-)votes that a core asks for now."""
+    target, commit = core.replica_id, GENESIS
+    return VoteResponse(ReplicaId(source), target, Term(term), core._round, pre, granted, commit.index, commit.term)
 
 
 def fill(disk: MemoryLog, terms: Sequence[int]) -> None:

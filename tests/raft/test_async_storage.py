@@ -21,7 +21,7 @@ from raftmq.raft.messages import (
 from raftmq.raft.ready import AppendWork, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, data, entry, lone, make_core, membership, now, take
+from tests.raft.harness import START, Cluster, MemoryLog, answer, data, entry, lone, make_core, membership, now, take
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
@@ -49,9 +49,9 @@ def test_acknowledgements_refusals_and_votes_leave_only_behind_the_write() -> No
     for message in (
         append((START, 5), entry(START + 1, 6), term=6),
         append((START + 9, 5), term=6),
-        VoteRequest(TWO, ONE, Term(6), LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=False),
-        VoteRequest(TWO, ONE, Term(6), LogIndex(START - 1), Term(5), LogIndex(START), Term(5), is_pre_vote=False),
-        VoteRequest(TWO, ONE, Term(6), LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=True),
+        VoteRequest(TWO, ONE, Term(6), 0, LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=False),
+        VoteRequest(TWO, ONE, Term(6), 0, LogIndex(START - 1), Term(5), LogIndex(START), Term(5), is_pre_vote=False),
+        VoteRequest(TWO, ONE, Term(6), 0, LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=True),
     ):
         core, _ = lone()
         core.step(message)
@@ -64,7 +64,7 @@ def test_acknowledgements_refusals_and_votes_leave_only_behind_the_write() -> No
 
 def test_the_vote_is_in_the_write_that_releases_it() -> None:
     core, _ = lone()
-    core.step(VoteRequest(TWO, ONE, Term(6), LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=False))
+    core.step(VoteRequest(TWO, ONE, Term(6), 0, LogIndex(START), Term(5), LogIndex(START), Term(5), is_pre_vote=False))
     work = write_of(core)
     assert work.hard_state is not None
     assert (work.hard_state.term, work.hard_state.vote, work.must_sync) == (6, 2, True)
@@ -105,13 +105,13 @@ def test_the_own_vote_counts_only_when_it_is_durable() -> None:
 def test_a_late_completion_of_an_earlier_vote_does_not_count() -> None:
     core, _ = lone(1, 1, 2)
     core.campaign()
-    core.step(VoteResponse(TWO, ONE, Term(6), True, True, GENESIS.index, GENESIS.term))
+    core.step(answer(core, 2, 6, pre=True))
     first = write_of(core)
     core.tick(40)
     core.campaign()
-    core.step(VoteResponse(TWO, ONE, Term(7), True, True, GENESIS.index, GENESIS.term))
+    core.step(answer(core, 2, 7, pre=True))
     assert (core.role, core.term) == (Role.CANDIDATE, 7)
-    core.step(VoteResponse(TWO, ONE, Term(7), False, True, GENESIS.index, GENESIS.term))
+    core.step(answer(core, 2, 7))
     core.append_done(first.token)
     assert now(core.role) is Role.CANDIDATE
     core.append_done(write_of(core).token)

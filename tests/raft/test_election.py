@@ -1,10 +1,12 @@
 """Elections: votes, terms, timers, pre-vote, stickiness, quorum check."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from raftmq.broker.founding import born, unborn
 from raftmq.errors import InvariantError
-from raftmq.raft.core import RaftCore
+from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import GENESIS
 from raftmq.raft.messages import (
     AppendRequest,
@@ -18,7 +20,19 @@ from raftmq.raft.ready import Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, fill, lone, make_core, membership, now, take
+from tests.raft.harness import (
+    SETTINGS,
+    START,
+    Cluster,
+    MemoryLog,
+    answer,
+    fill,
+    lone,
+    make_core,
+    membership,
+    now,
+    take,
+)
 
 
 def vote_request(
@@ -35,6 +49,7 @@ def vote_request(
         ReplicaId(source),
         ReplicaId(target),
         Term(term),
+        0,
         LogIndex(last[0]),
         Term(last[1]),
         LogIndex(commit[0]),
@@ -42,10 +57,6 @@ def vote_request(
         pre,
         transfer,
     )
-
-
-def vote(source: int, term: int, *, granted: bool = True, pre: bool = False) -> VoteResponse:
-    return VoteResponse(ReplicaId(source), ReplicaId(1), Term(term), pre, granted, LogIndex(START), Term(5))
 
 
 def heartbeat(source: int = 2, term: int = 6, commit: int = START, counter: int = 0) -> Heartbeat:
@@ -61,8 +72,8 @@ def make_candidate() -> tuple[RaftCore, MemoryLog]:
     core, disk = lone(1, 1, 2, 3, 4, 5)
     core.campaign()
     take(core, disk)
-    core.step(vote(2, 6, pre=True))
-    core.step(vote(3, 6, pre=True))
+    core.step(answer(core, 2, 6, pre=True))
+    core.step(answer(core, 3, 6, pre=True))
     assert now(core.role) is Role.CANDIDATE
     take(core, disk)
     return core, disk
@@ -149,6 +160,23 @@ def test_a_vote_survives_a_restart() -> None:
     assert votes_of(take(reborn, disk)) == [(3, False, 6)]
 
 
+def test_a_term_older_than_the_log_starts_nothing() -> None:
+    """Term and vote were lost: with a free vote it could vote again in a term that it voted in."""
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, [6, 7])
+    disk.hard_state = replace(disk.hard_state, term=Term(6), vote=ReplicaId(2))
+    with pytest.raises(InvariantError, match="restored_term"):
+        make_core(1, disk)
+    disk.hard_state = replace(disk.hard_state, term=Term(7))
+    assert make_core(1, disk).vote == 2
+
+
+@pytest.mark.parametrize("restored", [born(membership(1, 2, 3)), unborn()])
+def test_a_new_replica_starts_in_the_term_of_its_position(restored: RestoredState) -> None:
+    core = RaftCore(ReplicaId(1), restored, MemoryLog(restored.position, restored.membership), Random(1), SETTINGS)
+    assert (core.term, core.vote) == (restored.position.term, 0)
+
+
 @pytest.mark.parametrize(
     ("last", "is_granted"),
     [
@@ -201,7 +229,7 @@ def test_a_learner_and_a_stranger_answer_votes() -> None:
 def test_a_candidate_raises_the_term_votes_for_itself_and_asks_everyone() -> None:
     core, disk = lone()
     core.campaign()
-    core.step(vote(2, 6, pre=True))
+    core.step(answer(core, 2, 6, pre=True))
     said = take(core, disk)
     assert (core.role, core.term, core.vote) == (Role.CANDIDATE, 6, 1)
     asked = [m.target for m in said if isinstance(m, VoteRequest) and not m.is_pre_vote]
@@ -211,35 +239,35 @@ def test_a_candidate_raises_the_term_votes_for_itself_and_asks_everyone() -> Non
 
 def test_a_majority_makes_a_leader_and_a_minority_does_not() -> None:
     core, _ = make_candidate()
-    core.step(vote(2, 6))
+    core.step(answer(core, 2, 6))
     assert now(core.role) is Role.CANDIDATE
-    core.step(vote(3, 6))
+    core.step(answer(core, 3, 6))
     assert now(core.role) is Role.LEADER
 
 
 def test_the_same_voter_counts_once_and_outsiders_never() -> None:
     core, _ = make_candidate()
     for _ in range(3):
-        core.step(vote(2, 6))
-    core.step(vote(77, 6))
+        core.step(answer(core, 2, 6))
+    core.step(answer(core, 77, 6))
     assert now(core.role) is Role.CANDIDATE
 
 
 def test_a_majority_of_refusals_ends_the_candidacy_in_the_same_term() -> None:
     core, _ = make_candidate()
     for source in (2, 3, 4):
-        core.step(vote(source, 6, granted=False))
+        core.step(answer(core, source, 6, granted=False))
     assert (core.role, core.term) == (Role.FOLLOWER, 6)
 
 
 def test_votes_of_an_earlier_term_are_not_counted() -> None:
     core, disk = make_candidate()
-    core.step(vote(2, 5))
-    core.step(vote(3, 5))
+    core.step(answer(core, 2, 5))
+    core.step(answer(core, 3, 5))
     assert now(core.role) is Role.CANDIDATE
     # and a pre-vote's answer is no vote
-    core.step(vote(2, 7, pre=True))
-    core.step(vote(3, 7, pre=True))
+    core.step(answer(core, 2, 7, pre=True))
+    core.step(answer(core, 3, 7, pre=True))
     assert now(core.role) is Role.CANDIDATE
     take(core, disk)
 
@@ -260,8 +288,8 @@ def test_a_candidate_whose_votes_split_asks_again_after_its_timeout() -> None:
     core.campaign()
     assert now(core.role) is Role.PRE_CANDIDATE
     take(core, disk)
-    core.step(vote(2, 7, pre=True))
-    core.step(vote(3, 7, pre=True))
+    core.step(answer(core, 2, 7, pre=True))
+    core.step(answer(core, 3, 7, pre=True))
     assert (core.role, core.term) == (Role.CANDIDATE, 7)
 
 
@@ -332,15 +360,51 @@ def test_a_pre_vote_of_a_lower_term_is_answered_with_the_own_term() -> None:
     assert votes_of(take(core, disk)) == [(3, False, 9)]
 
 
-def test_stale_pre_votes_do_not_elect() -> None:
+def test_answers_to_an_earlier_round_do_not_count() -> None:
+    """A pre-vote of one term is asked for again and again: what was granted to the first asking was given to another log."""
     core, disk = lone()
     core.campaign()
     take(core, disk)
-    core.step(vote(2, 9, pre=True))
-    core.step(vote(3, 5, pre=True))
+    early = [answer(core, source, 6, pre=True) for source in (2, 3)]
+    early += [answer(core, source, 5, granted=False, pre=True) for source in (2, 3)]
+    core.campaign()
+    take(core, disk)
+    for late in early:
+        core.step(late)
     assert now(core.role) is Role.PRE_CANDIDATE
-    core.step(vote(2, 6, pre=True))
+    core.step(answer(core, 2, 6, pre=True))
     assert (core.role, core.term) == (Role.CANDIDATE, 6)
+    take(core, disk)
+    core.step(replace(answer(core, 2, 6), round=early[0].round))
+    assert now(core.role) is Role.CANDIDATE
+    core.step(answer(core, 2, 6))
+    assert now(core.role) is Role.LEADER
+
+
+def test_no_two_lives_of_a_replica_ask_in_the_same_round() -> None:
+    rounds = set()
+    for seed in range(20):
+        disk = MemoryLog(GENESIS, membership(1, 2, 3))
+        core = make_core(1, disk, seed=seed)
+        for _ in range(3):
+            core.campaign()
+            rounds |= {message.round for message in take(core, disk) if isinstance(message, VoteRequest)}
+    assert len(rounds) == 60
+
+
+def test_an_answer_repeats_the_round_of_its_request() -> None:
+    core, disk = lone()
+    core.step(replace(vote_request(term=6, pre=True), round=7))
+    core.step(replace(vote_request(term=6), round=8))
+    core.step(replace(vote_request(source=3, term=6), round=9))
+    core.step(replace(vote_request(source=3, term=5, pre=True), round=10))
+    answers = [message for message in take(core, disk) if isinstance(message, VoteResponse)]
+    assert [(one.target, one.round, one.is_granted) for one in answers] == [
+        (2, 7, True),
+        (2, 8, True),
+        (3, 9, False),
+        (3, 10, False),
+    ]
 
 
 def test_failed_pre_votes_stretch_the_timeout_up_to_four_times_and_a_leader_resets_it() -> None:
@@ -498,7 +562,7 @@ def test_commit_indexes_in_votes_spread_what_is_committed() -> None:
     assert core.commit_index == START + 2
     core.step(vote_request(term=8, commit=(START + 3, 8)))  # not the entry it holds
     assert core.commit_index == START + 2
-    core.step(replace(vote(3, 8), commit_index=LogIndex(START + 3), commit_term=Term(7)))
+    core.step(replace(answer(core, 3, 8), commit_index=LogIndex(START + 3), commit_term=Term(7)))
     assert core.commit_index == START + 3
 
 

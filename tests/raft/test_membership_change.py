@@ -1,12 +1,14 @@
 """Changes of membership in a running group: joint consensus, learners, removal, the guards."""
 
+from dataclasses import replace
+
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.membership import MembershipOp, decode_change, encode_change
-from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest, VoteResponse
+from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, change, lone, membership, now, take, voters
+from tests.raft.harness import SETTINGS, START, Cluster, answer, change, lone, membership, now, take, voters
 
 ADD, LEARN, REMOVE = MembershipOp.ADD_VOTER, MembershipOp.ADD_LEARNER, MembershipOp.REMOVE
 
@@ -271,7 +273,8 @@ def test_a_candidate_that_learns_of_a_committed_change_applies_it_first() -> Non
     assert candidate.commit_index == START + 1
     candidate.campaign()
     assert now(candidate.role) is Role.PRE_CANDIDATE
-    candidate.step(VoteResponse(ReplicaId(3), ReplicaId(2), Term(6), True, False, LogIndex(START + 2), Term(6)))
+    refusal = answer(candidate, 3, 6, granted=False, pre=True)
+    candidate.step(replace(refusal, commit_index=LogIndex(START + 2), commit_term=Term(6)))
     assert (candidate.role, candidate.commit_index) == (Role.FOLLOWER, START + 2)
     cluster.run(2)
     assert candidate.membership == membership(1, 2, 3, learners=[4])

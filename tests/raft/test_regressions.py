@@ -22,14 +22,27 @@ from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Appended, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, data, entry, fill, lone, make_core, membership, now, take
+from tests.raft.harness import (
+    START,
+    Cluster,
+    MemoryLog,
+    answer,
+    data,
+    entry,
+    fill,
+    lone,
+    make_core,
+    membership,
+    now,
+    take,
+)
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
 def vote_request(source: int, term: int, *, pre: bool = False) -> VoteRequest:
     return VoteRequest(
-        ReplicaId(source), ONE, Term(term), GENESIS.index, GENESIS.term, GENESIS.index, GENESIS.term, pre
+        ReplicaId(source), ONE, Term(term), 0, GENESIS.index, GENESIS.term, GENESIS.index, GENESIS.term, pre
     )
 
 
@@ -154,7 +167,9 @@ def test_aioraft_snapshot_keeps_a_suffix_that_does_not_match() -> None:
     # and with the right last term it refuses candidates that the old suffix would have let win
     core.forget_leader()
     core.step(
-        VoteRequest(THREE, ONE, Term(10), LogIndex(START + 9), Term(6), GENESIS.index, GENESIS.term, is_pre_vote=False)
+        VoteRequest(
+            THREE, ONE, Term(10), 0, LogIndex(START + 9), Term(6), GENESIS.index, GENESIS.term, is_pre_vote=False
+        )
     )
     assert [m.is_granted for m in take(core, disk) if isinstance(m, VoteResponse)] == [False]
 
@@ -327,12 +342,12 @@ def test_pysyncobj_counts_votes_without_identity() -> None:
     core, disk = lone(1, 1, 2, 3, 4, 5)
     core.campaign()
     for source in (2, 3):
-        core.step(VoteResponse(ReplicaId(source), ONE, Term(6), True, True, GENESIS.index, GENESIS.term))
+        core.step(answer(core, source, 6, pre=True))
     take(core, disk)
-    answer = VoteResponse(TWO, ONE, Term(6), False, True, GENESIS.index, GENESIS.term)
+    vote = answer(core, 2, 6)
     for _ in range(5):
-        core.step(answer)
-    core.step(replace(answer, source=ReplicaId(42)))
+        core.step(vote)
+    core.step(replace(vote, source=ReplicaId(42)))
     assert now(core.role) is Role.CANDIDATE
-    core.step(replace(answer, source=THREE))
+    core.step(replace(vote, source=THREE))
     assert now(core.role) is Role.LEADER

@@ -52,7 +52,7 @@ def test_a_thousand_seeds_are_safe_and_live(shard: int) -> None:
 
 
 def test_the_simulator_meets_what_it_is_there_for() -> None:
-    """Fifty seeds hold crashes, partitions, lost disks, snapshots with T < A, joint configurations, overwritten tails."""
+    """Fifty seeds hold crashes, partitions, lost disks, snapshots with T < A, joint configurations, overwritten tails, interrupted campaigns."""
     seen: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
 
@@ -66,6 +66,7 @@ def test_the_simulator_meets_what_it_is_there_for() -> None:
             " snapshot T=",
             "&&(",
             "transfers to",
+            "be interrupted",
         ):
             if fact in line:
                 seen[fact] += 1
@@ -75,7 +76,7 @@ def test_the_simulator_meets_what_it_is_there_for() -> None:
     outcomes = [run_seed(seed, trace=trace) for seed in range(50)]
 
     assert all(outcome.verdict is Verdict.OK for outcome in outcomes), [o for o in outcomes if o.verdict]
-    assert len(seen) == 8, seen
+    assert len(seen) == 9, seen
     assert set(sizes) == {"3", "5"}
 
 

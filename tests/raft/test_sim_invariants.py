@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.raft.messages import AppendResponse, VoteResponse
-from raftmq.raft.ready import AppendToken, AppendWork, Ready
+from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from raftmq.raft.ready import AppendToken, AppendWork, Ready, Role
 
 from sim.core import invariants
 from sim.core.checker import Checker
@@ -27,8 +28,11 @@ from sim.core.invariants.leader_greatest_index import LeaderGreatestIndex
 from sim.core.invariants.log_matching import LogMatching
 from sim.core.invariants.monotone import check_monotone
 from sim.core.invariants.more_up_to_date_correct import ComparedLog, check_more_up_to_date_correct
+from sim.core.invariants.quorum_heard import QuorumHeard
 from sim.core.invariants.violation import InvariantViolation
-from sim.core.invariants.votes import Votes
+from sim.core.invariants.votes import Votes, check_request_durable
+from sim.core.mutants import CountsLateAnswers
+from tests.raft.harness import MemoryLog, answer, make_core, take
 
 TESTING_PAGE = Path(__file__).parents[2] / "docs/internals/testing.md"
 VOTERS = Membership(cast("Any", (1, 2, 3)))
@@ -101,6 +105,63 @@ def vote_once() -> None:
     grant(2)
     grant(2)
     demand_broken(lambda: grant(3))
+
+
+def request_durable() -> None:
+    index, term = GENESIS.index + 1, GENESIS.term + 1
+    request = cast(
+        "VoteRequest", SimpleNamespace(source=2, term=7, last_index=index, last_term=term, is_pre_vote=False)
+    )
+    pre_vote = cast("VoteRequest", SimpleNamespace(is_pre_vote=True))
+
+    def ask(of: VoteRequest, durable_term: int, vote: int, disk: SimDisk) -> None:
+        state = HardState(cast("Any", durable_term), cast("Any", vote), GENESIS.index)
+        check_request_durable(of, state, disk.log.term(index))
+
+    ask(request, 7, 2, disk_with(entry(1, 1)))
+    ask(request, 7, 2, disk_with(entry(1, 1), entry(2, 1, 1)))
+    ask(pre_vote, 6, 0, disk_with())
+    demand_broken(lambda: ask(request, 6, 2, disk_with(entry(1, 1))))
+    demand_broken(lambda: ask(request, 7, 0, disk_with(entry(1, 1))))
+    demand_broken(lambda: ask(request, 7, 2, disk_with()))
+    demand_broken(lambda: ask(request, 7, 2, disk_with(entry(1, 2))))
+
+
+def answer_of_round() -> None:
+    disk = MemoryLog(GENESIS, VOTERS)
+    checker = Checker({1: SimDisk(VOTERS)})
+    replica = a_replica(checker, 1, SimDisk(VOTERS))
+
+    def step_late(core: RaftCore, *, is_repeated: bool) -> None:
+        for _ in range(2):
+            core.campaign()
+            for request in take(core, disk):
+                checker.on_message(replica, request)
+        message = answer(core, 2, 6, pre=True)
+        checker.on_step(
+            replica, core, message if is_repeated else dataclasses.replace(message, round=message.round - 1)
+        )
+
+    step_late(make_core(1, disk), is_repeated=False)
+    step_late(make_core(1, disk, core_class=CountsLateAnswers), is_repeated=True)
+    demand_broken(lambda: step_late(make_core(1, disk, core_class=CountsLateAnswers), is_repeated=False))
+
+
+def quorum_heard() -> None:
+    settings = SimpleNamespace(election_ticks=4)
+    core: Any = SimpleNamespace(role=Role.LEADER, term=7, replica_id=1, membership=VOTERS, settings=settings)
+    heard = QuorumHeard()
+    for _ in range(30):
+        heard.on_tick(core)
+        heard.on_message(2)
+    for _ in range(8):
+        heard.on_tick(core)
+    core.membership = dataclasses.replace(VOTERS, voters=cast("Any", (1, 3, 4)))
+    for _ in range(9):
+        heard.on_tick(core)
+    demand_broken(lambda: heard.on_tick(core))
+    core.role = Role.FOLLOWER
+    heard.on_tick(core)
 
 
 def log_matching() -> None:
@@ -237,6 +298,9 @@ BROKEN_BY_HAND: dict[str, Callable[[], None]] = {
     "LeaderGreatestIndex": leader_greatest_index,
     "LeaderVotes": leader_votes,
     "VoteOnce": vote_once,
+    "RequestDurable": request_durable,
+    "AnswerOfRound": answer_of_round,
+    "QuorumHeard": quorum_heard,
     "MoreUpToDateCorrect": more_up_to_date_correct,
     "LogMatching": log_matching,
     "DenseOffsets": dense_offsets,

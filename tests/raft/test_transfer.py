@@ -75,6 +75,32 @@ def test_a_second_transfer_replaces_the_first() -> None:
     assert cluster.leaders()[-1] == 3
 
 
+def test_transfers_do_not_put_the_quorum_check_off() -> None:
+    """A leader that hears nobody steps down in time, however often it is told to hand over."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.isolate(1)
+    for tick in range(2 * SETTINGS.election_ticks):
+        if not tick % 5:
+            leader.transfer_leader(ReplicaId(2 + tick // 5 % 2))
+        cluster.tick(1, only=[1])
+    assert now(leader.role) is Role.FOLLOWER
+
+
+def test_transfers_that_take_turns_end_after_one_election_timeout() -> None:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.is_lost = lambda message: isinstance(message, TimeoutNow)
+    for tick in range(SETTINGS.election_ticks):
+        leader.transfer_leader(ReplicaId(2 + tick % 2))
+        assert leader.propose([data()], 0) == Refused(RefusalReason.TRANSFERRING, ReplicaId(1))
+        cluster.tick()
+    assert not isinstance(leader.propose([data()], 0), Refused)
+    leader.transfer_leader(TWO)
+    cluster.tick(SETTINGS.election_ticks - 1)
+    assert isinstance(leader.propose([data()], 0), Refused), "the next one has a time of its own"
+
+
 def test_only_a_voter_can_be_the_target() -> None:
     cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, 3, learners=[4]))
     leader = cluster.elect(1)
@@ -83,6 +109,28 @@ def test_only_a_voter_can_be_the_target() -> None:
     assert cluster[2].transfer_leader(THREE) == Refused(RefusalReason.NOT_LEADER, ReplicaId(1))
     assert leader.transfer_leader(ReplicaId(1)) is None
     assert not isinstance(leader.propose([data()], 0), Refused)
+
+
+def test_the_furthest_voter_within_reach_should_lead_next_and_never_a_learner() -> None:
+    cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, 3, learners=[4]))
+    leader = cluster.elect(1)
+
+    def grow(reached: int) -> None:
+        cluster.cut = {(1, other) for other in (2, 3, 4) if other < reached}
+        cluster.propose(1, b"x")
+        cluster.pump()
+
+    grow(3)
+    grow(4)
+    assert [leader.match_index(ReplicaId(other)) for other in (2, 3, 4)] == [START + 1, START + 2, START + 3]
+    assert leader.furthest_voter(lambda _replica: True) == 3
+    assert leader.furthest_voter(lambda replica: replica != 3) == 2
+    assert leader.furthest_voter(lambda replica: replica == 4) is None
+    cluster.heal()
+    cluster.tick(3)
+    assert leader.furthest_voter(lambda _replica: True) == 2
+    leader.transfer_leader(THREE)
+    assert leader.furthest_voter(lambda _replica: True) == 3, "the transfer that runs goes on"
 
 
 def test_a_learner_and_a_removed_replica_ignore_timeout_now() -> None:

@@ -46,5 +46,6 @@ def calm_options(seconds: float = 3.0, **changes: object) -> Options:
         "namesakes": 0,
         "retention_ms": 0,
         "fault_every": 0.5,
+        "is_forgetful": False,
     }
     return replace(draw_options(random.Random(0)), **{**nothing, **calm, **changes})

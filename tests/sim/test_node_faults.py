@@ -23,17 +23,20 @@ MARKS = {
     "slow_disk": "slow_commits",
     "full_map": "writes_refused",
     "clock_jump": "clock_jumps_read",
+    "wrong_clock": "clocks_found_wrong",
+    "sleep_all": "clock_jumps_read",
     "wipe": "snapshots_installed",
     "remove_node": "snapshots_installed",
     "replace_replica": "snapshots_installed",
     "move_replicas": "snapshots_installed",
     "add_machine": "boots",
+    "defect": "defects_noted",
 }
 """Fault -> what is counted because of it, more often than without it."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly less is acknowledged."""
-OWN_TESTS = ("flip",)
-"""A flipped byte is found when its file is read again, which another fault has to bring about."""
+OWN_TESTS = ("flip", "stale_copy")
+"""A flipped byte is found when its file is read again, and a copy is stale after another boot: other faults bring that about."""
 SECONDS = 4.0
 
 
@@ -47,7 +50,19 @@ def test_every_fault_leaves_a_mark() -> None:
     assert sorted([*MARKS, *HINDRANCES, *OWN_TESTS]) == sorted(FAULTS)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def test_an_older_copy_of_a_disk_is_refused() -> None:
+    """With a broker that lags it is a majority that lacks what was acknowledged after the copy."""
+    outcomes = [
+        run_isolated(seed, options=calm_options(seconds=SECONDS, fault_every=0.4, stale_copy=1)) for seed in range(3)
+    ]
+
+    assert [one.verdict for one in outcomes] == [Verdict.OK] * 3, [one.detail for one in outcomes]
+    struck = sum(one.faults["stale_copy"] for one in outcomes)
+    refused = sum(one.counts["stale_directories"] for one in outcomes)
+    assert struck == refused > 0
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "stale_copy"])
 def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
     machines = 4 if fault == "move_replicas" else 3
     options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})

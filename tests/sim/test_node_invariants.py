@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,37 +12,61 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.inbound_bytes import InboundBytes
 from raftmq.broker.limits import Limits
+from raftmq.broker.readiness import NotReady, Reason
 from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.client.batch_codec import encode_body
+from raftmq.fsm.log_commands import ForgetOffsets
 from raftmq.fsm.log_partition import LogPartition
-from raftmq.raft.entry import Entry, EntryKind
+from raftmq.fsm.metadata_commands import DeleteConsumerGroup, InitNamedProducer
+from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.messages import AppendResponse, VoteResponse
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from raftmq.raft.ready import Role
-from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.entry_codec import encode_key
+from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.pending_write import meta_of_new_replica
 from raftmq.storage.registry import ReplicaRow, ReplicaState
+from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.types import Record, TopicPartition
 
 from sim.core.invariants.election_safety import ElectionSafety
 from sim.core.invariants.violation import InvariantViolation
+from sim.core.invariants.votes import Rounds
 from sim.history.checker import judge
 from sim.node import invariants, run
+from sim.node.disk import Disk, SimLogStore
 from sim.node.invariants.acknowledged import Acknowledged
 from sim.node.invariants.applied_once import AppliedOnce
+from sim.node.invariants.bounded_restart import check_bounded_restart, durable_clean_point
 from sim.node.invariants.budgets import Budgets
 from sim.node.invariants.committed_log import Batch, CommittedLog
 from sim.node.invariants.definite_failures import DefiniteFailures
-from sim.node.invariants.durable_answers import check_append_response, check_vote_response
+from sim.node.invariants.durable_answers import (
+    check_append_response,
+    check_vote_request,
+    check_vote_response,
+    durable_meta,
+)
 from sim.node.invariants.exactly_once import ExactlyOnce
 from sim.node.invariants.group_ownership import GroupOwnership
 from sim.node.invariants.high_watermark import HighWatermark
+from sim.node.invariants.memory import Memory
 from sim.node.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.node.invariants.reads import CommittedReads
 from sim.node.invariants.replica_state import ReplicaStates
-from sim.node.invariants.retention import Retention
+from sim.node.invariants.retention import Retention, check_stamp
+from sim.node.invariants.served import (
+    PlantedDefect,
+    check_defect_ends_nothing,
+    check_defect_stays,
+    check_served_or_reported,
+)
+from sim.node.invariants.space import why_space_is_kept
 from sim.node.invariants.stale_leaders import StaleLeaders
 from sim.node.invariants.votes import VoteOnce
+from tests.fsm.harness import MetadataLog
+from tests.fsm.histories import LogBuilder
 
 WHERE = TopicPartition("t", 0)
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
@@ -156,7 +181,7 @@ def test_refused_never_applied() -> None:
 
 def test_vote_once_and_durable() -> None:
     votes = VoteOnce()
-    first = VoteResponse(*cast("Any", (1, 2, 5, False, True, 0, 0)))
+    first = VoteResponse(*cast("Any", (1, 2, 5, 9, False, True, 0, 0)))
     votes.on_vote(first)
     votes.on_vote(first)
     with broken("VoteOnce"):
@@ -169,6 +194,129 @@ def test_vote_once_and_durable() -> None:
     check_vote_response(voted, first)
     with broken("VoteDurable"):
         check_vote_response(meta, first)
+
+
+def test_request_durable() -> None:
+    from raftmq.broker.founding import born
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(6, 0, term=6),)))])
+
+    def leaves(term: int = 7, last: tuple[int, int] = (6, 6), *, is_pre_vote: bool = False) -> None:
+        request = VoteRequest(*cast("Any", (3, 4, term, 9, *last, 5, 5, is_pre_vote)))
+        meta = durable_meta(disk, KEY)
+        assert meta is not None
+        check_vote_request(disk, KEY, meta, request)
+
+    leaves()
+    leaves(last=(5, 5))
+    leaves(term=8, last=(9, 7), is_pre_vote=True)
+    for wrong in ({"term": 8}, {"last": (7, 7)}, {"last": (6, 7)}):
+        with broken("RequestDurable"):
+            leaves(**cast("Any", wrong))
+    log = disk.files[KEY].tables["log"]
+    row = log.rows[encode_key(6)]
+    log.put(encode_key(6), row[:-1] + bytes((row[-1] ^ 1,)))
+    leaves()  # damaged later
+    log.put(encode_key(6), row)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (8, 4, 5)))))])
+    with broken("RequestDurable"):
+        leaves(term=8)
+
+
+def test_bounded_restart() -> None:
+    from raftmq.broker.founding import born
+    from raftmq.storage.log_scan import Verify
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    for index in range(6, 12):
+        store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(index, 0, term=6),)))])
+    place = ScrubPlace()
+    while not place.is_done:
+        store.scrub(KEY, place, 1 << 20, 100)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(12, 0, term=6),)))])
+    assert durable_clean_point(disk, KEY) == 11
+
+    def restart() -> None:
+        clean_point = durable_clean_point(disk, KEY)
+        store.close(KEY)
+        store.open(KEY)
+        check_bounded_restart(store._replica(KEY), clean_point)
+
+    restart()
+    store._verify = Verify.FULL
+    with broken("BoundedRestart"):
+        restart()
+
+
+def test_space_of_deleted_records_that_stays_is_seen() -> None:
+    from raftmq.broker.founding import born
+
+    store = SimLogStore(Disk(random.Random(1), 1 << 30), map_bytes=1 << 30)
+    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    hard_state = HardState(*cast("Any", (7, 3, 5)))
+    entries = tuple(entry(index, index - 6, b"x" * 1000, term=6) for index in range(6, 12))
+    store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
+    machine = LogPartition()
+    group = SimpleNamespace(group_id=KEY.group_id, key=KEY, machine=machine)
+    node: Any = SimpleNamespace(node_id=1, store=store, engine=SimpleNamespace(groups={KEY.group_id: group}))
+    assert why_space_is_kept([node]) == ""
+
+    machine.log_start_offset = 6
+    assert "6 entries of g7 below its start 6" in why_space_is_kept([node])
+    position = LogPosition(entries[-1].index, entries[-1].term, entries[-1].next_offset)
+    store.append_batch([(KEY, Update(hard_state, truncation=position))])
+    assert "has_truncated_rows=True" in why_space_is_kept([node])
+    while store.delete_truncated(KEY, 2):
+        pass
+    assert "has_truncated_rows=False" in why_space_is_kept([node]), "what the rows took is not given back yet"
+    store.reclaim(KEY)
+    assert why_space_is_kept([node]) == ""
+
+
+def test_a_backup_takes_as_much_of_its_disk_as_what_it_copies() -> None:
+    from raftmq.broker.founding import born
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    hard_state = HardState(*cast("Any", (7, 3, 5)))
+    entries = tuple(entry(index, index - 6, b"x" * 1000, term=6) for index in range(6, 12))
+    store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
+    twin = disk.backup()
+    assert twin.free_bytes() == disk.free_bytes()
+    assert twin.files[KEY].commits == disk.files[KEY].commits, "the next transaction has the next number"
+
+
+def test_answer_of_round() -> None:
+    rounds = Rounds()
+    rounds.on_request(VoteRequest(*cast("Any", (1, 2, 7, 9, 5, 5, 5, 5, True))))
+    answer = VoteResponse(*cast("Any", (2, 1, 7, 9, True, True, 5, 5)))
+    assert not rounds.is_late(answer)
+    late = dataclasses.replace(answer, round=8)
+    assert rounds.is_late(late)
+
+    core: Any = SimpleNamespace(role=Role.PRE_CANDIDATE, _votes={1: True}, replica_id=1)
+    before = Rounds.state_of(core)
+    Rounds.check_not_counted(late, before, core)
+    core.role, core._votes = Role.FOLLOWER, {}
+    Rounds.check_not_counted(late, before, core)
+    for role, votes in ((Role.CANDIDATE, {}), (Role.PRE_CANDIDATE, {1: True, 2: True})):
+        core.role, core._votes = role, votes
+        with broken("AnswerOfRound"):
+            Rounds.check_not_counted(late, before, core)
 
 
 def test_acknowledgement_durable() -> None:
@@ -418,6 +566,39 @@ def test_retention_keeps() -> None:
     assert not retention.on_trim(8, 1, wall_ms_max=99_999), "somebody asked for it"
 
 
+def test_a_record_is_not_stamped_old() -> None:
+    log = LogBuilder()
+    entry = log.batch(1, 0, 0)
+    check_stamp(7, entry, log.time_ms)
+    with broken("NotStampedOld"):
+        check_stamp(7, entry, log.time_ms + 1)
+
+
+def test_nothing_is_forgotten() -> None:
+    memory = Memory(is_forgetful=False)
+    log, partition = LogBuilder(), LogPartition()
+    group: Any = SimpleNamespace(group_id=7, machine=partition)
+    partition.apply(log.batch(1, 0, 0))
+    memory.check(group)
+    partition.producers._forget(1)
+    with broken("NothingForgotten"):
+        memory.check(group)
+    Memory(is_forgetful=True).check(group)
+
+    cluster = MetadataLog(nodes=1)
+    cluster.run(InitNamedProducer("p", None))
+    group = SimpleNamespace(group_id=0, machine=cluster.state)
+    memory.check(group)
+    cluster.state._tables.producer_names.expire(1 << 60)
+    with broken("NothingForgotten"):
+        memory.check(group)
+    with broken("NothingForgotten"):
+        memory.on_command(ForgetOffsets(("g",), 1))
+    with broken("NothingForgotten"):
+        memory.on_metadata_command(DeleteConsumerGroup("g", 1))
+    memory.on_command(None)
+
+
 def test_what_is_deleted_while_it_is_read_is_not_missed() -> None:
     acknowledged = Acknowledged(committed(entry(5, 0, b"a", b"b")))
     acknowledged.on_acknowledged(7, WHERE, 0, b"a")
@@ -461,6 +642,41 @@ class Named:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def test_served_or_reported() -> None:
+    replica = SimpleNamespace(node_id=1, replica_id=3, is_lost=False)
+    view = SimpleNamespace(group_id=7, replicas=(replica,), retiring=())
+    metadata = SimpleNamespace(node=lambda _: SimpleNamespace(uuid="u"), partitions_of_node=lambda _: [view])
+    served = {7: SimpleNamespace(group=SimpleNamespace(is_closed=False))}
+    node: Any = SimpleNamespace(
+        metadata=SimpleNamespace(machine=metadata),
+        node_id=1,
+        registry=SimpleNamespace(uuid="u"),
+        partitions=served,
+        not_ready_reasons=list,
+        warnings=list,
+    )
+    process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
+    check_served_or_reported(process)
+
+    node.partitions = {}
+    with broken("ServedOrReported"):
+        check_served_or_reported(process)
+    node.warnings = lambda: ["replica 3 of group 7 is not served (failing): a bug"]
+    check_served_or_reported(process)
+    node.warnings, node.not_ready_reasons = list, lambda: [NotReady(Reason.STARTING_REPLICAS, "1")]
+    check_served_or_reported(process)
+
+
+def test_defect_stays() -> None:
+    planted = PlantedDefect("n1", "here")
+    check_defect_stays("n1", planted)
+    check_defect_ends_nothing("n2", OSError("another error"))
+    with broken("DefectStays"):
+        check_defect_stays("n2", planted)
+    with broken("DefectStays"):
+        check_defect_ends_nothing("n1", planted)
 
 
 def test_a_history_that_was_not_decided_or_not_read_to_its_end_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sim import mutant_table
 from sim.core.mutants import MUTANTS as CORE_MUTANTS
-from sim.mutant_table import BEGIN, END, NOTHING, PAGE, Row, hunt, known_seeds, with_table
+from sim.mutant_table import BEGIN, END, NOTHING, PAGE, Row, StaleMutantError, hunt, known_seeds, with_table
 from sim.node.mutants import MUTANTS
+from sim.node.run import Outcome, Verdict
 
 KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
@@ -28,6 +30,21 @@ def test_the_page_names_every_mutant_and_each_is_found() -> None:
 
     assert set(KNOWN_SEEDS) == {*MUTANTS, *CORE_MUTANTS}
     assert NOTHING not in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "detail"),
+    [
+        (Verdict.SAFETY, "NoDefect: n1 r1 of g0: TypeError(\"hasty() got an unexpected keyword argument 'new'\")"),
+        (Verdict.CRASH, "AttributeError: type object 'Commits' has no attribute 'begin'"),
+    ],
+)
+def test_a_mutant_that_does_not_fit_the_product_is_not_found_by_its_own_error(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, detail: str
+) -> None:
+    monkeypatch.setattr(mutant_table, "_outcome", lambda seed, build: Outcome(seed, verdict, detail))
+    with pytest.raises(StaleMutantError, match="votes_twice"):
+        hunt(MUTANTS["votes_twice"])
 
 
 def test_a_table_is_written_in_the_place_of_the_old_one() -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from raftmq.client.batch_codec import encode_body
-from raftmq.client.resolver import Resolver
+from raftmq.client.resolver import Resolver, TopicInfo
 from raftmq.client.transport import GrpcTransport
 from raftmq.errors import NoLeaderError, OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicError
 from raftmq.spark.leader_poll import poll_leader
@@ -100,6 +101,25 @@ async def test_a_partition_that_the_driver_knows_already_is_waited_for(
         with pytest.raises(RequestTimedOutError) as caught:
             await poll_leader(resolver, "t", topic.topic_id + 1, 0, 0, 0.3)
         assert "do not know t/0 yet" in str(caught.value.__cause__)
+
+
+async def test_the_cause_is_what_was_found_although_the_last_question_ran_out_of_time(
+    cluster: FakeCluster, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = cluster.create_topic("t").topic_id
+    ask, asked = Resolver.topic, 0
+
+    async def answer_once(self: Resolver, *arguments: Any, **options: Any) -> TopicInfo:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise RequestTimedOutError("127.0.0.1:1: Deadline Exceeded")
+        return await ask(self, *arguments, **options)
+
+    monkeypatch.setattr(Resolver, "topic", answer_once)
+    with pytest.raises(RequestTimedOutError, match=r"t/2: no record from offset 0 in 30 s") as caught:
+        await poll_leader(resolver, "t", topic_id, 2, 0, WAIT_SECONDS)
+    assert "do not know t/2 yet" in str(caught.value.__cause__)
 
 
 async def test_what_is_certain_is_raised_at_once(cluster: FakeCluster, resolver: Resolver) -> None:

@@ -64,9 +64,11 @@ def columns_of(ddl: str, found: SinkOptions | None = None) -> SinkColumns:
     return check_schema([Column(*column.split(" ")) for column in ddl.split(", ")], found or options(topic="t"))
 
 
-def rows_of(batch: pa.RecordBatch, ddl: str, found: SinkOptions, partitions: int = 4) -> list[tuple[object, ...]]:
+def rows_of(
+    batch: pa.RecordBatch, ddl: str, found: SinkOptions, partitions: int = 4, record_bytes_max: int = 1 << 20
+) -> list[tuple[object, ...]]:
     columns = columns_of(ddl, found)
-    builder = RowBuilder(columns, found, lambda _topic, _partition: partitions)
+    builder = RowBuilder(columns, found, lambda _topic, _partition: partitions, lambda _topic: record_bytes_max)
     return [row for chunk in chunks_of_batches([batch], columns) for row in builder.rows(chunk)[0]]
 
 
@@ -100,7 +102,7 @@ def test_a_schema_that_cannot_be_written_says_why(ddl, given, says):
 @pytest.mark.parametrize(
     "given",
     [
-        {"compression.type": "gzip"},
+        {"compression.type": "brotli"},
         {"writerName": "a"},
         {"writerEpoch": "1"},
         {"writerName": "x" * 201, "writerEpoch": "1"},
@@ -150,10 +152,14 @@ def test_a_partition_that_is_not_there_is_refused(partition):
         rows_of(batch, "value string, partition bigint", options(topic="t"))
 
 
-def test_a_row_above_the_records_limit_is_refused():
-    batch = pa.record_batch({"value": pa.array([bytes(1 << 20)])})
-    with pytest.raises(RecordTooLargeError):
-        rows_of(batch, "value binary", options(topic="t"))
+@pytest.mark.parametrize("ddl", ["value binary", "value binary, partition bigint"])
+def test_a_row_above_the_limit_of_its_topic_is_refused(ddl):
+    columns = {"value": pa.array([bytes((2 << 20) - 16)]), "partition": pa.array([0])}
+    batch = pa.record_batch({name: columns[name] for name in ("value", "partition") if name in ddl})
+    for bytes_max in (1 << 20, (2 << 20) - 1):
+        with pytest.raises(RecordTooLargeError, match=f"at most {bytes_max - 16} are allowed"):
+            rows_of(batch, ddl, options(topic="t"), record_bytes_max=bytes_max)
+    assert len(rows_of(batch, ddl, options(topic="t"), record_bytes_max=2 << 20)) == 1
 
 
 def test_rows_and_arrow_batches_give_the_same():
@@ -184,7 +190,7 @@ def test_rows_and_arrow_batches_give_the_same():
     batch = pa.RecordBatch.from_pylist(cells, schema=schema)
     expected = rows_of(batch, ddl, found)
     columns = columns_of(ddl, found)
-    builder = RowBuilder(columns, found, lambda _topic, _partition: 4)
+    builder = RowBuilder(columns, found, lambda _topic, _partition: 4, lambda _topic: 1 << 20)
     spark_rows = [
         Row(
             value=None if cell["value"] is None else bytearray(cell["value"]),

@@ -52,6 +52,8 @@ def write_forever(directory: Path, seed: int) -> None:
         say(f"ack {end} {end} {term}")
         if truncation is not None:
             store.delete_truncated(KEY, 50)
+        if random_.random() < 0.2:
+            store.reclaim(KEY)
         if random_.random() < 0.1:
             end = index(end + 3)
             position = LogPosition(end, term, entries[-1].next_offset, entries[-1].append_time_ms)

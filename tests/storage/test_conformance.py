@@ -164,7 +164,7 @@ def test_updates_of_one_replica_in_a_batch_apply_in_order(store: Store) -> None:
     other = LogBuilder().rewind(first).data(5, b"other", term=6)
     updates = [
         Update(entries=(first, second), state_rows=((b"k", b"1"), (b"l", b"1")), state_index=index(5)),
-        Update(entries=(other,), state_rows=((b"k", b"2"), (b"l", None)), state_index=index(6)),
+        Update(hard(6), (other,), state_rows=((b"k", b"2"), (b"l", None)), state_index=index(6)),
     ]
     store.append_batch([(KEY, update) for update in updates])
     assert store.entries(KEY, index(6), index(7), MIB) == (first, other)
@@ -402,7 +402,7 @@ def test_an_installed_snapshot_replaces_log_and_state(store: Store) -> None:
     with pytest.raises(LogRangeError):
         store.header(KEY, index(6))
     entry = LogBuilder(position).data(2)
-    append(store, entry)
+    store.append_batch([(KEY, Update(entries=(entry,)))])
     assert store.find_offset(KEY, offset(5001)) == 101
     assert reopened(store).last_index == 101
 

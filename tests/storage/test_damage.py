@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 import pytest
-from raftmq.raft.entry import Entry
+from raftmq.raft.entry import GENESIS, Entry, LogPosition
 from raftmq.storage import log_scan
 from raftmq.storage.checksum import seal
 from raftmq.storage.entry_codec import encode_entry, encode_key
@@ -20,7 +21,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
-from raftmq.types import GroupId, ReplicaId
+from raftmq.types import GroupId, ReplicaId, Term
 
 from tests.storage.log_builder import (
     KEY,
@@ -28,10 +29,12 @@ from tests.storage.log_builder import (
     LogBuilder,
     append,
     born,
+    hard,
     index,
     lmdb_store,
     offset,
     position_after,
+    renumber,
 )
 
 MIB = 1 << 20
@@ -52,7 +55,7 @@ def small_file(tmp_path: Path) -> tuple[Path, tuple[Entry, ...]]:
         store.create(KEY, born(), [(b"birth", b"row")])
         store.open(KEY)
         rows = ((b"state key", b"state value"), (b"empty", b""))
-        store.append_batch([(KEY, Update(entries=entries, state_rows=rows, state_index=index(6)))])
+        store.append_batch([(KEY, Update(hard(7), entries, state_rows=rows, state_index=index(6)))])
     return tmp_path, entries
 
 
@@ -105,7 +108,7 @@ def every_flip(path: Path) -> Iterator[tuple[str, bytes, list[int], int]]:
 
 def test_a_flipped_byte_in_any_row_is_found_at_start(small_file: tuple[Path, tuple[Entry, ...]]) -> None:
     directory, _ = small_file
-    with lmdb_store(directory) as store:
+    with lmdb_store(directory, verify="full") as store:
         path = store.path(KEY)
         seen = set()
         for name, key, places, mask in every_flip(path):
@@ -187,6 +190,7 @@ def rewrite(path: Path, change: Callable[[lmdb.Transaction, dict[str, object]], 
         }
         with environment.begin(write=True) as transaction:
             change(transaction, databases)
+            renumber(transaction, databases)
 
 
 @pytest.mark.parametrize("verify", list(Verify))
@@ -253,6 +257,21 @@ def test_entries_that_do_not_continue_each_other_are_damage(small_file: tuple[Pa
     with lmdb_store(directory) as store:
         rewrite(store.path(KEY), swap)
         with pytest.raises(DamagedReplicaError, match="does not continue"):
+            store.open(KEY)
+
+
+@pytest.mark.parametrize("verify", list(Verify))
+@pytest.mark.parametrize("has_entries", [True, False])
+def test_a_term_and_vote_older_than_the_log_are_damage(tmp_path: Path, verify: Verify, has_entries: bool) -> None:
+    """They were lost, and with them perhaps a vote: it could be given twice."""
+    with lmdb_store(tmp_path, verify=verify) as store:
+        position = LogPosition(GENESIS.index, Term(5 if has_entries else 7), GENESIS.next_offset)
+        store.create(KEY, replace(born(position=position), hard_state=hard(6, 1)), [])
+        if has_entries:
+            store.open(KEY)
+            store.append_batch([(KEY, Update(entries=(LogBuilder().data(term=7),)))])
+            store.close(KEY)
+        with pytest.raises(DamagedReplicaError, match="ends in term 7, and term and vote are of term 6"):
             store.open(KEY)
 
 

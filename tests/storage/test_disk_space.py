@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raftmq.storage.disk_space import GIB, MIB, DiskReserve, default_reserve_bytes
+from raftmq.storage.disk_space import (
+    GIB,
+    MIB,
+    START_BYTES,
+    START_BYTES_PER_REPLICA,
+    DiskReserve,
+    VolumeFullError,
+    default_reserve_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_the_ballast_goes_before_anything_is_opened_on_a_full_volume(tmp_path: P
     assert disk.create_ballast()
     disk.prepare_opening()
     assert disk.has_ballast
-    free[0] = MIB
+    free[0] = 4 * MIB
     disk.prepare_opening()
     assert not disk.has_ballast
 
@@ -110,3 +118,24 @@ def test_a_volume_that_fills_up_meanwhile_keeps_no_part(tmp_path: Path, monkeypa
     monkeypatch.setattr("os.posix_fallocate", no_room)
     assert not reserve(tmp_path, [GIB]).create_ballast()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_without_room_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "groups").mkdir()
+    for number in range(1, 4):
+        (tmp_path / "groups" / f"{number}-1.mdb").touch()
+    needed = START_BYTES + 3 * START_BYTES_PER_REPLICA
+    with pytest.raises(VolumeFullError, match=rf"{tmp_path} has 0\.0 MB free, and the broker needs 2\.1 MB to start"):
+        reserve(tmp_path, [0]).prepare_opening()
+    with pytest.raises(VolumeFullError):
+        reserve(tmp_path, [needed - 1]).prepare_opening()
+    reserve(tmp_path, [needed]).prepare_opening()
+
+
+def test_the_ballast_is_room_for_a_start(tmp_path: Path) -> None:
+    free = [GIB]
+    disk = reserve(tmp_path, free)
+    assert disk.create_ballast()
+    disk._probe_free = lambda: 0 if disk.has_ballast else 4 * MIB
+    disk.prepare_opening()
+    assert not disk.has_ballast

@@ -30,7 +30,17 @@ from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId
 
-from tests.storage.log_builder import MAP_BYTES, LogBuilder, append, born, index, lmdb_store, offset, truncate
+from tests.storage.log_builder import (
+    MAP_BYTES,
+    LogBuilder,
+    append,
+    born,
+    index,
+    lmdb_store,
+    offset,
+    renumber,
+    truncate,
+)
 
 Database = Any  # LMDB gives its type no public name
 Change = Callable[[lmdb.Transaction, dict[str, Database]], object]
@@ -75,6 +85,8 @@ def rewrite(path: Path, change: Change, *names: str) -> None:
         databases = {name: environment.open_db(name.encode(), create=False) for name in names}
         with environment.begin(write=True) as transaction:
             change(transaction, databases)
+            if "meta" in databases:
+                renumber(transaction, databases)
     path.with_name(path.name + "-lock").unlink()
 
 
@@ -149,7 +161,7 @@ def put(entry: Entry) -> Change:
             "the log is empty and should end with entry 10",
         ),
         (lambda txn, dbs: txn.delete(IDENTITY_KEY, db=dbs["meta"]), "identity row is missing"),
-        (lambda txn, dbs: txn.delete(META_KEY, db=dbs["meta"]), "meta row is missing"),
+        (lambda txn, dbs: txn.delete(META_KEY, db=dbs["meta"]), "its meta row is missing"),
         (lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 300), db=dbs["meta"]), "meta row of 304 bytes"),
         (lambda txn, dbs: txn.put(b"short", b"row", db=dbs["log"]), "log key of 5 bytes"),
         (lambda txn, dbs: txn.put(b"unsealed", b"row", db=dbs["state"]), "does not match its checksum"),
@@ -175,6 +187,7 @@ def last_entry(base_offset: int = 5, term: int = 6, time_ms: int = 30, record_co
         (last_entry(time_ms=19), "older than the one before it"),
         (last_entry(record_count=0), "has 0 records"),
         (last_entry(record_count=2), "the log ends before offset 7 and should before 6"),
+        (last_entry(term=99), "the log ends in term 99, and term and vote are of term"),
     ],
 )
 def test_an_entry_that_does_not_continue_the_log_is_found(entry: Entry, problem: str, data_dir: Path) -> None:
@@ -263,6 +276,7 @@ def test_a_newer_format_is_said_to_be_no_damage(data_dir: Path) -> None:
 def rewrite_node(data_dir: Path, **changes: object) -> None:
     def change(transaction: lmdb.Transaction, databases: dict[str, Database]) -> None:
         fields = json.loads(bytes(transaction.get(b"node", db=databases["node"]))[:-4]) | changes
+        fields["transaction_id"] = transaction.id()
         transaction.put(b"node", seal(b"node", json.dumps(fields).encode()), db=databases["node"])
 
     rewrite(data_dir / "node.mdb", change, "node")
@@ -321,6 +335,14 @@ def test_a_quarantine_is_told_with_its_reason(data_dir: Path) -> None:
     assert (finding.severity, finding.problem) == (Severity.WARNING, "is quarantined: row 7 is bad")
 
 
+def test_a_directory_that_its_cluster_refuses_is_told_with_what_to_do(data_dir: Path) -> None:
+    with_registry(data_dir, lambda registry: registry.refuse("its boot 9 has been seen"))
+    finding = only_finding(examine(data_dir))
+    assert (finding.severity, finding.subject) == (Severity.DAMAGE, "node.mdb")
+    assert "its boot 9 has been seen" in finding.problem
+    assert "--node-id" in finding.advice
+
+
 def test_a_cluster_without_its_metadata_replica_is_a_lost_node(data_dir: Path) -> None:
     with_registry(data_dir, lambda registry: registry.retire_replica(METADATA))
     (data_dir / "groups" / "0-1.mdb").unlink()
@@ -330,6 +352,7 @@ def test_a_cluster_without_its_metadata_replica_is_a_lost_node(data_dir: Path) -
 def test_crashes_and_unfinished_files_are_notes_and_no_fault(data_dir: Path) -> None:
     for _ in range(3):
         with_registry(data_dir, lambda registry: registry.mark_open([PARTITION]), is_clean=False)
+    Registry(data_dir / "node.mdb", suspects=[PARTITION]).close(is_clean=False)
     (data_dir / "groups" / "9-1.mdb.new").write_bytes(b"half")
     (data_dir / "trash" / "5-2.mdb.0").write_bytes(b"old")
     diagnosis = examine(data_dir)
@@ -373,3 +396,14 @@ def test_a_directory_without_data_is_refused_and_where_data_is_is_said(tmp_path:
         examine(tmp_path / "none")
     with pytest.raises(NoDataDirectoryError, match=f"there is one in {data_dir}"):
         examine(tmp_path)
+
+
+def test_a_full_volume_is_told_with_what_a_start_needs(data_dir: Path) -> None:
+    finding = only_finding(examine(data_dir, volume=lambda _: (0, 10**12)))
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "volume")
+    assert finding.problem == "is full: 0.0 MB are free, and the broker needs 2.1 MB to start"
+    (data_dir / "ballast").write_bytes(bytes(4 << 20))
+    note = only_finding(examine(data_dir, volume=lambda _: (0, 10**12)))
+    assert note.severity is Severity.NOTE
+    assert "takes no records" in note.problem
+    assert examine(data_dir, volume=lambda _: (10**11, 10**12)).findings == ()

@@ -23,10 +23,12 @@ from raftmq.storage.entry_codec import (
     header_of,
 )
 from raftmq.storage.replica_codec import (
+    CommitNote,
     Identity,
     ReplicaMeta,
     decode_identity,
     decode_meta,
+    decode_note,
     encode_identity,
     encode_meta,
 )
@@ -132,12 +134,14 @@ def test_the_residue_check_agrees_with_comparing_checksums(key: bytes, body: byt
 
 @given(METAS)
 def test_a_meta_row_survives_its_bytes(meta: ReplicaMeta) -> None:
-    assert decode_meta(encode_meta(meta)) == meta
+    note = CommitNote(17, 2**40)
+    encoded = encode_meta(meta, note)
+    assert (decode_meta(encoded), decode_note(encoded)) == (meta, note)
 
 
 @given(METAS, st.data())
 def test_no_changed_bit_of_a_meta_row_goes_unseen(meta: ReplicaMeta, data: st.DataObject) -> None:
-    encoded = bytearray(encode_meta(meta))
+    encoded = bytearray(encode_meta(meta, CommitNote(3, 4)))
     bit = data.draw(st.integers(0, len(encoded) * 8 - 1))
     encoded[bit // 8] ^= 1 << (bit % 8)
     with pytest.raises(CodecError):

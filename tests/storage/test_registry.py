@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from raftmq.errors import InvariantError
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry, RegistryError, ReplicaState
 from raftmq.types import GroupId, NodeId, ReplicaId
 
@@ -17,8 +18,8 @@ from tests.storage.log_builder import KEY, OTHER
 
 
 @contextmanager
-def booted(path: Path, *, is_clean: bool = True) -> Iterator[Registry]:
-    registry = Registry(path)
+def booted(path: Path, *, is_clean: bool = True, suspects: Iterable[ReplicaKey] = ()) -> Iterator[Registry]:
+    registry = Registry(path, suspects=frozenset(suspects))
     try:
         yield registry
     finally:
@@ -106,16 +107,13 @@ def test_a_retired_replica_is_not_quarantined_later(path: Path) -> None:
         assert registry.quarantined() == {}
 
 
-def test_files_open_at_two_abnormal_exits_need_verification(path: Path) -> None:
+def test_a_file_that_a_process_died_of_reading_needs_verification(path: Path) -> None:
     with booted(path, is_clean=False) as registry:
         registry.add_replica(KEY)
         registry.add_replica(OTHER)
-        registry.mark_open([KEY])
-    with booted(path, is_clean=False) as registry:
+        registry.mark_open([KEY, OTHER])
+    with booted(path, suspects=[KEY]) as registry:
         assert registry.was_abnormal_exit
-        assert not registry.needs_verification(KEY)
-        registry.mark_open([KEY])
-    with booted(path) as registry:
         assert registry.needs_verification(KEY)
         assert not registry.needs_verification(OTHER)
         assert not registry.needs_verification(ReplicaKey3)
@@ -126,13 +124,44 @@ def test_files_open_at_two_abnormal_exits_need_verification(path: Path) -> None:
         assert not registry.needs_verification(KEY)
 
 
-def test_a_clean_boot_between_abnormal_exits_starts_the_count_again(path: Path) -> None:
-    for is_clean in (False, True, False):
-        with booted(path, is_clean=is_clean) as registry:
+@pytest.mark.parametrize("end", ["a clean stop", "a while"])
+def test_suspicion_ends(end: str, path: Path) -> None:
+    for suspects in ([], [KEY]):
+        with booted(path, is_clean=False, suspects=suspects) as registry:
             registry.add_replica(KEY)
             registry.mark_open([KEY])
+    with booted(path, is_clean=end == "a clean stop") as registry:
+        assert registry.needs_verification(KEY)
+        registry.mark_open([KEY])
+        if end == "a while":
+            registry.forget_exits()
+            assert not registry.needs_verification(KEY)
     with booted(path) as registry:
         assert not registry.needs_verification(KEY)
+
+
+def test_kills_implicate_no_file(path: Path) -> None:
+    """Of a kill or a power failure no file is to blame, however often and whatever was open."""
+    for _ in range(4):
+        with booted(path, is_clean=False) as registry:
+            registry.add_replica(KEY)
+            registry.mark_open([KEY])
+            assert not registry.needs_verification(KEY)
+
+
+def test_what_was_ever_here_costs_a_change_nothing(path: Path) -> None:
+    """Retired replicas stay in the file for good; a look at what lives does not go through them."""
+    with booted(path) as registry:
+        for number in range(1, 300):
+            registry.add_replica(ReplicaKey(GroupId(number), ReplicaId(1)))
+            if number > 3:
+                registry.retire_replica(ReplicaKey(GroupId(number), ReplicaId(1)))
+        looked_at = len(registry._replicas)
+        assert looked_at == 3
+        assert registry.live_replicas() == sorted(registry._replicas)
+        assert registry.has_replica(ReplicaKey(GroupId(200), ReplicaId(1)))
+    with booted(path) as registry:
+        assert (len(registry._replicas), len(registry._retired)) == (3, 296)
 
 
 def test_an_exit_while_nothing_was_open_implicates_nothing(path: Path) -> None:
@@ -163,7 +192,7 @@ def test_everything_is_durable_when_a_process_is_killed(path: Path) -> None:
         assert registry.live_replicas() == [KEY]
         row = registry.replica(KEY)
         assert row is not None
-        assert (registry.was_abnormal_exit, row.abnormal_exits) == (True, 1)
+        assert (registry.was_abnormal_exit, row.abnormal_exits) == (True, 0)
 
 
 def test_a_second_process_is_refused(path: Path) -> None:
@@ -204,3 +233,10 @@ def test_a_file_that_is_no_registry_is_refused(path: Path) -> None:
     path.write_bytes(b"something else" * 1000)
     with pytest.raises(RegistryError):
         Registry(path)
+
+
+def test_a_boot_that_comes_late_is_not_remembered(path: Path) -> None:
+    with booted(path) as registry:
+        registry.remember_boot("u2", 6, b"666-")
+        registry.remember_boot("u2", 5, b"555-", "u3")
+        assert registry.known_boots() == {"u2": (6, b"666-")}

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,37 @@ def test_the_trash_may_be_taken_away(tmp_path: Path, store: LmdbLogStore) -> Non
     assert [path.name for path in (tmp_path / "trash").iterdir()] == ["7-3.mdb.0"]
 
 
+def test_what_is_no_file_in_the_trash_stays_and_keeps_nothing_from_going(tmp_path: Path, store: LmdbLogStore) -> None:
+    """A directory there is a person's."""
+    trash = tmp_path / "trash"
+    (trash / "0-of-a-person").mkdir()
+    (trash / "0-of-a-person" / "kept").touch()
+    (trash / "1-dangling").symlink_to("nowhere")
+    (trash / "z-file").write_text("of somebody")
+    store.retire(KEY)
+    assert store.empty_trash(-60) == 3
+    assert [path.name for path in trash.iterdir()] == ["0-of-a-person"]
+
+
+def test_a_file_that_cannot_be_deleted_keeps_no_other_from_going(
+    tmp_path: Path, store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trash = tmp_path / "trash"
+    for name in ("a", "b", "c"):
+        (trash / name).touch()
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "a":
+            raise PermissionError(13, "not permitted", str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(PermissionError):
+        store.empty_trash(-60)
+    assert [path.name for path in trash.iterdir()] == ["a"]
+
+
 def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None:
     with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
         store.create(KEY, born(), [(b"k", b"v")])
@@ -351,3 +383,26 @@ def test_readers_see_whole_states_while_the_writer_writes_and_swaps_files(store:
             thread.join()
     assert problems == []
     assert min(reads) > 0
+
+
+def test_rows_are_written_undisturbed_and_others_have_their_turn_between(tmp_path: Path) -> None:
+    blocks: list[int] = []
+
+    @contextmanager
+    def undisturbed(rows: int) -> Iterator[None]:
+        blocks.append(rows)
+        yield
+
+    with lmdb_store(tmp_path, undisturbed=undisturbed) as store:
+        store.create(KEY, born(), [(b"row %d" % number, b"") for number in range(700)])
+        store.open(KEY)
+        assert blocks == [512, 188]
+        entries = LogBuilder().many(1100)
+        blocks.clear()
+        append(store, *entries)
+        assert [rows for rows in blocks if rows] == [512, 512, 76]
+        truncate(store, entries[-1])
+        blocks.clear()
+        while store.delete_truncated(KEY, 256):
+            pass
+        assert [rows for rows in blocks if rows] == [256, 256, 256, 256, 76]

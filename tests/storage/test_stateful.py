@@ -147,12 +147,13 @@ class TwinStores(RuleBasedStateMachine):
 
     def _draw_update(self, data: st.DataObject) -> Update:
         ahead = self.ahead
+        entries = self._draw_entries(data)
+        last_term = entries[-1].term if entries else Term(0)
         hard_state = None
-        if data.draw(st.booleans(), "hard state"):
-            term = Term(ahead.hard_state.term + data.draw(st.integers(0, 2), "term step"))
+        if last_term > ahead.hard_state.term or data.draw(st.booleans(), "hard state"):
+            term = Term(max(last_term, ahead.hard_state.term + data.draw(st.integers(0, 2), "term step")))
             vote = ahead.hard_state.vote if term == ahead.hard_state.term else ReplicaId(0)
             hard_state = HardState(term, vote or ReplicaId(data.draw(st.integers(0, 3))), ahead.last.index)
-        entries = self._draw_entries(data)
         after = ahead.copy()
         after.apply(Update(entries=entries))
         state_index = None
@@ -234,18 +235,23 @@ class TwinStores(RuleBasedStateMachine):
         )
         state_index = LogIndex(position.index + data.draw(st.integers(0, 4)))
         hard_state = replace(self.ahead.hard_state, commit_index=position.index)
+        if position.term > hard_state.term:
+            hard_state = HardState(position.term, ReplicaId(0), position.index)
         for store in self.stores:
             store.install(KEY, hard_state, SnapshotMeta(position, state_index, VOTERS), list(rows.items()))
         self.held.clear()
         self.durable = Model(hard_state, position, state_index, VOTERS, [], dict(rows))
         self.ahead = self.durable.copy()
 
-    @rule(task=st.sampled_from(["reopen", "compact", "delete_truncated"]), rows_max=st.integers(1, 4))
+    @rule(task=st.sampled_from(["reopen", "compact", "reclaim", "delete_truncated"]), rows_max=st.integers(1, 4))
     def maintain(self, task: str, rows_max: int) -> None:
         """What changes nothing that can be read (the threshold of a compaction is forced down for it)."""
         if task == "delete_truncated":
             left = [store.delete_truncated(KEY, rows_max) for store in self.stores]
             assert left[0] == left[1]
+        elif task == "reclaim":
+            assert self.lmdb.reclaim(KEY).is_complete
+            assert self.lmdb.why_without_holes(KEY) is None
         elif task == "compact":
             self.lmdb._compact_bytes_min = 0
             self.lmdb.compact_if_sparse(KEY)

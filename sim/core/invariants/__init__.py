@@ -6,6 +6,8 @@
 | `LeaderGreatestIndex`: no log goes further in a term than that term's leader's | `leader_greatest_index.py` | 3.4, 3.5 |
 | `LeaderVotes`: a leader votes in the configuration that it has applied | `election_safety.py` | 4.2.2 |
 | `VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: one vote per term, kept, by a majority, for no shorter log | `votes.py` | 3.4, 3.6.1, 3.8 |
+| `RequestDurable`: a vote is asked for with a term, an own vote and a log end that are on the candidate's disk | `votes.py` | 3.8 |
+| `AnswerOfRound`: an answer to an earlier asking for (pre-)votes is not counted | `votes.py` | ours |
 | `MoreUpToDateCorrect`: a more up-to-date log holds what the other has committed | `more_up_to_date_correct.py` | 3.6.1, 3.6.3 |
 | `LogMatching`: same index and term, same entry and same past | `log_matching.py` | figure 3.2, 3.5 |
 | `DenseOffsets`: each entry starts at the offset where the one before it ended | `log_matching.py` | ours |
@@ -20,6 +22,7 @@
 | `LeaderAppendOnly`: a leader never overwrites its own log, nor replaces it by a snapshot | `checker.py` | figure 3.2 |
 | `SnapshotAlone`: entries to apply are not handed out beside a snapshot that replaces them | `checker.py` | 5.1 |
 | `AppliedState`: same index, same state and membership | `applied_state.py` | figure 3.2 |
+| `QuorumHeard`: a leader that has heard no majority for two election timeouts leads no more | `quorum_heard.py` | 6.2 |
 | `LinearizableRead`: a read sees everything committed before it was asked | `reads.py` | 6.4 |
 | `Acknowledged`: what a client was told is committed stays | `acknowledged.py` | 6.3 |
 """

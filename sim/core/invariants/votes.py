@@ -1,17 +1,65 @@
-"""`VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`: a replica votes once in a term, remembers it through a crash, and
-never for a candidate whose log is less up to date than its own; a leader has a majority's votes (thesis 3.4, 3.6.1, 3.8).
+"""`VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`, `RequestDurable`, `AnswerOfRound`: a replica votes once in a term,
+remembers it through a crash, and never for a candidate whose log is less up to date than its own; a leader has a majority's
+votes; a candidate asks for them with what its disk holds, and counts answers to its latest asking alone (thesis 3.4, 3.6.1, 3.8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raftmq.raft.core import RaftCore
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.raft.messages import VoteRequest, VoteResponse
+from raftmq.raft.messages import Message, VoteRequest, VoteResponse
+from raftmq.raft.ready import Role
+from raftmq.types import ReplicaId
 
 from sim.core.disk import SimDisk
 from sim.core.invariants.violation import demand
+
+
+def check_request_durable(request: VoteRequest, hard_state: HardState, term_at_end: int | None) -> None:
+    """A request leaves, at a time when this is durable: the hard state, and the term at the log end that the request names.
+
+    A pre-vote may name what is in memory: its answer promises nothing.
+    """
+    if request.is_pre_vote:
+        return
+    source = request.source
+    is_kept = hard_state.term == request.term and hard_state.vote == source
+    demand(is_kept, "RequestDurable", f"r{source} asks for votes in term {request.term}, durable is {hard_state}")
+    named = f"{request.last_term}/{request.last_index}"
+    is_held = term_at_end == request.last_term
+    demand(is_held, "RequestDurable", f"r{source} asks with a log up to {named}, its disk has term {term_at_end} there")
+
+
+class Rounds:
+    """`AnswerOfRound` for one replica: it counts no answer but those to its latest asking."""
+
+    def __init__(self) -> None:
+        self._latest: int | None = None
+        """The highest round of this life whose requests left."""
+
+    def on_request(self, request: VoteRequest) -> None:
+        """A request leaves. One of a campaign that is over may leave later than the next asking's."""
+        self._latest = max(request.round, self._latest or 0)
+
+    def is_late(self, message: Message) -> bool:
+        """Whether it answers something else than the latest asking."""
+        return isinstance(message, VoteResponse) and message.round != self._latest
+
+    @staticmethod
+    def state_of(core: RaftCore) -> tuple[Role, dict[ReplicaId, bool]]:
+        """What must not be moved by a late answer, but to stop asking."""
+        return core.role, dict(core._votes)
+
+    @staticmethod
+    def check_not_counted(message: Message, before: tuple[Role, dict[ReplicaId, bool]], core: RaftCore) -> None:
+        """The core has taken a late answer."""
+        role, votes = before
+        is_counted = core._votes.items() - votes.items() or (core.role is not role and core.role is not Role.FOLLOWER)
+        detail = f"r{core.replica_id} was {role.value} with votes {votes} and is {core.role.value} by {message}"
+        demand(not is_counted, "AnswerOfRound", detail)
 
 
 class Votes:

@@ -14,9 +14,16 @@
 | `StaleLeaderStepsDown`: a leader that was succeeded stops leading by itself | `stale_leaders.py` |
 | `VoteOnce`: one vote in a term | `votes.py` |
 | `VoteDurable`, `AckDurable`: votes and acknowledgements leave when the disk holds them | `durable_answers.py` |
+| `RequestDurable`: a vote is asked for with a term, an own vote and a log end that are on disk | `durable_answers.py` |
+| `AnswerOfRound`: an answer to an earlier asking for (pre-)votes is not counted | `../../core/invariants/votes.py` |
 | `QuarantinedSilent`: a damaged replica does not vote, acknowledge, lead or serve | `quarantine.py` |
+| `BoundedRestart`: opening checks no entry that the clean point on the disk covers | `bounded_restart.py` |
+| `ServedOrReported`, `DefectStays`: what a node should serve it serves or says it does not; a defect ends no process | `served.py` |
 | `BudgetsHold`: nothing grows beyond its limit, but for one piece held alone; all of it is given back | `budgets.py` |
-| `RetentionKeeps`: records go only on request, or when they are old | `retention.py` |
+| *FreedSpaceReturns*: what deleted records took is room on the disk again (judged after healing, so it is liveness) | `space.py` |
+| `RetentionKeeps`: records go only on request, or when they are old by the right time | `retention.py` |
+| `NotStampedOld`: no record's append time is before it was taken | `retention.py` |
+| `NothingForgotten`: producers, names and offsets are remembered for days | `memory.py` |
 | `OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: what members of a group rely on | `group_ownership.py` |
 
 Beside them: `NoDefect` (`../checker.py`), an internal rule of the product that broke without a fault that explains it; `History.…`

@@ -1,16 +1,18 @@
-"""`VoteDurable`, `AckDurable`: a vote and an acknowledgement leave only when the disk holds what they say (thesis 3.8).
+"""`VoteDurable`, `AckDurable`, `RequestDurable`: a vote, an acknowledgement and a request for votes leave only when the disk
+holds what they say (thesis 3.8).
 
 Read from the rows on the simulated disk, not from what the node believes.
 """
 
 from __future__ import annotations
 
-from raftmq.raft.messages import AppendResponse, VoteResponse
-from raftmq.storage.entry_codec import CodecError
+from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from raftmq.storage.entry_codec import CodecError, decode_row_fields, encode_key
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.replica_codec import META_KEY, ReplicaMeta, decode_meta
 
 from sim.core.invariants.violation import InvariantViolation
+from sim.core.invariants.votes import check_request_durable
 from sim.node.disk import Disk
 
 _DECODED: dict[bytes, ReplicaMeta] = {}
@@ -33,6 +35,25 @@ def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
         except CodecError:
             return None
     return decoded
+
+
+def durable_term(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, index: int) -> int | None:
+    """The term that the durable log has at an index; None when it ends before. Raises CodecError when a fault damaged the row."""
+    if index == meta.position.index:
+        return meta.position.term
+    row = disk.files[key].tables["log"].rows.get(encode_key(index))
+    if row is None or index > meta.last_index:
+        return None
+    return decode_row_fields(index, row).term
+
+
+def check_vote_request(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, request: VoteRequest) -> None:
+    """A request for votes leaves."""
+    try:
+        term = durable_term(disk, key, meta, request.last_index)
+    except CodecError:  # the row was there before a fault flipped a byte of it, and nobody has read it since
+        term = request.last_term
+    check_request_durable(request, meta.hard_state, term)
 
 
 def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.node.mutants.registry import mutant
+from sim.node.mutants.registry import mutant, replace_method
 
 
 @mutant(
@@ -75,7 +75,7 @@ def delivery_timeout_called_failure() -> None:
 def deleted_called_failure() -> None:
     from raftmq.client import dispatcher
 
-    dispatcher._with_doubt = lambda error: error
+    replace_method(dispatcher, "with_doubt", lambda original: lambda error: error)
 
 
 @mutant("client", "an answer is taken for another batch's")
@@ -84,10 +84,10 @@ def answers_mixed_up() -> None:
 
     on_answer = Dispatcher.on_answer
 
-    def mixed(self: Any, sent: Any, response: Any) -> None:
+    def mixed(self: Any, sent: Any, response: Any, address: str) -> None:
         for _, attempts in sent:
             attempts.reverse()
-        on_answer(self, sent, response)
+        on_answer(self, sent, response, address)
 
     Dispatcher.on_answer = mixed  # type: ignore[method-assign]
 
@@ -111,3 +111,30 @@ def consumer_takes_batches_again() -> None:
         return added
 
     PartitionFetch.add = add  # type: ignore[method-assign]
+
+
+@mutant(
+    "client",
+    "a batch that a forgetful broker finds out of order is called not written, whatever became of an earlier attempt",
+    is_forgetful=True,
+    isolate=4,
+    stall_disk=4,
+    kill=4,
+    fault_every=0.4,
+    send_every=0.05,
+    request_seconds=0.5,
+    delivery_seconds=15.0,
+)
+def gap_called_failure() -> None:
+    from raftmq.client import error_details
+    from raftmq.errors import OutOfOrderSequenceError
+
+    error_of_code = error_details._error_of_code
+
+    def certain(detail: Any, context: str) -> Any:
+        error = error_of_code(detail, context)
+        if isinstance(error, OutOfOrderSequenceError):
+            error.is_certain = True
+        return error
+
+    error_details._error_of_code = certain

@@ -44,6 +44,19 @@ def votes_twice() -> None:
     replace_method(election.Election, "_may_vote_for", lambda original: lambda self, *arguments: True)
 
 
+@mutant(
+    "core",
+    "answers to an earlier asking for (pre-)votes are counted",
+    stall_disk=6,
+    slow_disk=6,
+    isolate=8,
+    clog=6,
+    fault_every=0.4,
+)
+def counts_late_answers() -> None:
+    _run_core(core_mutants.CountsLateAnswers)
+
+
 @mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
 def removed_leader_stays() -> None:
     _run_core(core_mutants.RemovedLeaderStays)
@@ -79,7 +92,7 @@ def transfer_to_one_behind() -> None:
         else:
             on_vote_request(self, message)
 
-    def offer(engine: Any, group: Any, is_connected: Any) -> None:
+    def offer(engine: Any, group: Any, may_take: Any) -> None:
         matches = {
             replica: match
             for replica, match in group.core.match_indexes().items()
@@ -91,7 +104,7 @@ def transfer_to_one_behind() -> None:
             engine.mark_dirty(group)
 
     Election._on_vote_request = obliging  # type: ignore[method-assign]
-    hand_over._offer = offer
+    hand_over.offer = offer
 
 
 @mutant(

@@ -113,3 +113,49 @@ def removal_forgets_replicas() -> None:
     from raftmq.fsm import metadata_nodes
 
     replace_method(metadata_nodes, "retire_lost_replicas", lambda original: lambda *arguments, **named: None)
+
+
+@mutant(
+    "machine", "one entry from the future ages everything by as much", sleep_all=8, fault_every=0.6, is_forgetful=False
+)
+def expiry_leaps() -> None:
+    from raftmq.fsm.expiry_clock import ExpiryClock
+
+    def follow(self: Any, append_time_ms: int) -> int:
+        if append_time_ms > self.append_time_ms:
+            self.append_time_ms = self.now_ms = append_time_ms
+            self._is_dirty = True
+        return int(self.now_ms)
+
+    ExpiryClock.advance = follow  # type: ignore[method-assign]
+
+
+@mutant(
+    "machine",
+    "a command that a broker cannot read is applied as a refusal, by that broker alone",
+    trim_every=0.3,
+)
+def unreadable_command_refused() -> None:
+    from raftmq.fsm import codes, log_partition
+    from raftmq.fsm.log_commands import TrimLog
+    from raftmq.fsm.metadata_commands import Rejected
+    from raftmq.fsm.state_machine import UnsupportedCommandError
+
+    from sim.node.host import HOST
+
+    machine: Any = log_partition
+    decode, apply = machine.decode_command, machine.LogPartition.apply
+
+    def older(payload: bytes) -> Any:
+        command, host = decode(payload), HOST.get()
+        return None if isinstance(command, TrimLog) and host is not None and host.name == "n2" else command
+
+    def refusing(self: Any, entry: Any) -> Any:
+        try:
+            return apply(self, entry)
+        except UnsupportedCommandError:
+            self.applied_index = entry.index
+            return Rejected(codes.INVALID_ARGUMENT, "the command cannot be read")
+
+    machine.decode_command = older
+    machine.LogPartition.apply = refusing

@@ -35,9 +35,9 @@ def fsync_skipped() -> None:
 
 @mutant("store", "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def checksums_ignored() -> None:
-    from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec
+    from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec, row_scrub
 
-    for module in (entry_codec, log_scan, lmdb_replica, replica_codec):
+    for module in (entry_codec, log_scan, lmdb_replica, replica_codec, row_scrub):
         module.is_sound = lambda key, value: True  # type: ignore[attr-defined]
 
 
@@ -50,11 +50,11 @@ def checksums_ignored() -> None:
     replication_factor=3,
 )
 def starts_empty_after_loss() -> None:
-    from raftmq.broker import local_replicas
+    from raftmq.broker import local_replicas, replica_files
     from raftmq.broker.founding import unborn
     from raftmq.storage.errors import DamagedReplicaError
 
-    open_replica = local_replicas.open_replica
+    open_replica = replica_files.open_replica
 
     def open_or_begin_anew(store: Any, registry: Any, key: Any, machine: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ def starts_empty_after_loss() -> None:
             store.create(key, unborn(), ())
             return open_replica(store, registry, key, machine)
 
-    local_replicas.open_replica = open_or_begin_anew
+    local_replicas.open_replica = open_or_begin_anew  # type: ignore[attr-defined]
 
 
 @mutant("store", "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
@@ -78,3 +78,16 @@ def applied_index_without_rows() -> None:
         "_update",
         lambda original: lambda self, group, work: replace(original(self, group, work), state_rows=()),
     )
+
+
+@mutant("store", "opening checks the log again, whatever was verified", kill=6, fault_every=0.5)
+def clean_point_ignored() -> None:
+    from raftmq.storage import log_scan
+    from raftmq.storage.lmdb_replica import LmdbReplica
+
+    def read_all_meta(self: Any, transaction: Any, databases: Any, verify: Any) -> None:
+        original(self, transaction, databases, verify)
+        self.scanned = log_scan.scan(transaction, databases, self.meta, verify)
+
+    original = LmdbReplica._read_all_meta
+    LmdbReplica._read_all_meta = read_all_meta  # type: ignore[method-assign]

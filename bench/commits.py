@@ -1,0 +1,159 @@
+"""Measures transactions of many rows on a writer thread while the event loop is busy.
+
+Usage: python -m bench --only commits, or python -m bench.commits. Milliseconds for one transaction, the median of many. The files lie
+in memory where the system has such a volume, so that the disk's part is left out. The loop echoes to twenty connections over
+sockets, which keeps a processor busy. `_disturbed` is the same without `LoopPause`. `stall` is how long the loop stood still at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import uvloop
+from raftmq.broker.loop_pause import LoopPause
+from raftmq.broker.main import SWITCH_INTERVAL_SECONDS
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import GENESIS, Entry, EntryKind
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.storage.lmdb_env import Undisturbed, disturbed
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.types import GroupId, LogIndex, ReplicaId
+
+from bench.workloads import Figure
+
+SIZES = (35, 100, 400, 1000)
+"""Entries of one transaction."""
+DELETED = 256
+"""Rows of a slice that is deleted behind a truncation point."""
+ROUNDS = 40
+CONNECTIONS = 20
+PAYLOAD_BYTES = 100
+KEY = ReplicaKey(GroupId(1), ReplicaId(1))
+IN_MEMORY = Path("/dev/shm")
+
+
+class _Echo(asyncio.Protocol):
+    """Sends back what comes, after some work."""
+
+    gaps: list[float] = []  # noqa: RUF012 -- one run at a time
+    last = 0.0
+    is_over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        _Echo.gaps.append(now - _Echo.last)
+        _Echo.last = now
+        sum(range(200))
+        if not _Echo.is_over:
+            self._transport.write(data)
+
+
+class _Writes:
+    """Transactions on one replica's file, each as a writer thread does it."""
+
+    def __init__(self, directory: Path, undisturbed: Undisturbed) -> None:
+        self._store = LmdbLogStore(directory, map_bytes=1 << 32, undisturbed=undisturbed)
+        self._last = GENESIS
+        hard_state = HardState(GENESIS.term, ReplicaId(0), GENESIS.index)
+        membership = Membership(voters=(KEY.replica_id,))
+        state = RestoredState(hard_state, GENESIS, GENESIS.index, GENESIS.next_offset, 0, (), membership, GENESIS.index)
+        self._store.create(KEY, state, [])
+        self._store.open(KEY)
+
+    def append(self, count: int) -> float:
+        """Milliseconds for one transaction of so many entries."""
+        last = self._last
+        entries = tuple(
+            Entry(LogIndex(last.index + n), last.term, EntryKind.COMMAND, last.next_offset, 0, 0, bytes(PAYLOAD_BYTES))
+            for n in range(1, count + 1)
+        )
+        self._last = replace(last, index=entries[-1].index)
+        return _milliseconds(lambda: self._store.append_batch([(KEY, Update(None, entries))]))
+
+    def delete(self, count: int) -> float:
+        """Milliseconds for deleting so many rows behind a truncation point."""
+        self.append(count)
+        self._store.append_batch([(KEY, Update(truncation=self._last, state_index=self._last.index))])
+        found = _milliseconds(lambda: self._store.delete_truncated(KEY, count))
+        assert not self._store.has_truncated_rows(KEY)
+        return found
+
+    def close(self) -> None:
+        self._store.close(KEY)
+
+
+def _milliseconds(write: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    write()
+    return (time.perf_counter() - started) * 1000
+
+
+def _all(writes: _Writes) -> dict[str, float]:
+    """Appends last: a slice that is deleted must have nothing before it."""
+    found = {f"delete_{DELETED}": statistics.median(writes.delete(DELETED) for _ in range(ROUNDS))}
+    return found | {f"append_{size}": statistics.median(writes.append(size) for _ in range(ROUNDS)) for size in SIZES}
+
+
+def _directory() -> str | None:
+    return str(IN_MEMORY) if IN_MEMORY.is_dir() else None
+
+
+async def _measure() -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(_Echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    _Echo.is_over = False
+    transports = [(await loop.create_connection(_Echo, "127.0.0.1", port))[0] for _ in range(CONNECTIONS)]
+    for transport in transports:
+        transport.write(b"x" * 100)
+    found: dict[str, float] = {}
+    for name, undisturbed in (("", LoopPause(loop)), ("_disturbed", disturbed)):
+        with tempfile.TemporaryDirectory(dir=_directory()) as directory:
+            writes = _Writes(Path(directory), undisturbed)
+            _Echo.gaps, _Echo.last = [], time.perf_counter()
+            try:
+                figures = await asyncio.to_thread(_all, writes)
+            finally:
+                writes.close()
+        found |= {f"{figure}{name}": value for figure, value in figures.items()}
+        found[f"stall{name}"] = max(_Echo.gaps) * 1000
+    _Echo.is_over = True
+    for transport in transports:
+        transport.close()
+    server.close()
+    return found
+
+
+def bench_commits() -> dict[str, float]:
+    """Run everything on a loop of the broker's kind."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_measure())
+    finally:
+        sys.setswitchinterval(before)
+
+
+def figures() -> tuple[Figure, ...]:
+    """What is measured; nothing has a target."""
+    names = (*(f"append_{size}" for size in SIZES), f"delete_{DELETED}", "stall")
+    return tuple(Figure(f"{name}{kind}", "ms", False) for kind in ("", "_disturbed") for name in names)
+
+
+if __name__ == "__main__":
+    for name, value in bench_commits().items():
+        print(f"{name:<24} {value:>10,.3f}")

@@ -1,0 +1,121 @@
+"""Gathers the health of the cluster for one request: each partition's state from its leader, and every node's own report.
+
+The leader that a node knows is a hint, and may have died a moment ago. Here a partition is led if a node answers that it leads it.
+A node that does not answer within `Timing.describe_seconds` is unknown, never healthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.health import HealthService
+from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
+from raftmq.broker.services.node_calls import NodeCalls, failed_part
+from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.fsm.metadata_views import TopicView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+_PARTITIONS = "/raftmq.v1.Admin/DescribePartitions"
+_NODE = "/raftmq.v1.Admin/DescribeNode"
+
+_OTHERS_SHARE = 0.7
+"""Part of the call's remaining time given to other nodes. The rest is for sending the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredHealth:
+    """The nodes' reports."""
+
+    cluster: pb.ClusterHealth
+    nodes: dict[NodeId, pb.NodeHealth]
+    """Of those that answered."""
+
+
+class ClusterHealth:
+    """Asks all nodes."""
+
+    def __init__(self, host: ServiceHost, calls: NodeCalls, health: HealthService) -> None:
+        self._host = host
+        self._calls = calls
+        self._health = health
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    async def partition_states(self, topic: TopicView, call: Call) -> list[pb.PartitionState]:
+        """Return the state of each partition of a topic, in order. One whose leader does not answer has an error."""
+        call = self._soon(call)
+        by_node, leaderless = self._calls.by_leader((topic.topic_id, number) for number in range(len(topic.group_ids)))
+        found = {part: failed_part(pb.PartitionState(), part, error) for part, error in leaderless}
+
+        async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
+            request = pb.DescribePartitionsRequest(metadata_revision=self._host.metadata.machine.revision)
+            request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
+            here = self._health.describe_partitions
+            try:
+                answer = await self._calls.ask(node_id, _PARTITIONS, request, pb.DescribePartitionsResponse, here, call)
+            except RequestError as error:
+                found.update((part, failed_part(pb.PartitionState(), part, error)) for part in parts)
+            else:
+                found.update(((one.topic_id, one.partition), one) for one in answer.partitions)
+
+        chunks = (
+            (node_id, parts[start : start + PARTITIONS_PER_REQUEST_MAX])
+            for node_id, parts in by_node.items()
+            for start in range(0, len(parts), PARTITIONS_PER_REQUEST_MAX)
+        )
+        await asyncio.gather(*(ask(node_id, parts) for node_id, parts in chunks))
+        return [found[part] for part in sorted(found)]
+
+    # ------------------------------------------------------------------------------------------------ the cluster
+
+    async def gather(self, call: Call) -> GatheredHealth:
+        """Ask every connected node for its health."""
+        call = self._soon(call)
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.machine.nodes()]
+        connected = [node_id for node_id in nodes if self._host.is_connected(node_id)]
+        answers = await asyncio.gather(*(self._ask_node(node_id, call) for node_id in connected))
+        answered = {node: answer for node, answer in zip(connected, answers, strict=True) if answer is not None}
+        led = {GroupId(group_id) for answer in answered.values() for group_id in answer.led_group_ids}
+        behind = {node_id for answer in answered.values() for node_id in answer.metadata_voters_behind}
+        leaderless, unknown = self._without_leader(led, set(answered))
+        return GatheredHealth(
+            pb.ClusterHealth(
+                leaderless=self._health.names(leaderless),
+                unknown=self._health.names(unknown),
+                metadata_voters_behind=sorted(behind),
+                is_metadata_led=METADATA_GROUP_ID in led,
+            ),
+            {node_id: answer.health for node_id, answer in answered.items()},
+        )
+
+    async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeNodeResponse | None:
+        here = self._health.describe_node
+        try:
+            return await self._calls.ask(node_id, _NODE, pb.DescribeNodeRequest(), pb.DescribeNodeResponse, here, call)
+        except RequestError:
+            return None
+
+    def _without_leader(self, led: set[GroupId], answered: set[NodeId]) -> tuple[list[GroupId], list[GroupId]]:
+        """Return the partitions that no answering node leads: those without a leader, and those whose supposed leader did not answer."""
+        machine = self._host.metadata.machine
+        leaderless: list[GroupId] = []
+        unknown: list[GroupId] = []
+        for topic in machine.topics():
+            for group_id in map(GroupId, topic.group_ids):
+                if group_id not in led:
+                    believed = self._host.leader_hint(group_id)[0]
+                    is_unknown = self._host.is_led(group_id) and believed not in answered
+                    (unknown if is_unknown else leaderless).append(group_id)
+        return leaderless, unknown
+
+    def _soon(self, call: Call) -> Call:
+        """Return the call with a deadline for asking others."""
+        now = self._host.loop.time()
+        return replace(
+            call, deadline=now + min(self._host.timing.describe_seconds, _OTHERS_SHARE * max(0.0, call.deadline - now))
+        )

@@ -1,0 +1,88 @@
+"""Reports this node's own health, and the state of the partitions that it leads. Decides nothing.
+
+`cluster_health` asks every node, so that one answer shows the whole cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raftmq.broker.group import Group
+from raftmq.broker.partition_log import PartitionLog
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.locator import Locator, check_partitions
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.ready import Role
+from raftmq.types import METADATA_GROUP_ID, GroupId
+
+_WARNING_CHARACTERS_MAX = 500
+"""Of one warning: a reason may hold what an operating system or a library said."""
+
+
+class HealthService:
+    """Answers `DescribePartitions` and `DescribeNode`."""
+
+    def __init__(self, host: ServiceHost, locator: Locator) -> None:
+        self._host = host
+        self._locator = locator
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    async def describe_partitions(
+        self, request: pb.DescribePartitionsRequest, call: Call
+    ) -> pb.DescribePartitionsResponse:
+        """Return the state of each partition led here. Every other one has an error."""
+        check_partitions(len(request.partitions))
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        states: list[pb.PartitionState] = []
+        for part in request.partitions:
+            state = pb.PartitionState(topic_id=part.topic_id, partition=part.partition)
+            try:
+                partition = await self._locator.locate_confirmed(part.topic_id, part.partition, call.deadline)
+                partition.group.require_leader()
+                size_bytes = await partition.file_bytes()
+                partition.group.require_leader()  # it may have lost the leadership while a thread looked
+                self._describe(state, partition, size_bytes)
+            except RequestError as error:
+                state.error.CopyFrom(error.detail)
+            states.append(state)
+        return pb.DescribePartitionsResponse(partitions=states)
+
+    def _describe(self, state: pb.PartitionState, partition: PartitionLog, size_bytes: int) -> None:
+        group = partition.group
+        state.leader_epoch = group.term
+        state.in_sync_nodes.extend(sorted(group.node_of(replica) for replica in self._host.in_sync(group)))
+        state.log_start_offset, state.high_watermark = partition.log_start_offset, partition.high_watermark
+        state.size_bytes = size_bytes
+
+    # ------------------------------------------------------------------------------------------------ the node
+
+    async def describe_node(self, request: pb.DescribeNodeRequest, call: Call) -> pb.DescribeNodeResponse:
+        """Return what is wrong with this node, and the groups that it leads."""
+        host = self._host
+        groups: list[Group[StateMachine]] = [host.metadata, *host.partition_groups()]
+        quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)
+        return pb.DescribeNodeResponse(
+            health=pb.NodeHealth(
+                not_ready=[f"{one.reason}: {one.message}" for one in host.not_ready_reasons()],
+                under_replicated=self.names(host.under_replicated()),
+                not_served=self.names(host.missing_replicas()),
+                quarantined=self.names(quarantined),
+                warnings=[one[:_WARNING_CHARACTERS_MAX] for one in host.warnings()[: host.limits.partitions_named_max]],
+            ),
+            led_group_ids=[group.group_id for group in groups if group.role is Role.LEADER and not group.is_closed],
+            metadata_voters_behind=host.metadata_voters_behind(),
+        )
+
+    def names(self, group_ids: Iterable[GroupId]) -> pb.PartitionNames:
+        """Return the number of these partitions, and the names of the first."""
+        machine = self._host.metadata.machine
+        known = [partition for group_id in group_ids if (partition := machine.partition(group_id)) is not None]
+        named = [(topic.name, one.partition) for one in known if (topic := machine.topic(one.topic_id)) is not None]
+        first = sorted(named)[: self._host.limits.partitions_named_max]
+        return pb.PartitionNames(
+            count=len(named), first=[pb.PartitionName(topic=topic, partition=number) for topic, number in first]
+        )

@@ -1,0 +1,73 @@
+"""Calls other nodes, and the leaders of partitions among them, on behalf of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.forwarder import Forwarder
+from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import NO_NODE, GroupId, NodeId
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+PartT = TypeVar("PartT", pb.CommittedOffset, pb.PartitionResetResult, pb.PartitionState)
+
+
+class NodeCalls:
+    """This node's way to the services of all nodes, its own among them."""
+
+    def __init__(self, host: ServiceHost, forwarder: Forwarder) -> None:
+        self._host = host
+        self._forwarder = forwarder
+
+    def by_leader(
+        self, parts: Iterable[PartitionId]
+    ) -> tuple[dict[NodeId, list[PartitionId]], list[tuple[PartitionId, RequestError]]]:
+        """Return the partitions by leading node, and an error for each that has no leader or does not exist."""
+        machine = self._host.metadata.machine
+        by_node: dict[NodeId, list[PartitionId]] = {}
+        others: list[tuple[PartitionId, RequestError]] = []
+        for part in parts:
+            topic = machine.topic(part[0])
+            if topic is None or part[1] >= len(topic.group_ids):
+                code = pb.UNKNOWN_TOPIC if topic is None else pb.UNKNOWN_PARTITION
+                others.append((part, RequestError(code, f"there is no partition {part[1]} of topic {part[0]}")))
+                continue
+            node_id, _, _ = self._host.leader_hint(GroupId(topic.group_ids[part[1]]))
+            if node_id == NO_NODE:
+                message = f"nobody leads partition {part[1]} of topic {topic.name} at the moment"
+                others.append((part, RequestError(pb.NO_LEADER, message, retry_after_ms=200)))
+            else:
+                by_node.setdefault(node_id, []).append(part)
+        return by_node, others
+
+    async def ask(
+        self,
+        node_id: NodeId,
+        path: str,
+        request: RequestT,
+        response_type: type[ResponseT],
+        here: Callable[[RequestT, Call], Awaitable[ResponseT]],
+        call: Call,
+    ) -> ResponseT:
+        """Call a node and return its answer. `here` is the method that answers for this node. Raises RequestError."""
+        if node_id == self._host.node_id:
+            return await here(request, call)
+        node = self._host.metadata.machine.node(node_id)
+        if node is None or not node.client_address:
+            raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
+        timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
+        return await self._forwarder.forward(node.client_address, path, request, response_type, timeout_seconds)
+
+
+def failed_part(result: PartT, part: PartitionId, error: RequestError) -> PartT:
+    """Return the result for a partition whose leader gave none."""
+    result.topic_id, result.partition = part
+    result.error.CopyFrom(error.detail)
+    return result

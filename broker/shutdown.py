@@ -1,0 +1,56 @@
+"""Bounds an orderly shutdown as a whole: each phase gets the time that is left, and none can delay the exit.
+
+A writer thread may wait for a hanging disk, and a call for a hanging client. A phase that overruns is logged and abandoned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from math import inf
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Shutdown:
+    """One orderly shutdown. Create it when the shutdown begins."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds_max: float) -> None:
+        self._loop = loop
+        self._deadline = loop.time() + seconds_max
+        self.overdue: list[str] = []
+        """Phases that overran."""
+        self.failure: Exception | None = None
+        """The error of the first phase that failed."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Time left for the whole shutdown."""
+        return max(0.0, self._deadline - self._loop.time())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every phase so far ended in time and without an error."""
+        return not self.overdue and self.failure is None
+
+    async def phase(self, name: str, work: Awaitable[Any], seconds_max: float = inf) -> bool:
+        """Wait for the work, at most `seconds_max` and the time left. Returns False if it overran or failed."""
+        future = asyncio.ensure_future(work)
+        began_at = self._loop.time()
+        await asyncio.wait((future,), timeout=min(seconds_max, self.seconds_left))
+        if not future.done():
+            future.cancel()
+            self.overdue.append(name)
+            log.error("shutdown_overdue", phase=name, elapsed_seconds=round(self._loop.time() - began_at, 1))
+            return False
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            return True
+        if not isinstance(error, Exception):
+            raise error
+        log.error("shutdown_phase_failed", phase=name, reason=repr(error), exc_info=error)
+        self.failure = self.failure or error
+        return False

@@ -1,0 +1,82 @@
+"""What is wrong with a cluster, in sentences for people and programs, and how bad that is for a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from raftmq.cli.exit_codes import ExitCode
+from raftmq.cli.output import counted
+
+if TYPE_CHECKING:
+    from raftmq.client.admin import ClusterDescription, NodeDescription
+    from raftmq.client.cluster_health import NodeHealth, PartitionNames
+
+_NAMED_MAX = 10
+"""Partitions named in a sentence; JSON has more."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong."""
+
+    sentence: str
+    is_outage: bool
+    """Something is not served now; otherwise one more failure may do that."""
+
+
+def problems_of(cluster: ClusterDescription) -> list[Problem]:
+    """Everything that is wrong, outages first. `cluster` was described with ``ask_brokers``."""
+    return sorted(_problems(cluster), key=lambda problem: not problem.is_outage)
+
+
+def exit_code(problems: list[Problem]) -> ExitCode:
+    """UNAVAILABLE for an outage, BAD_DATA for anything else, OK when nothing is wrong."""
+    if not problems:
+        return ExitCode.OK
+    return ExitCode.UNAVAILABLE if any(problem.is_outage for problem in problems) else ExitCode.BAD_DATA
+
+
+def _problems(cluster: ClusterDescription) -> Iterator[Problem]:
+    health = cluster.health
+    if health is not None:
+        if not health.is_metadata_led:
+            yield Problem(
+                "no broker that answered leads the metadata: topics and groups cannot be changed", is_outage=True
+            )
+        if health.leaderless.count:
+            yield Problem(f"{_named(health.leaderless)} without a leader", is_outage=True)
+        if health.unknown.count:
+            yield Problem(f"{_named(health.unknown)} whose leader does not answer", is_outage=True)
+        if health.metadata_voters_behind:
+            nodes = ", ".join(map(str, health.metadata_voters_behind))
+            yield Problem(f"the vote on metadata of broker {nodes} does not keep up", is_outage=False)
+    for node in cluster.nodes:
+        yield from _problems_of_node(node)
+
+
+def _problems_of_node(node: NodeDescription) -> Iterator[Problem]:
+    if not node.is_connected:
+        yield Problem(f"broker {node.node_id} is not connected", is_outage=False)
+    elif node.health is None:
+        yield Problem(f"broker {node.node_id} is connected and does not answer", is_outage=False)
+    else:
+        yield from (Problem(sentence, is_outage=False) for sentence in _sentences(node.node_id, node.health))
+
+
+def _sentences(node_id: int, health: NodeHealth) -> Iterator[str]:
+    for reason in health.not_ready:
+        yield f"broker {node_id} is not ready: {reason}"
+    if health.quarantined.count:
+        yield f"broker {node_id} has damaged replicas of {_named(health.quarantined)}"
+    if health.not_served.count:
+        yield f"broker {node_id} does not serve its replicas of {_named(health.not_served)}"
+    for warning in health.warnings:
+        yield f"broker {node_id} warns: {warning}"
+    if health.under_replicated.count:
+        yield f"broker {node_id} leads {_named(health.under_replicated)} with fewer replicas in sync than wanted"
+
+
+def _named(partitions: PartitionNames) -> str:
+    names = ", ".join(f"{topic}/{number}" for topic, number in partitions.first[:_NAMED_MAX])
+    more = partitions.count - min(len(partitions.first), _NAMED_MAX)
+    return f"{counted(partitions.count, 'partition')} ({names}{f' and {more} more' if more else ''})"

@@ -1,0 +1,363 @@
+"""``raftmq dlq``: list dead-letter topics, show their letters, send them back once, purge them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from raftmq.cli.completion import complete_topic
+from raftmq.cli.examples import examples
+from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.letter_filter import (
+    ErrorOption,
+    FromTopicOption,
+    GroupOption,
+    LetterFilter,
+    OffsetOption,
+    PartitionOption,
+    SinceOption,
+)
+from raftmq.cli.numbers import WholeNumber
+from raftmq.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT,
+    OFFSET_MAX,
+    BootstrapOption,
+    TimeoutOption,
+    YesOption,
+    confirm,
+)
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table, text_or_base64
+from raftmq.cli.rates import DEFAULT_RATE, RateOption
+from raftmq.cli.record_filter import HeaderFilterOption, KeyFilterOption
+from raftmq.cli.redrive_plan import RedrivePlan, not_sent
+from raftmq.cli.times import format_time
+
+if TYPE_CHECKING:
+    from raftmq.client.dead_letter import DeadLetter
+    from raftmq.client.dead_letter_topic import DeadLetterTopic, LetterCount, RedriveReport
+
+app = typer.Typer(
+    help="Show dead letters; send them back, or drop them.",
+    epilog=examples("raftmq dlq list", "raftmq dlq show orders.dead", "raftmq dlq redrive orders.dead --rate 100/s"),
+)
+
+DeadLetterArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.", autocompletion=complete_topic)
+]
+MaxOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-records", "-n", parser=WholeNumber(1, OFFSET_MAX), metavar="N", help="At most this many records."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+Answer = TypeVar("Answer")
+
+KEY_WIDTH = 24
+ERROR_WIDTH = 72
+"""Characters of a key and of an error's text in a table; JSON has all of them."""
+
+
+@app.callback(no_args_is_help=True)
+def dlq() -> None:
+    """Show dead letters; send them back, or drop them."""
+
+
+@app.command("list", epilog=examples("raftmq dlq list", "raftmq dlq list -o json | jq '.[].topic'"))
+@reported_question
+def list_topics(
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List the dead-letter topics and how many records wait in each.
+
+    A topic counts as one when the newest record of a partition was put there by a worker. Records that were sent back or purged do not
+    wait.
+    """
+    import asyncio
+
+    from raftmq.client.dead_letter_topics import find_dead_letter_topics
+
+    found = asyncio.run(find_dead_letter_topics(bootstrap_servers, timeout))
+    if output is Output.JSON:
+        print_json([
+            {"topic": t.topic, "waiting": t.waiting, "newest": letter_json(t.newest)} for t in found
+        ])  # fmt: skip
+        return
+    print_table(
+        ("topic", "waiting", "newest", "from", "error"),
+        [(t.topic, t.waiting, format_time(t.newest.time_ms), t.newest.source.topic, t.newest.error) for t in found],
+    )
+
+
+@app.command(
+    "show",
+    short_help="Show waiting records, and why they wait.",
+    epilog=examples(
+        "raftmq dlq show orders.dead",
+        "raftmq dlq show orders.dead --error '*Timeout*' --since 1h",
+        "raftmq dlq show orders.dead --partition 0 --offset 12 -o json",
+    ),
+)
+@reported_question
+def show(
+    topic: DeadLetterArgument,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    error: ErrorOption = None,
+    from_topic: FromTopicOption = None,
+    group: GroupOption = None,
+    key: KeyFilterOption = None,
+    header: HeaderFilterOption = None,
+    since: SinceOption = None,
+    max_records: MaxOption = None,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show the records that wait in a dead-letter topic, and why each is there.
+
+    With --output json, one object a line with key, value, headers and everything that the worker wrote about the failure.
+    """
+    chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
+
+    async def read(letters: DeadLetterTopic) -> list[DeadLetter]:
+        rows: list[DeadLetter] = []
+        count = 0
+        async with aclosing(letters.waiting(chosen.partitions_of(await letters.count()))) as waiting:
+            async for letter in waiting:
+                if not chosen(letter):
+                    continue
+                count += 1
+                if output is Output.JSON:
+                    print(json.dumps(letter_json(letter), ensure_ascii=False))
+                else:
+                    rows.append(letter)
+                if count == max_records:
+                    break
+        return rows
+
+    rows = with_letters(topic, bootstrap_servers, timeout, read)
+    if output is Output.TEXT:
+        print_table(
+            ("partition", "offset", "given up", "from", "group", "attempts", "key", "error"),
+            [letter_row(letter) for letter in rows],
+        )
+
+
+@app.command(
+    "redrive",
+    short_help="Send records back where they came from, once.",
+    epilog=examples(
+        "raftmq dlq redrive orders.dead",
+        "raftmq dlq redrive orders.dead --error '*Timeout*' --rate 10/s",
+        "raftmq dlq redrive orders.dead --partition 0 --offset 12 --yes",
+    ),
+)
+@reported
+def redrive(
+    topic: DeadLetterArgument,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    error: ErrorOption = None,
+    from_topic: FromTopicOption = None,
+    group: GroupOption = None,
+    key: KeyFilterOption = None,
+    header: HeaderFilterOption = None,
+    since: SinceOption = None,
+    max_records: MaxOption = None,
+    rate: RateOption = DEFAULT_RATE,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Send records back to the partitions that they came from, each once.
+
+    A record goes back with its key, value, timestamp and own headers. It no longer waits then, and is deleted from the dead-letter topic
+    when no record before it waits. Interrupted or killed, run the command again: it goes on where it was, and nothing is sent twice.
+    The cluster remembers what was sent for 14 days after the last look at the topic. Records are sent in their order, partition by
+    partition.
+    """
+    chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
+    limit = OFFSET_MAX if max_records is None else max_records
+
+    async def preview(letters: DeadLetterTopic) -> RedrivePlan:
+        plan = RedrivePlan(chosen.partitions_of(await letters.count()))
+        async with aclosing(letters.waiting(plan.counts)) as waiting:
+            async for letter in waiting:
+                if not chosen(letter):
+                    continue
+                if letter.source not in plan.exists:
+                    plan.exists[letter.source] = not await letters.missing_targets([letter.source])
+                plan.add(letter)
+                if plan.going.total() == limit:
+                    break
+        return plan
+
+    async def send(letters: DeadLetterTopic) -> RedriveReport:
+        import asyncio
+
+        from raftmq.client.dead_letter_topic import RedriveReport
+
+        report = RedriveReport()
+        try:
+            await letters.redrive(
+                plan.counts,
+                lambda letter: chosen(letter) and plan.may_send(letter),
+                report,
+                per_second=rate,
+                count_max=limit,
+            )
+        except asyncio.CancelledError:
+            print(f"{counted(report.settled, 'record')} of {topic} sent back; run it again to go on", file=sys.stderr)
+            raise
+        return report
+
+    plan = with_letters(topic, bootstrap_servers, timeout, preview)
+    for line in plan.lines(rate):
+        print(line, file=sys.stderr)
+    settled = 0
+    if plan.going and not dry_run:
+        confirm(f"Send {counted(plan.going.total(), 'record')} back?", is_agreed=yes)
+        report = with_letters(topic, bootstrap_servers, timeout, send)
+        warn(report)
+        settled = report.settled
+    if output is Output.JSON:
+        print_json({"topic": topic, "chosen": plan.going.total(), "redriven": settled})
+    else:
+        print(f"{counted(settled, 'record')} of {topic} sent back")
+
+
+@app.command(
+    "purge",
+    epilog=examples(
+        "raftmq dlq purge orders.dead",
+        "raftmq dlq purge orders.dead --error 'json.*' --yes",
+    ),
+)
+@reported
+def purge(
+    topic: DeadLetterArgument,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    error: ErrorOption = None,
+    from_topic: FromTopicOption = None,
+    group: GroupOption = None,
+    key: KeyFilterOption = None,
+    header: HeaderFilterOption = None,
+    since: SinceOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Drop records of a dead-letter topic: they will not be sent back.
+
+    Without a filter every record is deleted, up to the newest at the start. With one, the chosen records no longer wait, and each is
+    deleted when no record before it waits. Records that an interrupted redrive may have sent are not chosen by a filter.
+    """
+    chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
+
+    async def preview(letters: DeadLetterTopic) -> tuple[list[LetterCount], int]:
+        counts = chosen.partitions_of(await letters.count())
+        if chosen.is_everything:
+            return counts, sum(count.waiting for count in counts)
+        return counts, sum([1 async for letter in letters.waiting(counts) if chosen(letter)])
+
+    async def drop(letters: DeadLetterTopic) -> RedriveReport:
+        from raftmq.client.dead_letter_topic import RedriveReport
+
+        report = RedriveReport()
+        await letters.purge(counts, None if chosen.is_everything else chosen, report)
+        return report
+
+    counts, total = with_letters(topic, bootstrap_servers, timeout, preview)
+    print(f"{counted(total, 'record')} of {topic} will be dropped for good", file=sys.stderr)
+    settled = 0
+    if total and not dry_run:
+        confirm(f"Drop {counted(total, 'record')}?", is_agreed=yes)
+        settled = with_letters(topic, bootstrap_servers, timeout, drop).settled
+    if output is Output.JSON:
+        print_json({"topic": topic, "chosen": total, "purged": settled})
+    else:
+        print(f"{counted(settled, 'record')} of {topic} purged")
+
+
+def with_letters(
+    topic: str, bootstrap_servers: str, timeout: float, action: Callable[[DeadLetterTopic], Awaitable[Answer]]
+) -> Answer:
+    """Run one action on an open dead-letter topic."""
+    import asyncio
+
+    from raftmq.client.dead_letter_topic import DeadLetterTopic
+
+    async def run() -> Answer:
+        async with DeadLetterTopic(topic, bootstrap_servers=bootstrap_servers, timeout_seconds=timeout) as letters:
+            return await action(letters)
+
+    return asyncio.run(run())
+
+
+def warn(report: RedriveReport) -> None:
+    """Say what was not sent, and why."""
+    for target, count in sorted(report.without_target.items()):
+        print(not_sent(target, count), file=sys.stderr)
+    if report.in_doubt:
+        print(
+            f"{counted(report.in_doubt, 'record')} of an interrupted redrive may have been sent and will be chosen again: others that "
+            "were sent with them are deleted",
+            file=sys.stderr,
+        )
+
+
+def letter_row(letter: DeadLetter) -> tuple[object, ...]:
+    """A letter in a table."""
+    record = letter.record
+    key = "" if record.key is None else record.key.decode(errors="replace")
+    return (
+        record.partition,
+        record.offset,
+        format_time(letter.time_ms),
+        f"{letter.source.topic}/{letter.source.partition} {letter.source_offset}",
+        letter.group,
+        letter.attempts,
+        shortened(key, KEY_WIDTH),
+        shortened(f"{letter.error}: {letter.message}", ERROR_WIDTH),
+    )
+
+
+def shortened(text: str, width: int) -> str:
+    """One line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def letter_json(letter: DeadLetter) -> dict[str, Json]:
+    """A letter as one document: the record as it was, where it lies now, and why."""
+    record = letter.record
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "group": letter.group,
+        "from_topic": letter.source.topic,
+        "from_partition": letter.source.partition,
+        "from_offset": letter.source_offset,
+        "attempts": letter.attempts,
+        "error": letter.error,
+        "message": letter.message,
+        "given_up_ms": letter.time_ms,
+        "timestamp": record.timestamp,
+        "key": text_or_base64(record.key),
+        "value": text_or_base64(record.value),
+        "headers": [[name, text_or_base64(value)] for name, value in letter.own_headers],
+    }

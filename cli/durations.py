@@ -1,0 +1,70 @@
+"""Lengths of time as people write them: a number and a unit."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import typer
+
+UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+DAY_SECONDS: Final = 86_400.0
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+\Z")
+_TEXT_MAX: Final = 32
+
+
+class Duration(float):
+    """Seconds that print with a unit, such as ``20s``."""
+
+    def __str__(self) -> str:
+        return format_duration(self)
+
+
+def parse_duration(text: str) -> float | None:
+    """``500ms``, ``20s``, ``1.5m``, ``1h30m``, ``7d`` → seconds; None for anything else, a number without a unit included."""
+    if len(text) > _TEXT_MAX or _WHOLE.match(text) is None:
+        return None
+    return sum(float(number) * UNIT_SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+class DurationRange:
+    """The parser of an option that takes from `minimum` to `maximum` seconds, both inclusive."""
+
+    __name__ = "DURATION"
+
+    def __init__(self, minimum: float, maximum: float) -> None:
+        self.minimum = Duration(minimum)
+        self.maximum = Duration(maximum)
+
+    @property
+    def limits(self) -> str:
+        """For the reference."""
+        return f"{self.minimum} to {self.maximum}"
+
+    def __call__(self, text: str | float) -> Duration:
+        """Read a duration. Raises `typer.BadParameter`."""
+        if not isinstance(text, str):  # the default
+            return Duration(text)
+        seconds = parse_duration(text)
+        if seconds is None:
+            hint = f": write {text}s" if text.isascii() and text.isdigit() else ", such as 500ms, 20s, 5m, 2h or 1d"
+            raise typer.BadParameter(f"{text!r} is not a number with a unit{hint}")
+        if not self.minimum <= seconds <= self.maximum:
+            raise typer.BadParameter(f"{text} is not from {self.limits}")
+        return Duration(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds with units, the two largest at most: ``250ms``, ``20s``, ``1m30s``, ``2h``, ``3d4h``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.4g}ms" if seconds else "0s"
+    if seconds < UNIT_SECONDS["m"]:
+        return f"{seconds:.3g}s"
+    left = round(seconds)
+    for unit, next_unit in (("d", "h"), ("h", "m"), ("m", "s")):
+        size, next_size = int(UNIT_SECONDS[unit]), int(UNIT_SECONDS[next_unit])
+        if left >= size:
+            rest = left % size // next_size
+            return f"{left // size}{unit}" + (f"{rest}{next_unit}" if rest else "")
+    raise AssertionError(seconds)

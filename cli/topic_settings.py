@@ -1,0 +1,19 @@
+"""Settings of a topic as people write them: a time may have a unit."""
+
+from __future__ import annotations
+
+from raftmq.cli.durations import parse_duration
+from raftmq.cli.options import key_values
+
+
+def parse_settings(pairs: list[str] | None) -> dict[str, str]:
+    """``--config`` options; ``retention.ms=7d`` as the milliseconds that the cluster takes. Raises `typer.BadParameter`."""
+    return {
+        key: _milliseconds(value) if key.endswith(".ms") else value
+        for key, value in key_values(pairs, "--config").items()
+    }
+
+
+def _milliseconds(text: str) -> str:
+    seconds = parse_duration(text)
+    return text if seconds is None else str(round(seconds * 1000))

@@ -1,0 +1,78 @@
+"""`FailureReports`: says what handlers raise: to the log, at a bounded pace, and to the program's own function, each time.
+
+Must not decide what becomes of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftmq.client import settings
+from raftmq.client.logs import Pace, log
+from raftmq.client.worker.handlers import Attempt
+from raftmq.client.worker.outcome import Failure
+from raftmq.types import Record
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFailure:
+    """A try that failed, for a worker's `on_failure`."""
+
+    record: Record
+    """As it was read: its key and value are bytes."""
+    attempt: Attempt
+    error: BaseException
+    """What the handler raised. Of a handler in a process it is a copy, and its cause is the traceback there."""
+    retry_after_seconds: float | None
+    """When the record is tried again; None: it is given up."""
+
+
+OnFailure = Callable[[HandlerFailure], object]
+
+
+class FailureReports:
+    """Of one worker."""
+
+    def __init__(self, on_failure: OnFailure | None) -> None:
+        self._on_failure = on_failure
+        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+        self._known: set[tuple[str, str]] = set()  # topics and classes of errors that something was said of
+
+    def note(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:
+        """A try failed. The first of its kind is always said; so is, now and then, any other."""
+        if failure.is_retry and retry_after_seconds is not None:
+            data = (record.topic, record.partition, record.offset, attempt.number, retry_after_seconds)
+            log.debug("handler_asked_to_retry topic=%s partition=%d offset=%d attempts=%d after_seconds=%g", *data)
+            return
+        self._say(record, attempt, failure)
+        if self._on_failure is None:
+            return
+        try:
+            self._on_failure(HandlerFailure(record, attempt, failure.cause, retry_after_seconds))
+        except Exception:  # noqa: BLE001 - the program's own code
+            log.exception("failure_callback_failed topic=%s", record.topic)
+
+    def _say(self, record: Record, attempt: Attempt, failure: Failure) -> None:
+        cause, message = failure.cause, failure.message[: settings.WORKER_FAILURE_TEXT_MAX]
+        data = (record.topic, record.partition, record.offset, attempt.number, failure.error, message)
+        exc_info = (type(cause), cause, cause.__traceback__)
+        if self._is_new(record.topic, failure.error) or self._pace.is_due():
+            log.warning(
+                "handler_failed topic=%s partition=%d offset=%d attempts=%d error=%s message=%s",
+                *data,
+                exc_info=exc_info,
+            )
+        else:
+            log.debug(
+                "handler_failed_again topic=%s partition=%d offset=%d attempts=%d error=%s message=%s",
+                *data,
+                exc_info=exc_info,
+            )
+
+    def _is_new(self, topic: str, error: str) -> bool:
+        kind = (topic, error)
+        if kind in self._known or len(self._known) >= settings.WORKER_FAILURE_KINDS_MAX:
+            return False
+        self._known.add(kind)
+        return True

@@ -1,0 +1,137 @@
+"""`LoopThreadExecutor`: runs async handlers on an event loop of their own, in a thread.
+
+A handler that blocks its loop holds up the other handlers, and not the worker: progress is committed, signals are heard, and draining ends
+when its time is over. The thread is a daemon, so that it does not keep the program from ending either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import ClassVar, Generic, TypeVar
+
+from raftmq.client.worker.executor import Hook
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
+from raftmq.client.worker.loop_executor import LoopExecutor
+from raftmq.client.worker.outcome import Outcome
+from raftmq.types import Record
+
+T = TypeVar("T")
+
+
+class _Mailbox:
+    """Calls for another thread's loop: one wake-up for all that gather until it comes to them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_woken = False
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Call it there, in the order of putting. Without a loop any more nothing happens."""
+        self._calls.append(call)
+        if not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._call_all)
+
+    def _call_all(self) -> None:
+        self._is_woken = False  # before looking: what is put from now on wakes anew
+        while self._calls:
+            self._calls.popleft()()
+
+
+class _Ended(asyncio.Future[T], Generic[T]):
+    """How a coroutine elsewhere ended. Cancelled, it has the coroutine cancelled, and waits for its end; cancelled again, it does not wait."""
+
+    def __init__(self, make: Callable[[], Coroutine[object, object, T]], here: _Mailbox, there: _Mailbox) -> None:
+        super().__init__()
+        self._make = make
+        self._here = here
+        self._there = there
+        self._task: asyncio.Task[T] | None = None  # made and cancelled there
+        self._is_cancelling = False
+        there.put(self._begin)
+
+    def cancel(self, msg: object = None) -> bool:
+        if self.done():
+            return False
+        if self._is_cancelling:
+            return super().cancel(msg)
+        self._is_cancelling = True
+        self._there.put(self._cancel_there)
+        return True
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._make())
+        self._task.add_done_callback(lambda task: self._here.put(partial(self._end, task)))
+
+    def _cancel_there(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif self.done():
+            task.exception()  # nobody waits for it
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+
+class LoopThreadExecutor:
+    """As `LoopExecutor`, elsewhere."""
+
+    can_cancel: ClassVar[bool] = True
+
+    def __init__(self, handlers: Handlers[object, object], timeout_seconds: float | None) -> None:
+        self._inner = LoopExecutor(handlers, timeout_seconds)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._here: _Mailbox | None = None
+        self._there: _Mailbox | None = None
+
+    async def start(self) -> None:
+        """Start the thread."""
+        here = asyncio.get_running_loop()
+        # The same kind of loop as the worker's: uvloop, say, if that is what the program runs on.
+        loop = self._loop = type(here)()
+        self._here, self._there = _Mailbox(here), _Mailbox(loop)
+        threading.Thread(target=_run, args=(loop,), name="raftmq-worker-handlers", daemon=True).start()
+
+    async def call(self, hook: Hook) -> None:
+        """As `Executor.call`: on the handlers' loop."""
+        await self._run_there(lambda: self._inner.call(hook))
+
+    async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
+        """As `Executor.run`. Cancelling cancels the handler."""
+        return await self._run_there(lambda: self._inner.run(record, attempt))
+
+    async def close(self) -> None:
+        """Let the thread end, if nothing blocks it."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _run_there(self, make: Callable[[], Coroutine[object, object, T]]) -> asyncio.Future[T]:
+        assert self._here is not None and self._there is not None, "it is started"  # noqa: PT018
+        return _Ended(make, self._here, self._there)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        # One that swallows its cancellation keeps this thread, which keeps nobody.
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -1,0 +1,47 @@
+"""`ProgressCommits`: sends the progress of partitions to the group, if it changed.
+
+Must not decide what is done (the tracker's part) or when to commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from raftmq.client import settings
+from raftmq.client.error_details import name_of
+from raftmq.client.logs import Pace, log
+from raftmq.client.metrics import WorkerCounters
+from raftmq.client.worker.group_consumer import GroupConsumer
+from raftmq.client.worker.partition_work import PartitionWork, WorkState
+from raftmq.client.worker.prefix import Progress
+from raftmq.errors import RaftMQError
+from raftmq.types import TopicPartition
+
+
+class ProgressCommits:
+    """Of one worker."""
+
+    def __init__(self, consumer: GroupConsumer, counters: WorkerCounters) -> None:
+        self._consumer = consumer
+        self._counters = counters
+        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+
+    async def commit(self, works: Collection[PartitionWork]) -> None:
+        """Commit the progress of these. A failure is noted: what it means for ownership the consumer finds out and tells."""
+        progress: dict[TopicPartition, Progress] = {}
+        for work in works:
+            made = work.tracker.progress
+            if made is not None and made != work.committed and work.state is not WorkState.GONE:
+                progress[work.partition] = made
+        if not progress:
+            return
+        try:
+            await self._consumer.commit_progress(progress)
+        except RaftMQError as error:
+            self._counters.commit_failures_total += 1
+            if self._pace.is_due():
+                log.warning("progress_not_committed partitions=%d error_code=%s", len(progress), name_of(error))
+            return
+        self._counters.commits_total += 1
+        for work in works:
+            work.committed = progress.get(work.partition, work.committed)

@@ -1,0 +1,46 @@
+"""Repeated processing: a worker began with a record that another had finished before it gave the partition up in peace.
+
+Only of partitions that the history says who opened and released. A worker that stops, or gives a partition up for another one, stores what it has
+finished, also beyond records that it has not; whoever opens the partition after that, directly or later, is told and does not begin with
+it. What was finished and could not be stored (a crash, a release that failed) may be repeated. A record moved to a dead-letter topic counts
+as finished.
+
+Source: the promise of `Worker` about rebalances and stops; processing is at least once, and this says when it is once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sim.history.events import Partition
+from sim.history.finding import Finding, finding
+from sim.history.tables import NEVER, GroupWork, History
+
+NAME: Final = "repeated_processing"
+
+
+def find(history: History) -> Iterator[Finding]:
+    """Every beginning that was one too many."""
+    for group, partitions in history.groups.items():
+        for partition, work in partitions.items():
+            yield from _find(group, partition, work)
+
+
+def _find(group: str, partition: Partition, work: GroupWork) -> Iterator[Finding]:
+    released = sorted((one for one in work.tenures if one.released_at != NEVER), key=lambda one: one.released_at)
+    finished: dict[int, tuple[int, str]] = {}
+    for tenure in sorted(work.tenures, key=lambda one: one.opened_at):
+        while released and released[0].released_at < tenure.opened_at:
+            before = released.pop(0)
+            for offset, at in before.done.items():
+                if at <= max(before.releasing_at, before.stored_at):
+                    finished.setdefault(offset, (at, before.process))
+        for offset, at in tenure.begun:
+            if offset in finished:
+                done_at, process = finished[offset]
+                text = (
+                    f"{tenure.process} of group {group} began with {partition.topic}/{partition.partition} offset {offset}, "
+                    f"which {process} had finished before it released the partition"
+                )
+                yield finding(NAME, text, at, done_at)

@@ -1,0 +1,79 @@
+"""The layout of LMDB's pages: what reading a file by its bytes needs of it, without mapping it.
+
+Source: LMDB 0.9, mdb.c (`MDB_page`, `MDB_meta`, `MDB_db`, `MDB_node`), on a 64-bit machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+PAGE_HEADER: Final = struct.Struct("=QHHHH")
+"""number, pad, flags, lower, upper; of a large value the last two are the number of its pages"""
+_META_HEAD: Final = struct.Struct("=IIQQ")
+"""magic, version, address of the map, size of the map"""
+TREE: Final = struct.Struct("=IHHQQQQQ")
+_META_END: Final = struct.Struct("=QQ")
+"""last page, transaction id"""
+NODE: Final = struct.Struct("=HHHH")
+"""the lower and upper half of the value's length (or of a child's page number), flags (or its top), length of the key"""
+META_BYTES: Final = PAGE_HEADER.size + _META_HEAD.size + 2 * TREE.size + _META_END.size
+
+META_PAGES: Final = 2
+MAGIC: Final = 0xBEEFC0DE
+DATA_VERSION: Final = 1
+NO_PAGE: Final = (1 << 64) - 1
+"""Root of an empty tree."""
+BRANCH, LEAF, OVERFLOW, META = 1, 2, 4, 8
+"""Kinds of pages, in their flags."""
+BIG_VALUE, SUB_TREE = 1, 2
+"""Flags of a row: its value has pages of its own; it is a named database."""
+DEPTH_MAX: Final = 32
+"""Of a tree (`CURSOR_STACK`)."""
+
+
+class Tree(NamedTuple):
+    """What a meta page, or the row of a named database, says of a B+tree."""
+
+    pad: int
+    """In a meta page's free list: the bytes of a page."""
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int
+
+    @property
+    def pages(self) -> int:
+        """All pages of it."""
+        return self.branch_pages + self.leaf_pages + self.overflow_pages
+
+
+class MetaPage(NamedTuple):
+    """One of the two meta pages, as it is."""
+
+    magic: int
+    version: int
+    address: int
+    map_bytes: int
+    free: Tree
+    main: Tree
+    last_page: int
+    transaction_id: int
+
+
+def read_tree(data: bytes, at: int = 0) -> Tree:
+    """Decode a tree."""
+    return Tree._make(TREE.unpack_from(data, at))
+
+
+def read_meta_page(page: bytes) -> MetaPage:
+    """Decode a meta page of at least `META_BYTES`, unchecked."""
+    free_at = PAGE_HEADER.size + _META_HEAD.size
+    main_at = free_at + TREE.size
+    magic, version, address, map_bytes = _META_HEAD.unpack_from(page, PAGE_HEADER.size)
+    last_page, transaction_id = _META_END.unpack_from(page, main_at + TREE.size)
+    free, main = read_tree(page, free_at), read_tree(page, main_at)
+    return MetaPage(magic, version, address, map_bytes, free, main, last_page, transaction_id)

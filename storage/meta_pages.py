@@ -1,0 +1,337 @@
+"""Checks LMDB's two meta pages, which have no checksum, against each other and against what they point to.
+
+A file has two commits: transaction N writes the meta page N % 2, and the pages of the commit before it are used again only by
+N + 2. LMDB takes the meta page with the larger number, so that one flipped bit in a number, or in the page of a root, takes
+acknowledged commits back, and everything else in the file is sound. Therefore every transaction here writes its own number into a
+row, and both commits are looked up by the bytes of the file. Nothing is mapped, so that no damage ends the process.
+
+What a crash can leave passes: a commit without its meta page is no commit, and the older of the two pages is then the next to go.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.file_check import walk_short_file
+from raftmq.storage.lmdb_pages import (
+    BIG_VALUE,
+    BRANCH,
+    DATA_VERSION,
+    DEPTH_MAX,
+    LEAF,
+    MAGIC,
+    META,
+    META_BYTES,
+    META_PAGES,
+    NO_PAGE,
+    NODE,
+    OVERFLOW,
+    PAGE_HEADER,
+    SUB_TREE,
+    TREE,
+    Tree,
+    read_meta_page,
+    read_tree,
+)
+
+_FREE_FLAGS = 0x4008
+"""Keys are integers, and the file is not a directory: what a file of ours is made with, for good."""
+_FREE_LEAVES_MAX = 64
+"""Pages of a free list that are read for the count of a file's pages, in some ten milliseconds. Of a file with a longer one, which has
+hundreds of megabytes free in small pieces, `doctor` alone counts the pages."""
+_PAGE_BYTES = (512, 65_536)
+
+Rows = Mapping[bytes, bytes]
+
+
+class _Meta(NamedTuple):
+    """One of the two meta pages."""
+
+    slot: int
+    page_bytes: int
+    free: Tree
+    main: Tree
+    last_page: int
+    transaction_id: int
+
+
+def check_commits(
+    path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool = False
+) -> None:
+    """Check both commits of a closed or idle file.
+
+    Args:
+        path: The file.
+        database: A small database of the file, one page, with a row that every transaction writes.
+        id_in: The number of the transaction that wrote these rows of the database; None when that cannot be asked of them. Raises
+            `CodecError` for rows that no transaction writes.
+        may_be_new: Whether the file is made in place, so that a crash may have come before its first transactions.
+
+    Raises:
+        CodecError: A meta page is not as LMDB wrote it, or the file has lost pages that one of them points to.
+        OSError: The file cannot be read.
+    """
+    if lmdb.version() >= (1, 0):
+        return  # another layout of pages, and checksums of its own
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _Commits(descriptor).check(database, id_in, may_be_new=may_be_new)
+    except struct.error as error:
+        raise CodecError(f"a page has impossible content: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def check_pages(path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool = False) -> None:
+    """Check a file before it is mapped: both commits, as `check_commits` does, and that their pages are there.
+
+    A page past the end of the file would be a SIGBUS, so a file that seems short is walked without mapping it.
+    """
+    check_commits(path, database, id_in, may_be_new=may_be_new)
+    if path.stat().st_size < pages_bytes(path):
+        problem = walk_short_file(path)
+        if problem is not None:
+            raise CodecError(problem)
+
+
+def pages_bytes(path: Path) -> int:
+    """The size that a file has which `check_commits` found sound, if all its pages were written. Raises as that does."""
+    if lmdb.version() >= (1, 0):
+        return 0
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        metas = _Commits(descriptor).metas()
+    finally:
+        os.close(descriptor)
+    return max((meta.last_page + 1) * meta.page_bytes for meta in metas)
+
+
+class _LeafNode(NamedTuple):
+    """A row on a leaf page."""
+
+    key: bytes
+    size: int
+    """Of the value, which is in pages of its own when it is large."""
+    flags: int
+    value_at: int
+
+
+def _lower(page: bytes) -> int:
+    """Where the places of a page's rows end."""
+    return int(PAGE_HEADER.unpack_from(page)[3])
+
+
+def _nodes(page: bytes) -> list[_LeafNode]:
+    """The rows of a leaf page."""
+    nodes: list[_LeafNode] = []
+    try:
+        for (at,) in struct.iter_unpack("=H", page[PAGE_HEADER.size : _lower(page)]):
+            low, high, flags, key_bytes = NODE.unpack_from(page, at)
+            value_at = at + NODE.size + key_bytes
+            nodes.append(_LeafNode(page[at + NODE.size : value_at], low | high << 16, flags, value_at))
+    except struct.error as error:
+        raise CodecError(f"page {PAGE_HEADER.unpack_from(page)[0]} is damaged: {error}") from error
+    return nodes
+
+
+class _Commits:
+    """The two commits of an open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._file_bytes = os.fstat(descriptor).st_size
+        self._page_bytes = 0
+
+    def metas(self) -> tuple[_Meta, _Meta]:
+        first = self._meta(0, 0)
+        self._page_bytes = first.page_bytes
+        second = self._meta(1, first.page_bytes)
+        if first.page_bytes != second.page_bytes:
+            raise CodecError(f"the meta pages name pages of {first.page_bytes} and {second.page_bytes} bytes")
+        return first, second
+
+    def check(self, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool) -> None:
+        metas = self.metas()
+        numbers = tuple(meta.transaction_id for meta in metas)
+        if numbers != (0, 0) and (numbers[0] % 2 != 0 or numbers[1] % 2 != 1 or abs(numbers[0] - numbers[1]) != 1):
+            raise CodecError(f"the meta pages are of the transactions {numbers[0]} and {numbers[1]}, which cannot be")
+        for meta in metas:
+            self._check_root(meta, meta.free, "free list")
+            self._check_root(meta, meta.main, "root")
+            self._check_free_list(meta)
+            if may_be_new and meta.transaction_id == 0:
+                continue
+            written_by = id_in(self._rows(meta, database))
+            if written_by is not None and written_by != meta.transaction_id:
+                raise CodecError(
+                    f"meta page {meta.slot} is of transaction {meta.transaction_id} and points to what transaction "
+                    f"{written_by} wrote"
+                )
+
+    # ------------------------------------------------------------------------------------------------------ pages
+
+    def _read(self, at: int, size: int) -> bytes:
+        found = os.pread(self._descriptor, size, at)
+        if len(found) < size:
+            raise CodecError(f"the file ends at byte {self._file_bytes}, and should not before {at + size}")
+        return found
+
+    def _meta(self, slot: int, at: int) -> _Meta:
+        page = self._read(at, META_BYTES)
+        if PAGE_HEADER.unpack_from(page) != (slot, 0, META, 0, 0):
+            raise CodecError(f"page {slot} is no meta page")
+        found = read_meta_page(page)
+        if (found.magic, found.version, found.address) != (MAGIC, DATA_VERSION, 0):
+            raise CodecError(f"meta page {slot} does not begin as one")
+        free, main, last_page = found.free, found.main, found.last_page
+        page_bytes = free.pad
+        if not _PAGE_BYTES[0] <= page_bytes <= _PAGE_BYTES[1] or page_bytes & (page_bytes - 1):
+            raise CodecError(f"meta page {slot} names pages of {page_bytes} bytes")
+        if free.flags != _FREE_FLAGS or main.flags or main.pad:
+            raise CodecError(f"meta page {slot} has the flags {free.flags:#x} and {main.flags:#x}")
+        if last_page < 1 or (last_page + 1) * page_bytes > found.map_bytes:
+            raise CodecError(f"meta page {slot} names {last_page + 1} pages in a map of {found.map_bytes} bytes")
+        return _Meta(slot, page_bytes, free, main, last_page, found.transaction_id)
+
+    def _check_root(self, meta: _Meta, tree: Tree, name: str) -> None:
+        if tree.root == NO_PAGE:
+            if tree[2:7] != (0, 0, 0, 0, 0):
+                raise CodecError(f"the {name} in meta page {meta.slot} is empty and has {tree.entries} rows")
+            return
+        page = self._tree_page(meta, tree, name)
+        if tree.depth > 1:
+            if tree.branch_pages < tree.depth - 1 or tree.entries < tree.leaf_pages:
+                raise CodecError(f"the {name} in meta page {meta.slot} contradicts itself")
+            return
+        nodes = _nodes(page)
+        big = [node for node in nodes if node.flags & BIG_VALUE]
+        overflow_pages = sum(self._overflow_pages(meta, page, node) for node in big)
+        if tree[3:7] != (0, 1, overflow_pages, len(nodes)):
+            raise CodecError(
+                f"the {name} in meta page {meta.slot} has {len(nodes)} rows and should have {tree.entries}"
+            )
+
+    def _overflow_pages(self, meta: _Meta, page: bytes, node: _LeafNode) -> int:
+        """How many pages a large value has. A row of the free list that LMDB made shorter again before its commit keeps all it had."""
+        number = int.from_bytes(page[node.value_at : node.value_at + 8], sys.byteorder)
+        self._overflow(meta, number, 0)
+        low, high = PAGE_HEADER.unpack(self._read(number * self._page_bytes, PAGE_HEADER.size))[3:]
+        pages: int = low | high << 16
+        if pages < (PAGE_HEADER.size + node.size - 1) // self._page_bytes + 1:
+            raise CodecError(f"a value of {node.size} bytes has {pages} pages")
+        return pages
+
+    def _check_free_list(self, meta: _Meta) -> None:
+        """Every transaction but the first frees pages, and notes them under its own number: the last row of the list. And every page
+        of the file belongs to one tree or is on the list, so that their counts add up.
+        """
+        tree = meta.free
+        is_short = tree.leaf_pages <= _FREE_LEAVES_MAX
+        free_pages = 0
+        last = b""
+        if tree.root != NO_PAGE:
+            for page in self._leaves(meta, tree, only_last=not is_short):
+                for node in _nodes(page):
+                    last = node.key
+                    free_pages += self._free_in(meta, page, node)
+        if last and last != meta.transaction_id.to_bytes(8, sys.byteorder):
+            raise CodecError(f"the free list in meta page {meta.slot} is not that of transaction {meta.transaction_id}")
+        if not is_short:
+            return
+        trees = [meta.free, meta.main]
+        if meta.main.root != NO_PAGE:
+            trees += [read_tree(packed) for packed in self._named(meta).values()]
+        used = META_PAGES + sum(tree.pages for tree in trees)
+        if used + free_pages != meta.last_page + 1:
+            raise CodecError(
+                f"meta page {meta.slot} names {meta.last_page + 1} pages, and {used} are in use and {free_pages} free"
+            )
+
+    def _free_in(self, meta: _Meta, page: bytes, node: _LeafNode) -> int:
+        """How many pages a row of the free list has: a count and their numbers."""
+        if len(node.key) != 8 or node.size % 8:
+            raise CodecError(f"the free list in meta page {meta.slot} is something else")
+        packed = page[node.value_at : node.value_at + 8]
+        if node.flags & BIG_VALUE:
+            packed = self._overflow(meta, int.from_bytes(packed, sys.byteorder), 8)
+        count = int.from_bytes(packed, sys.byteorder)
+        if count >= node.size // 8:
+            raise CodecError(f"the free list in meta page {meta.slot} has a row of {node.size} bytes for {count} pages")
+        return count
+
+    def _leaves(self, meta: _Meta, tree: Tree, *, only_last: bool) -> Iterator[bytes]:
+        """The leaf pages of a tree, in order."""
+        page = self._tree_page(meta, tree, "free list")
+        if tree.depth == 1:
+            yield page
+            return
+        places = [at for (at,) in struct.iter_unpack("=H", page[PAGE_HEADER.size : _lower(page)])]
+        for at in places[-1:] if only_last else places:
+            low, high, top, _ = NODE.unpack_from(page, at)
+            child = tree._replace(root=low | high << 16 | top << 32, depth=tree.depth - 1)
+            yield from self._leaves(meta, child, only_last=only_last)
+
+    def _tree_page(self, meta: _Meta, tree: Tree, name: str) -> bytes:
+        """The page at the root of a tree: it names itself and its kind."""
+        if not 2 <= tree.root <= meta.last_page or not 1 <= tree.depth <= DEPTH_MAX:
+            raise CodecError(f"the {name} in meta page {meta.slot} is at page {tree.root} of {meta.last_page + 1}")
+        page = self._read(tree.root * self._page_bytes, self._page_bytes)
+        number, _, flags, lower, upper = PAGE_HEADER.unpack_from(page)
+        kind = LEAF if tree.depth == 1 else BRANCH
+        if (number, flags) != (tree.root, kind) or not PAGE_HEADER.size < lower <= upper <= self._page_bytes:
+            raise CodecError(
+                f"the {name} in meta page {meta.slot} is at page {tree.root}, which is another kind of page"
+            )
+        return page
+
+    # ------------------------------------------------------------------------------------------------------ rows
+
+    def _rows(self, meta: _Meta, database: bytes) -> Rows:
+        """Every row of a named database of one page; none when there is no such database."""
+        if meta.main.root == NO_PAGE:
+            return {}
+        packed = self._named(meta).get(database)
+        if packed is None:
+            return {}
+        tree = read_tree(packed)
+        if tree.root == NO_PAGE:
+            return {}
+        if tree.depth != 1:
+            raise CodecError(f"database {database!r} has more than one page")
+        return self._leaf(meta, tree, 0)
+
+    def _named(self, meta: _Meta) -> Rows:
+        """The named databases."""
+        if meta.main.depth != 1:
+            raise CodecError(f"meta page {meta.slot} points to more than a handful of databases")
+        named = self._leaf(meta, meta.main, SUB_TREE)
+        if any(len(packed) != TREE.size for packed in named.values()):
+            raise CodecError(f"meta page {meta.slot} points to something else than databases")
+        return named
+
+    def _leaf(self, meta: _Meta, tree: Tree, flags_wanted: int) -> Rows:
+        page = self._tree_page(meta, tree, "database")
+        rows: dict[bytes, bytes] = {}
+        for node in _nodes(page):
+            if node.flags & BIG_VALUE:
+                number = int.from_bytes(page[node.value_at : node.value_at + 8], sys.byteorder)
+                rows[node.key] = self._overflow(meta, number, node.size)
+            elif node.flags & SUB_TREE == flags_wanted:
+                rows[node.key] = page[node.value_at : node.value_at + node.size]
+        return rows
+
+    def _overflow(self, meta: _Meta, number: int, size: int) -> bytes:
+        if not 2 <= number <= meta.last_page or size > self._file_bytes:
+            raise CodecError(f"a value of {size} bytes at page {number} of {meta.last_page + 1}")
+        value = self._read(number * self._page_bytes, PAGE_HEADER.size + size)
+        # the number of its pages is in the place of lower and upper
+        if PAGE_HEADER.unpack_from(value)[:3] != (number, 0, OVERFLOW):
+            raise CodecError(f"page {number} is not the beginning of a value")
+        return value[PAGE_HEADER.size :]

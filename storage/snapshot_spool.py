@@ -1,0 +1,165 @@
+"""Keeps the received part of a snapshot until all of it is there: a little in memory, the rest in a file without a name.
+
+Such a file is deleted with its last descriptor, so a process that is killed leaves nothing behind. Bytes are checked when they are
+read again. Must not know what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+_FRAME: Final = struct.Struct("<II")
+"""Length and checksum of a chunk."""
+
+
+class SpoolError(Exception):
+    """A chunk cannot be kept, or cannot be read again."""
+
+
+class SnapshotSpools:
+    """Makes spools, and counts what they have on disk."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        memory_bytes: int,
+        files_max: int,
+        disk_bytes_min: int = 0,
+        spare_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """Take the bounds.
+
+        Args:
+            directory: Where files go. None: everything stays in memory, as in the simulator.
+            memory_bytes: What one spool keeps in memory before it begins a file.
+            files_max: Files at the same time: each is a descriptor.
+            disk_bytes_min: So much may be on disk however full the volume is: a replica that is behind must be repaired.
+            spare_bytes: What may be written to the volume besides data. None: anything.
+        """
+        self.directory = directory
+        self.memory_bytes = memory_bytes
+        self._files_max = files_max
+        self._disk_bytes_min = disk_bytes_min
+        self._spare_bytes = spare_bytes
+        self._changing = threading.RLock()
+        """Taken again by a thread that has it, when the collector runs there and ends a spool that nobody has any more."""
+        self.disk_bytes = 0
+        """Bytes of all spools on disk."""
+        self.files = 0
+        """Open files of all spools."""
+
+    def new(self) -> SnapshotSpool:
+        """Make an empty spool."""
+        return SnapshotSpool(self)
+
+    def open_file(self) -> int:
+        """Open a file without a name. Raises `SpoolError`."""
+        with self._changing:
+            if self.files >= self._files_max:
+                raise SpoolError(f"{self.files} snapshots arrive at the same time, and no more are taken")
+            self.files += 1
+        try:
+            with tempfile.TemporaryFile(dir=self.directory) as file:
+                return os.dup(file.fileno())
+        except OSError as error:
+            with self._changing:
+                self.files -= 1
+            raise SpoolError(f"no file for a snapshot can be opened: {error.strerror}") from error
+
+    def take(self, size: int) -> None:
+        """Reserve room for bytes that are about to be written. Raises `SpoolError` when the disk has none."""
+        with self._changing:
+            total = self.disk_bytes + size
+            if total > self._disk_bytes_min and self._spare_bytes is not None and self._spare_bytes() < size:
+                raise SpoolError(f"no room on the disk for {total} bytes of snapshots")
+            self.disk_bytes += size
+
+    def give_back(self, number: int, size: int) -> None:
+        """Close a file, and give back the room for its bytes."""
+        os.close(number)
+        with self._changing:
+            self.files -= 1
+            self.disk_bytes -= size
+
+
+class _File:
+    """A spool's file. An object of its own, since it is closed by a finalizer, after the spool is gone."""
+
+    __slots__ = ("number", "size")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.size = 0
+
+
+class SnapshotSpool:
+    """Chunks of bytes, in the order in which they came. Used by one thread at a time; closed with its last user."""
+
+    def __init__(self, spools: SnapshotSpools) -> None:
+        self._spools = spools
+        self._chunks: list[bytes] = []
+        self.memory_bytes = 0
+        """Bytes in memory."""
+        self._file: _File | None = None
+        self._end: weakref.finalize[..., SnapshotSpool] | None = None
+
+    def append(self, chunk: bytes) -> None:
+        """Keep a chunk. Blocks on the disk. Raises `SpoolError`."""
+        self._chunks.append(chunk)
+        self.memory_bytes += len(chunk)
+        if self._spools.directory is not None and self.memory_bytes > self._spools.memory_bytes:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        if self._file is None:
+            self._file = _File(self._spools.open_file())
+            self._end = weakref.finalize(self, _close, self._spools, self._file)
+        data = b"".join(part for chunk in self._chunks for part in (_FRAME.pack(len(chunk), crc32c(chunk)), chunk))
+        self._spools.take(len(data))
+        at, self._file.size = self._file.size, self._file.size + len(data)
+        self._chunks.clear()
+        self.memory_bytes = 0
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.pwrite(self._file.number, view, at)
+                view, at = view[written:], at + written
+        except OSError as error:
+            what = "no room on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error.strerror)
+            raise SpoolError(f"a snapshot cannot be written: {what}") from error
+
+    def chunks(self) -> Iterator[bytes]:
+        """Read everything from the start. Raises `SpoolError` when the disk returns other bytes than it was given."""
+        at, file = 0, self._file
+        while file is not None and at < file.size:
+            head = os.pread(file.number, _FRAME.size, at)
+            length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
+            chunk = os.pread(file.number, length, at + _FRAME.size)
+            if len(chunk) != length or crc32c(chunk) != checksum or not length:
+                raise SpoolError("what was kept of a snapshot does not read back as it was written")
+            yield chunk
+            at += _FRAME.size + length
+        yield from self._chunks
+
+    def close(self) -> None:
+        """Forget everything. Safe to call again."""
+        self._chunks.clear()
+        self.memory_bytes = 0
+        self._file = None
+        if self._end is not None:
+            self._end()
+
+
+def _close(spools: SnapshotSpools, file: _File) -> None:
+    spools.give_back(file.number, file.size)

@@ -1,0 +1,71 @@
+"""Ranges of finished offsets as bytes: they read back, equal sets are equal bytes, and bytes of strangers are refused or are ranges."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.offset_ranges import (
+    OFFSET_MAX,
+    RANGES_BYTES_MAX,
+    RANGES_MAX,
+    OffsetRangesError,
+    decode_ranges,
+    encode_ranges,
+)
+
+STEPS = st.integers(1, 300) | st.integers(1, 1 << 40)
+
+
+@given(st.integers(0, 1 << 50), st.lists(st.tuples(STEPS, STEPS), max_size=50))
+def test_what_was_written_reads_back(offset: int, steps: list[tuple[int, int]]) -> None:
+    ranges, at = [], offset
+    for gap, length in steps:
+        ranges.append((at + gap, at + gap + length))
+        at += gap + length
+    assert decode_ranges(offset, encode_ranges(offset, ranges)) == tuple(ranges)
+
+
+def test_a_table_of_bytes() -> None:
+    """The format is the protocol's and the disk's."""
+    assert encode_ranges(10, []) == b""
+    assert encode_ranges(10, [(11, 13), (20, 21)]) == bytes([1, 2, 7, 1])
+    assert encode_ranges(0, [(128, 428)]) == bytes([0x80, 0x01, 0xAC, 0x02])
+
+
+@given(st.binary(max_size=200) | st.binary(min_size=2, max_size=50).map(lambda data: data + b"\x01"))
+def test_bytes_of_strangers_are_ranges_or_refused_and_equal_sets_are_equal_bytes(data: bytes) -> None:
+    try:
+        ranges = decode_ranges(5, data)
+    except OffsetRangesError:
+        return
+    ends = [5, *(end for one in ranges for end in one)]
+    assert ends == sorted(set(ends))
+    assert ends[-1] <= OFFSET_MAX
+    assert encode_ranges(5, ranges) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x01", "the last one is alone"),
+        (b"\x00\x01", "is 0"),
+        (b"\x01\x00", "is 0"),
+        (b"\x81\x00\x01", "longer than it need be"),
+        (b"\x01\x81", "end within a number"),
+        (b"\xff" * 10 + b"\x01\x01", "too long"),
+        (b"\xff" * 8 + b"\x7f\x01", "above every offset"),
+        (b"\x01\x01" * (RANGES_MAX + 1), f"at most {RANGES_MAX} ranges"),
+        (b"\x80\x80\x01\x01" * (RANGES_BYTES_MAX // 4) + b"\x01\x01", f"at most {RANGES_BYTES_MAX} bytes"),
+    ],
+)
+def test_what_is_refused_says_why(data: bytes, message: str) -> None:
+    with pytest.raises(OffsetRangesError, match=message):
+        decode_ranges(5, data)
+
+
+def test_of_too_many_ranges_the_lowest_are_kept() -> None:
+    many = [(2 * number + 1, 2 * number + 2) for number in range(RANGES_MAX + 5)]
+    assert decode_ranges(0, encode_ranges(0, many)) == tuple(many[:RANGES_MAX])
+    wide = [(number << 40, (number << 40) + 1) for number in range(1, RANGES_MAX)]
+    data = encode_ranges(0, wide)
+    assert RANGES_BYTES_MAX - 8 < len(data) <= RANGES_BYTES_MAX
+    assert decode_ranges(0, data) == tuple(wide[: len(decode_ranges(0, data))])

@@ -1,0 +1,238 @@
+"""A defect of the program stays where it is: in one group, one step, one link. Real engines and whole nodes."""
+
+import asyncio
+import contextlib
+
+import pytest
+from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.services.call import Call
+from raftmq.broker.supervisor import Work
+from raftmq.fsm.metadata import Metadata
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import CommitFailedError
+
+from tests.broker.engine_cluster import EngineCluster, data, state_durable
+from tests.broker.test_replication_health import TIMING
+from tests.broker.waiting import until
+from tests.broker.whole_nodes import WAIT_SECONDS
+
+GROUP, OTHER = 7, 8
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+# ------------------------------------------------------------------------------------------------------ the engine
+
+
+async def test_a_defect_in_a_beat_stops_its_own_group_only():
+    """One frame carries the beats of all groups: the others in it must still be answered, or they would hold elections."""
+    async with EngineCluster(timing=TIMING) as cluster:
+        for group_id in (GROUP, OTHER):
+            cluster.create_group(group_id)
+        leaders = [await cluster.leader(group_id) for group_id in (GROUP, OTHER)]
+        follower = next(n for n in cluster.nodes if n not in [leader.replica_id for leader in leaders])
+        bad, good = cluster.group(GROUP, follower), cluster.group(OTHER, follower)
+        bad.core.__class__ = type("Bad", (type(bad.core),), {"on_quiet_beat": fail, "__slots__": ()})
+        await until(lambda: bad.is_closed)
+        assert [group_id for group_id, _ in cluster.nodes[follower].broken] == [GROUP]
+        assert not good.is_closed
+        await leaders[1].propose([data(1)])[1]
+        await until(lambda: good.machine.next_offset == 1)
+
+
+@pytest.mark.parametrize("part", ["_heartbeats", "publisher"])
+async def test_what_cannot_be_sent_keeps_nothing_else_from_being_sent(part):
+    """A pass goes on after it, or the node would be mute."""
+    async with EngineCluster(timing=TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        engine = cluster.nodes[leader.replica_id].engine
+        flushed, failures = [], []
+        cluster.nodes[leader.replica_id].note_failure = lambda work, error: failures.append(work)
+        engine._transport.flush = lambda: flushed.append(1)
+        setattr(getattr(engine, part), "flush" if part == "_heartbeats" else "publish_changes", fail)
+        engine.mark_dirty(leader)
+        await until(lambda: flushed)
+        assert failures[0] is Work.ENGINE
+
+
+async def test_rows_that_cannot_be_deleted_by_a_defect_stop_their_replica_and_not_the_process():
+    async with EngineCluster(timing=TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        for number in range(5):
+            await leader.propose([data(number)])[1]
+        node = cluster.nodes[leader.replica_id]
+        await state_durable(node.engine, leader)
+        node.store.delete_truncated = fail
+        await node.engine.commits.truncate(leader, leader.core.applied_index)
+        await until(lambda: leader.is_closed)
+        assert isinstance(node.broken[0][1], KeyError)
+        assert not cluster.fatal
+
+
+async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
+    """Rows taken from the machine and not written would be missing on disk, and nobody would know."""
+    async with EngineCluster(timing=TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        await leader.propose([data(1)])[1]
+        await until(lambda: not leader.append_in_flight)
+        leader.machine.take_dirty_rows = fail
+        cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
+        await until(lambda: leader.is_closed)
+
+
+async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
+    """A link with something pending is listed once, so one that is not flushed would never be listed again."""
+    failures, flushed = [], []
+
+    class Handler:
+        def note_failure(self, work, error):
+            failures.append(work)
+
+    class Link:
+        def __init__(self, flush):
+            self.flush = flush
+
+    transport = PeerTransport(asyncio.get_running_loop(), Handler(), None, None, None)
+    transport.links_to_flush = [Link(fail), Link(lambda: flushed.append(1))]
+    transport.flush()
+    assert flushed == [1]
+    assert failures == [Work.PEERS]
+
+
+# ------------------------------------------------------------------------------------------------------ whole nodes
+
+
+async def create(node, name, partitions=1):
+    request = pb.CreateTopicRequest(name=name, partitions=partitions)
+    return (await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))).topic
+
+
+@contextlib.contextmanager
+def alive(node, monkeypatch):
+    """The node's process goes on."""
+    ended = []
+    monkeypatch.setattr(node._parts, "end_process", lambda: ended.append(1))
+    yield
+    assert not ended
+
+
+async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(nodes, monkeypatch):
+    """If it ended the process, it would end each metadata leader, one after the other."""
+    node = await nodes.serve("one", bootstrap=True)
+    with alive(node, monkeypatch):
+        told = []
+
+        async def tell(metadata):
+            told.append(1)
+
+        monkeypatch.setattr(node.reconciler, "_replace_missing", fail)
+        monkeypatch.setattr(node.reconciler, "_tend_partition", fail)
+        monkeypatch.setattr(node.reconciler, "_tell_leaders_of_damage", tell)
+        await create(node, "flights")
+        await until(lambda: node.supervisor.failures[Work.RECONCILER] >= 3 and told)
+        await until(lambda: not node.not_ready_reasons())
+        (warning,) = node.warnings()
+        assert warning.startswith("reconciler fails")
+        assert "planted" in warning
+
+
+async def test_a_defect_in_each_loop_is_outlived(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node.grpc.coordinator, "tick", fail)
+        monkeypatch.setattr(node._housekeeping, "round", fail)
+        monkeypatch.setattr(node._space_return, "round", fail)
+        monkeypatch.setattr(node.disk_watch, "look", fail)
+        monkeypatch.setattr(node._peers, "refresh", fail)
+        node._metadata_changed.set()
+        loops = {Work.COORDINATOR, Work.HOUSEKEEPING, Work.SPACE_RETURN, Work.DISK_WATCH, Work.METADATA_FOLLOWER}
+        await until(lambda: node.supervisor.failing().keys() >= loops)
+        monkeypatch.undo()
+    with alive(node, monkeypatch):
+        await create(node, "flights")  # it needs metadata to be followed again
+
+
+async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    await create(node, "flights", 3)
+    tended = set()
+    first = min(node.partitions)
+
+    async def tend(partition):
+        if partition.group.group_id == first:
+            fail()
+        tended.add(partition.group.group_id)
+
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node._housekeeping, "_tend", tend)
+        await until(lambda: tended == node.partitions.keys() - {first})
+        assert node.supervisor.failures[Work.HOUSEKEEPING]
+
+
+async def test_a_directory_in_the_trash_ends_nobody(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    trash = node.config.data_dir / "trash"
+    trash.mkdir(exist_ok=True)
+    (trash / "a-directory").mkdir()
+    rounds = []
+    empty = node.store.empty_trash
+
+    def counted(grace_seconds):
+        rounds.append(empty(-1.0))
+
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node.store, "empty_trash", counted)
+        await until(lambda: len(rounds) > 2)
+        assert not node.supervisor.failing()
+    assert (trash / "a-directory").is_dir()
+
+
+async def test_the_topology_is_told_on_after_a_defect(nodes, monkeypatch):
+    """If the feed's task ended, watchers would hear of no further change."""
+    node = await nodes.serve("one", bootstrap=True)
+    feed = node.grpc.topology._feed
+    feed.enter()
+    monkeypatch.setattr("raftmq.broker.services.topology._DEFECT_SECONDS", 0.01)
+    monkeypatch.setattr(feed, "_compare_topics", fail)
+    await create(node, "flights")
+    await until(lambda: node.supervisor.failures[Work.TOPOLOGY])
+    number = feed.number
+    monkeypatch.undo()
+    await until(lambda: feed.number > number)
+    feed.leave()
+
+
+async def test_a_commit_that_failed_in_a_loop_still_ends_the_process(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    ended = asyncio.Event()
+    monkeypatch.setattr(node._parts, "end_process", ended.set)
+
+    async def tend_maps():
+        raise CommitFailedError((1, 1), "fsync")
+
+    monkeypatch.setattr(node._housekeeping, "tend_maps", tend_maps)
+    async with asyncio.timeout(WAIT_SECONDS):
+        await ended.wait()
+
+
+async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other_from_its_plan(nodes, monkeypatch):
+    """A defect that the state of one consumer group shows must not keep the others from their plans."""
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 2)
+    is_planned_for = "raftmq.broker.group_coordinator.is_planned_for"
+    from raftmq.broker.group_planner import is_planned_for as real
+
+    def planted(machine: Metadata, group):
+        return fail() if group.name == "bad" else real(machine, group)
+
+    monkeypatch.setattr(is_planned_for, planted)
+    for name in ("bad", "good"):
+        request = pb.HeartbeatRequest(group=name, member_id="m", subscription=pb.Subscription(topics=[topic.name]))
+        await node.grpc.groups.heartbeat(request, Call(node.loop.time() + WAIT_SECONDS))
+    await until(lambda: node.metadata.machine.consumer_group("good").row.target_epoch)
+    assert node.supervisor.failures[Work.COORDINATOR]

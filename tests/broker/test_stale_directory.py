@@ -1,0 +1,171 @@
+"""An older copy of a data directory, or one that runs twice, takes no part: what it lacks was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from raftmq.broker.node import Node
+from raftmq.broker.readiness import Reason
+from raftmq.broker.request_error import RequestError
+from raftmq.fsm.node_lineage import Lineage
+from raftmq.storage.registry import Registry, RegistryError
+
+from tests.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, config, three_voters, until
+
+
+def copied(nodes: Nodes, name: str, new: str) -> Path:
+    """Copy a data directory."""
+    target = nodes.directory / new
+    shutil.copytree(nodes.directory / name, target, ignore=shutil.ignore_patterns("lock", "*-owner", "*-lock"))
+    return target
+
+
+async def three(nodes: Nodes) -> list[Node]:
+    one = await nodes.serve("one", bootstrap=True)
+    others = [await nodes.serve(name, join=[one.client_address]) for name in ("two", "three")]
+    await three_voters(one)
+    return [one, *others]
+
+
+async def has_met(node: Node, other: Node) -> None:
+    """Until the node remembers, on disk, the boot that the other one is in."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while node.registry.known_boots().get(other.registry.uuid, (0, b""))[0] != other.registry.boot:
+            await asyncio.sleep(0.01)
+
+
+async def restored(nodes: Nodes) -> tuple[Node, Node, Node, Node]:
+    """Three nodes, and a copy of the second's directory as it was one boot ago, started in its place: (copy, the others...)."""
+    one, two, third = await three(nodes)
+    await nodes.stop(two)
+    copied(nodes, "two", "backup")
+    two = await nodes.serve("two")
+    for node in (one, third):
+        await has_met(node, two)
+    await nodes.stop(two)
+    shutil.rmtree(nodes.directory / "two")
+    (nodes.directory / "backup").rename(nodes.directory / "two")
+    return nodes.begin("two"), two, one, third
+
+
+async def test_an_older_copy_is_refused_and_silent(nodes):
+    """With a broker that lags, a copy would be a majority without the latest records."""
+    copy, original, _, _ = await restored(nodes)
+    assert copy.registry.boot == original.registry.boot  # as if it had been restarted once
+    (why,) = await until(copy, Reason.STALE_DIRECTORY)
+    assert "--node-id" in why.message
+    assert copy.engine.groups == {}
+    assert copy.transport.connections() == {}
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not copy.registry.refusal:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_refused_directory_is_not_started_again(nodes):
+    """Each start would count a boot: after some of them the copy would be the newest of all."""
+    copy, original, _, _ = await restored(nodes)
+    await until(copy, Reason.STALE_DIRECTORY)
+    await nodes.stop(copy)
+    for _ in range(2):
+        with pytest.raises(RegistryError, match="refuses this data directory for good"):
+            Node(config(copy.config.data_dir), "0.test")
+    registry = Registry(copy.config.data_dir / "node.mdb")
+    assert registry.boot > original.registry.boot
+    registry.close(is_clean=True)
+
+
+async def test_a_peer_that_was_restarted_still_knows_the_newer_boot(nodes):
+    """It is down while the copy is put in place: what it knows must be on its disk, since its metadata lags, too."""
+    one, two, third = await three(nodes)
+    await nodes.stop(two)
+    copied(nodes, "two", "backup")
+    two = await nodes.serve("two")
+    await has_met(third, two)
+    for node in (third, two, one):
+        await nodes.stop(node)
+    shutil.rmtree(nodes.directory / "two")
+    (nodes.directory / "backup").rename(nodes.directory / "two")
+    third = nodes.begin("three")
+    copy = nodes.begin("two")
+    await until(copy, Reason.STALE_DIRECTORY)
+    assert two.registry.uuid in third.registry.known_boots()
+
+
+async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(nodes):
+    """Two brokers with one identity vote twice. The copy has the same boot number, and another mark."""
+    one, two, third = await three(nodes)
+    await nodes.stop(two)
+    copied(nodes, "two", "clone")
+    two = await nodes.serve("two")
+    for node in (one, third):
+        await has_met(node, two)
+    clone = nodes.begin("clone")
+    await until(clone, Reason.STALE_DIRECTORY)
+    assert clone.registry.boot == two.registry.boot
+    await until(two)
+
+
+async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
+    """No peer needs to have met it: what it applies is committed."""
+    one = await nodes.serve("one", bootstrap=True)
+    await nodes.serve("two", join=[one.client_address])
+    mine = Lineage(one.registry.boot, one.registry.boot_marks)
+    later = mine.followed_by(b"next")
+    assert one._forming is not None
+    registration = one._forming._registration()
+    with contextlib.suppress(RequestError):  # it is silent before it could hear the answer
+        await one._metadata.propose(msgspec.structs.replace(registration, boot=later.boot, lineage=later.marks))
+    (why,) = await until(one, Reason.STALE_DIRECTORY)
+    assert "metadata knows a later process" in why.message
+
+
+async def test_restarts_and_failed_starts_raise_no_alarm(nodes):
+    """A boot is counted by each start, also by one that ends before anybody hears of it."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = await nodes.serve("two", join=[one.client_address])
+    for _ in range(2):
+        await nodes.stop(two)
+        for _ in range(3):
+            registry = Registry(nodes.directory / "two" / "node.mdb")
+            registry.close(is_clean=False)
+        two = await nodes.serve("two")
+        await until(two)
+        await has_met(one, two)
+
+
+async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
+    """The way out that the refusal names."""
+    copy, original, one, _ = await restored(nodes)
+    await until(copy, Reason.STALE_DIRECTORY)
+    await nodes.stop(copy)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.is_connected(original.node_id):
+            await asyncio.sleep(0.01)
+    replaced = await nodes.serve("new", join=[one.client_address, NOBODY], node_id=int(original.node_id))
+    assert replaced.node_id == original.node_id
+    await until(replaced)
+
+
+async def test_a_lone_broker_goes_on_with_an_older_registry(nodes):
+    """Nobody else can have told its metadata of the later boot: node.mdb is older than the replicas beside it, not the directory."""
+    one = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(one)
+    file = one.config.data_dir / "node.mdb"
+    older = file.read_bytes()
+    one = await nodes.serve("one")
+    later = one.registry.boot
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.metadata.machine.nodes()[0].boot != later:
+            await asyncio.sleep(0.01)
+    await nodes.stop(one)
+    file.write_bytes(older)
+    for _ in range(2):
+        one = await nodes.serve("one")
+        await until(one)
+        assert one.registry.boot > later
+        await nodes.stop(one)

@@ -1,0 +1,144 @@
+"""Background work that fails: begun again with pauses that grow, counted and said; only what cannot be built on ends the process."""
+
+import asyncio
+
+import pytest
+from raftmq.broker import supervisor as module
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.supervisor import Supervisor, Work, pause_after
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import CommitFailedError
+from raftmq.storage.registry import RegistryError
+
+FATAL = [CommitFailedError((1, 1), "fsync"), RegistryError("no room")]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MIN", 0.001)
+
+
+def made():
+    ended = []
+    return Supervisor(asyncio.get_running_loop(), ended.append), ended
+
+
+async def test_work_that_fails_is_begun_again_and_counted():
+    supervisor, ended = made()
+    done = asyncio.Event()
+    failures = [KeyError("a planner's"), OSError("a directory in the trash")]
+
+    async def run():
+        if failures:
+            raise failures.pop()
+        done.set()
+        await asyncio.Event().wait()
+
+    supervisor.spawn(Work.RECONCILER, run)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert supervisor.failures[Work.RECONCILER] == 2
+    assert supervisor.failing() == {Work.RECONCILER: 'KeyError: "a planner\'s" (2 times)'}
+    assert not ended
+    supervisor.cancel()
+
+
+async def test_work_that_waited_for_something_cancelled_is_begun_again():
+    supervisor, _ = made()
+    done = asyncio.Event()
+    shared = [asyncio.get_running_loop().create_future()]
+    shared[0].cancel()
+
+    async def run():
+        if shared:
+            await shared.pop()
+        done.set()
+        await asyncio.Event().wait()
+
+    supervisor.spawn(Work.RECONCILER, run)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert supervisor.failures[Work.RECONCILER] == 1
+    supervisor.cancel()
+    await asyncio.sleep(0.02)
+    assert supervisor.failures[Work.RECONCILER] == 1, "it was told to end"
+
+
+async def test_work_that_ends_by_itself_is_over():
+    supervisor, _ = made()
+    runs = []
+
+    async def run():
+        runs.append(1)
+
+    supervisor.spawn(Work.ANNOUNCEMENT, run)
+    await asyncio.sleep(0.02)
+    assert runs == [1]
+
+
+@pytest.mark.parametrize("error", FATAL)
+async def test_a_commit_or_a_registry_that_failed_ends_the_process(error):
+    supervisor, ended = made()
+    runs = []
+
+    async def run():
+        runs.append(1)
+        raise error
+
+    supervisor.spawn(Work.HOUSEKEEPING, run)
+    async with asyncio.timeout(10):
+        while not ended:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+    assert ended == [error]
+    assert runs == [1], "nothing after it may be believed"
+
+
+async def test_a_step_that_fails_keeps_none_behind_it_from_its_turn():
+    supervisor, ended = made()
+    done = []
+    for step in (KeyError("x"), RequestError(pb.NO_LEADER, "later"), None):
+        with supervisor.step(Work.HOUSEKEEPING):
+            if step is not None:
+                raise step
+            done.append(step)
+    assert done == [None]
+    assert supervisor.failures[Work.HOUSEKEEPING] == 1, "a refusal is no failure"
+    assert not ended
+
+
+async def test_a_fatal_step_is_raised_too():
+    supervisor, ended = made()
+    with pytest.raises(RegistryError), supervisor.step(Work.REPLICAS):
+        raise FATAL[1]
+    assert ended == [FATAL[1]]
+
+
+async def test_what_has_not_failed_for_long_is_well_again(monkeypatch):
+    supervisor, _ = made()
+    supervisor.note_failure(Work.DISK_WATCH, OSError("x"))
+    assert Work.DISK_WATCH in supervisor.failing()
+    monkeypatch.setattr(module, "STEADY_SECONDS", -1.0)
+    assert not supervisor.failing()
+    supervisor.note_failure(Work.DISK_WATCH, OSError("x"))
+    monkeypatch.setattr(module, "STEADY_SECONDS", 60.0)
+    assert supervisor.failing()[Work.DISK_WATCH].endswith("(1 times)")
+    assert supervisor.failures[Work.DISK_WATCH] == 2
+
+
+async def test_what_nobody_caught_is_counted():
+    supervisor, ended = made()
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(supervisor.on_loop_error)
+    try:
+        loop.call_soon(lambda: {}["nobody caught this"])
+        await asyncio.sleep(0.01)
+    finally:
+        loop.set_exception_handler(before)
+    assert supervisor.failures[Work.CALLBACK] == 1
+    assert not ended
+
+
+def test_pauses_grow_up_to_a_bound():
+    assert [pause_after(count, 0.5, 30.0) for count in (1, 2, 3, 7, 5000)] == [0.5, 1.0, 2.0, 30.0, 30.0]

@@ -1,0 +1,152 @@
+"""Which partitions one more failure would hurt: counted from the first moment on in which a replica is away, silent, damaged or behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+from raftmq.broker.node import Node
+from raftmq.broker.reconciler import Reconciler
+from raftmq.broker.replication_health import lagging_voters
+from raftmq.broker.request_error import RequestError
+from raftmq.broker.services.call import Call
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import GroupId, NodeId, ReplicaId
+
+from tests.broker.engine_cluster import EngineCluster, data
+from tests.broker.test_reconciler import GROUP, Desired, Host
+from tests.broker.waiting import until
+from tests.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
+
+# ---------------------------------------------------------------------------------------------------------- engines
+
+
+async def whole_group(cluster):
+    """A leader of which every follower keeps up, with its reconciler; and a follower."""
+    cluster.create_group(GROUP)
+    leader = await cluster.leader(GROUP)
+    await leader.propose([data(1)])[1]
+    reconciler = Reconciler(Host(cluster, leader.replica_id, Desired(1, 2, 3)), 3)
+    await until(lambda: not reconciler.under_replicated())
+    return leader, reconciler, next(n for n in (1, 2, 3) if n != leader.replica_id)
+
+
+async def test_a_silent_replica_behind_a_whole_connection_counts():
+    async with EngineCluster() as cluster:
+        leader, reconciler, silent = await whole_group(cluster)
+        cluster.nodes[silent].engine.remove_group(GROUP)
+        await until(lambda: reconciler.under_replicated() == [GROUP])
+        assert silent not in reconciler.in_sync(leader)
+        assert reconciler._host.is_connected(silent)
+
+
+async def test_a_replica_reported_as_damaged_counts_at_once():
+    async with EngineCluster() as cluster:
+        leader, reconciler, damaged = await whole_group(cluster)
+        reconciler.note_damage(ReplicaKey(GROUP, damaged))
+        assert reconciler.under_replicated() == [GROUP]
+        assert reconciler.in_sync(leader) == {1, 2, 3} - {damaged}
+
+
+async def test_a_lost_connection_takes_back_what_was_known_until_there_is_an_answer():
+    """A broker that is back within four heartbeats was silent for three of them, and is another process all the same."""
+    async with EngineCluster() as cluster:
+        leader, _, peer = await whole_group(cluster)
+        engine = cluster.nodes[leader.replica_id].engine
+        for change in (engine.on_peer_down, engine.on_peer_up):
+            change(NodeId(peer))
+            assert lagging_voters(leader) == {peer}
+            await until(lambda: not lagging_voters(leader))
+        engine.on_peer_up(NodeId(leader.replica_id))
+        assert not lagging_voters(leader), "it does not doubt itself"
+
+
+# ---------------------------------------------------------------------------------------------------------- whole nodes
+
+
+async def three_nodes(nodes: Nodes) -> tuple[Node, Node, Node]:
+    first = await nodes.serve("one", bootstrap=True)
+    second = await nodes.serve("two", join=(first.client_address,))
+    return first, second, await nodes.serve("three", join=(first.client_address,))
+
+
+async def new_topic(node: Node) -> list[GroupId]:
+    create = pb.CreateTopicRequest(name="flights", partitions=3, replication_factor=3)
+    topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
+    return [GroupId(partition.group_id) for partition in topic.partitions]
+
+
+async def description(node: Node) -> pb.DescribeClusterResponse:
+    call = Call(node.loop.time() + 5)
+    return await node.grpc.admin.describe_cluster(pb.DescribeClusterRequest(with_health=True), call)
+
+
+def short_of_replicas(answer: pb.DescribeClusterResponse) -> int:
+    return sum(node.health.under_replicated.count for node in answer.nodes)
+
+
+def is_whole(answer: pb.DescribeClusterResponse) -> bool:
+    healths = [node.health for node in answer.nodes]
+    troubles = (answer.health.leaderless.count, answer.health.unknown.count, len(answer.health.metadata_voters_behind))
+    return (
+        answer.health.is_metadata_led
+        and not any(troubles)
+        and all(node.HasField("health") for node in answer.nodes)
+        and not any(
+            list(h.not_ready) or h.under_replicated.count or h.quarantined.count or h.not_served.count for h in healths
+        )
+    )
+
+
+async def until_whole(node: Node) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not is_whole(await description(node)):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_cluster_whose_broker_is_away_is_short_of_replicas_until_that_one_keeps_up(nodes):
+    first, _, third = await three_nodes(nodes)
+    await new_topic(first)
+    await until_whole(first)
+    await nodes.stop(third)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while short_of_replicas(answer := await description(first)) < 3:
+            await asyncio.sleep(0.05)
+    assert [node.is_connected for node in answer.nodes] == [True, True, False]
+    assert list(answer.health.metadata_voters_behind) == [third.node_id]
+    await nodes.serve("three")
+    await until_whole(first)
+
+
+async def test_a_damaged_replica_of_a_restarted_broker_counts_without_a_gap(nodes, monkeypatch):
+    """Its broker is connected and soon ready, and behind in nothing where nothing is written. An operator who sees no under-replicated
+    partition may take the next broker away.
+    """
+    first, second, third = await three_nodes(nodes)
+    damaged, *_ = await new_topic(first)
+    await until_whole(first)
+    third.registry.quarantine(third.partitions[damaged].group.key, "a checksum")
+    await nodes.stop(third)
+    # nobody hears of it, so nobody makes another one, which would be counted because it does not vote yet
+    monkeypatch.setattr(Node, "report_damage", refuse)
+    await until(lambda: damaged in first.under_replicated() + second.under_replicated())
+    third = nodes.begin("three")
+    await until(lambda: first.is_connected(NodeId(3)))
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        assert damaged in first.under_replicated() + second.under_replicated()
+    await until(lambda: not third.not_ready_reasons())
+    assert third.quarantined()
+
+
+async def refuse(*arguments: object) -> None:
+    raise RequestError(pb.NO_LEADER, "not now")
+
+
+async def test_a_metadata_voter_that_is_away_counts_where_the_metadata_is_led(nodes):
+    first, second, third = await three_nodes(nodes)
+    await three_voters(first)
+    await until(lambda: not first.metadata_voters_behind())
+    await nodes.stop(third)
+    await until(lambda: first.metadata_voters_behind() + second.metadata_voters_behind() == [NodeId(3)])
+    assert ReplicaId(third.metadata.replica_id) in first.metadata.core.membership.voters

@@ -1,0 +1,78 @@
+"""Whole nodes, real disks and sockets, of which one leads with a wall clock that is days away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.clock import WallClock
+from raftmq.broker.node_parts import NodeParts
+from raftmq.broker.readiness import Reason
+from raftmq.client.admin import Admin
+from raftmq.client.producer import Producer
+
+from tests.broker.whole_nodes import WAIT_SECONDS, three_voters, until
+
+HOUR_MS = 3_600_000
+
+
+class SetParts(NodeParts):
+    """Whose wall clock somebody sets."""
+
+    def clock(self):
+        self.wall = WallClock()
+        self.wrong_ms = 0
+        return self
+
+    def now_ms(self):
+        return self.wall.now_ms() + self.wrong_ms
+
+
+@pytest.mark.parametrize("hours", [200, -200])
+async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_over(nodes, hours):
+    """A week is kept: by a clock that is 200 h ahead, every record is too old."""
+    first = await nodes.serve("one", SetParts, bootstrap=True)
+    others = [await nodes.serve(name, join=(first.client_address,)) for name in ("two", "three")]
+    everyone = [first, *others]
+    await three_voters(first)
+    async with Admin(bootstrap_servers=first.client_address) as admin:
+        await admin.create_topic("flights", 3, 3)
+    async with Producer(bootstrap_servers=first.client_address) as producer:
+        for number in range(3):
+            await producer.send_and_wait("flights", b"before", partition=number)
+        await lead_everything(first, others)
+        first._parts.wrong_ms = hours * HOUR_MS
+        for number in range(3):
+            await producer.send_and_wait("flights", b"after", partition=number)
+        await until(first, Reason.CLOCK_DIFFERS)
+        assert first.clock_watch.offset_seconds == pytest.approx(hours * 3600, abs=5)
+        for node in everyone:
+            await node._housekeeping.round()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while any(group.is_leader for group in first.engine.groups.values()):
+                await asyncio.sleep(0.05)
+        for number in range(3):
+            await producer.send_and_wait("flights", b"later", partition=number)
+        first._parts.wrong_ms = 0
+        await until(first)
+    for node in everyone:
+        await node._housekeeping.round()
+        for partition in node.partitions.values():
+            assert partition.log_start_offset == 0
+            async with asyncio.timeout(WAIT_SECONDS):
+                while partition.high_watermark < 3:
+                    await asyncio.sleep(0.01)
+    times = [entry.append_time_ms for entry in await everyone[1].partitions[1].read(0, 1 << 20)]
+    assert times[-1] - times[0] < HOUR_MS, "the majority's time is what entries are stamped with"
+
+
+async def lead_everything(node, others):
+    """Until it leads all partitions."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not all(partition.group.is_leader for partition in node.partitions.values()):
+            for other in others:
+                for group_id, partition in other.partitions.items():
+                    if partition.group.is_leader:
+                        partition.group.core.transfer_leader(node.partitions[group_id].group.replica_id)
+                        other.engine.mark_dirty(partition.group)
+            await asyncio.sleep(0.3)

@@ -1,0 +1,91 @@
+"""What `cluster status` says is wrong, and the exit code: a script must not take a cluster for whole that is not."""
+
+from dataclasses import replace
+
+import pytest
+from raftmq.cli.cluster import print_cluster
+from raftmq.cli.cluster_health import exit_code, problems_of
+from raftmq.cli.exit_codes import ExitCode
+from raftmq.client.admin import ClusterDescription, NodeDescription
+from raftmq.client.cluster_health import ClusterHealth, NodeHealth, PartitionNames
+from raftmq.types import TopicPartition
+
+NONE = PartitionNames(0, ())
+SOME = PartitionNames(12, tuple(TopicPartition("orders", number) for number in range(12)))
+WELL = NodeHealth((), NONE, NONE, NONE)
+
+
+def node(node_id: int, health: NodeHealth | None = WELL, *, is_connected: bool = True) -> NodeDescription:
+    address = f"host-{node_id}:9400"
+    return NodeDescription(node_id, address, "h", "", "1", "active", "", "", True, is_connected, 1, 1, health)
+
+
+def cluster(*nodes: NodeDescription, **health: object) -> ClusterDescription:
+    whole = ClusterHealth(leaderless=NONE, unknown=NONE, metadata_voters_behind=(), is_metadata_led=True)
+    return ClusterDescription("c", 1, 1, 1, 1, nodes or (node(1), node(2)), 1, 12, 0, replace(whole, **health))
+
+
+def test_nothing_wrong_is_success() -> None:
+    assert problems_of(cluster()) == []
+    assert exit_code([]) is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        (cluster(is_metadata_led=False), "leads the metadata"),
+        (cluster(leaderless=SOME), "12 partitions (orders/0, orders/1"),
+        (cluster(unknown=SOME), "does not answer"),
+    ],
+)
+def test_what_is_not_served_is_an_outage(described: ClusterDescription, words: str) -> None:
+    (problem,) = problems_of(described)
+    assert words in problem.sentence
+    assert exit_code([problem]) is ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        (cluster(metadata_voters_behind=(2, 3)), "broker 2, 3"),
+        (cluster(node(1), node(2, is_connected=False)), "broker 2 is not connected"),
+        (cluster(node(1), node(2, None)), "broker 2 is connected and does not answer"),
+        (cluster(node(1, replace(WELL, not_ready=("disk_reserve: 5 MB free",)))), "disk_reserve: 5 MB free"),
+        (cluster(node(1, replace(WELL, under_replicated=SOME))), "and 2 more) with fewer replicas in sync than wanted"),
+        (cluster(node(1, replace(WELL, not_served=PartitionNames(1, SOME.first[:1])))), "1 partition (orders/0)"),
+        (cluster(node(1, replace(WELL, warnings=("reconciler fails",)))), "broker 1 warns: reconciler fails"),
+        (cluster(node(1, replace(WELL, quarantined=SOME))), "damaged replicas of 12 partitions"),
+    ],
+)
+def test_what_one_more_failure_may_stop_has_another_code(described: ClusterDescription, words: str) -> None:
+    (problem,) = problems_of(described)
+    assert words in problem.sentence
+    assert exit_code([problem]) is ExitCode.BAD_DATA
+
+
+def test_outages_come_first_and_people_see_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    described = cluster(node(1), node(2, is_connected=False), is_metadata_led=False)
+    problems = problems_of(described)
+    assert [problem.is_outage for problem in problems] == [True, False]
+    assert exit_code(problems) is ExitCode.UNAVAILABLE
+    print_cluster(described, problems)
+    text = capsys.readouterr().out
+    assert "OUTAGE: no broker that answered leads the metadata" in text
+    assert "warning: broker 2 is not connected" in text
+    assert "active, not connected" in text
+    assert "leader" not in text.split("\n\n")[1].splitlines()[1], "the one that was is not shown as leading"
+
+
+@pytest.mark.parametrize(
+    ("described", "line"),
+    [
+        (cluster(), "1 topic, 12 partitions, none without a leader, all replicas in sync"),
+        (cluster(unknown=SOME), "1 topic, 12 partitions, 12 without a leader that answers"),
+        (cluster(node(1, is_connected=False)), "1 topic, 12 partitions, none without a leader that answers"),
+    ],
+)
+def test_the_line_of_totals_agrees_with_the_outages(
+    described: ClusterDescription, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_cluster(described, problems_of(described))
+    assert line in capsys.readouterr().out.splitlines()

@@ -1,0 +1,98 @@
+"""Help pages: whole at 80 columns, with examples that are right, and quick."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from raftmq.cli import main
+
+PATHS = ["", "topic", "group", "dlq", "cluster", "broker", "config", "worker"]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that does something, with the words that call it."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+    for name, child in (children or {}).items():
+        yield from leaves(child, (*path, name))
+
+
+COMMANDS = dict(leaves(typer.main.get_command(main.app)))
+
+
+def help_of(*path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main.show_help([*path, "-h"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_help_page_fits_80_columns_and_cuts_no_name(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(*path, monkeypatch=monkeypatch, capsys=capsys)
+    assert max(map(len, text.splitlines())) <= 80
+    for parameter in COMMANDS[path].params:
+        for name in parameter.opts:
+            word = name if name.startswith("-") else parameter.metavar or name.upper()
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
+    assert text.rstrip().splitlines()[-1].startswith("    "), "the examples are at the end"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_summary_of_a_command_is_not_cut(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summaries = help_of(*path.split(), monkeypatch=monkeypatch, capsys=capsys).split("Commands:")[1]
+    assert "..." not in summaries
+    assert "  Examples:\n    raftmq " in summaries
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_examples_of_a_command_call_it_with_options_that_it_has(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    lines = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
+    assert lines
+    known = {name for parameter in command.params for name in parameter.opts}
+    for line in lines:
+        (part,) = [part for part in re.split(r" \| ", line) if part.startswith("raftmq ")]
+        words = shlex.split(part)[1:]
+        assert tuple(words[: len(path)]) == path
+        options = {word for word in words[len(path) :] if re.match(r"-[a-z-]", word)}
+        assert options <= known, line
+
+
+def test_help_is_the_same_with_and_without_parsing(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ((), ("dlq",), ("dlq", "redrive"), ("produce",)):
+        assert main.show_help([*path, "--help"])
+        shown = capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main.app([*path, "--help"], prog_name="raftmq")
+        assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("words", [[], ["topic"], ["topic", "list", "-b", "-h"], ["none", "-h"], ["--version", "-h"]])
+def test_anything_but_a_command_and_a_wish_for_help_is_parsed(words: list[str]) -> None:
+    assert not main.show_help(words)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What takes the processor longest: typer's pydantic, rich, asyncio, and the SDK."""
+    program = (
+        "import json, sys\n"
+        "from raftmq.cli import main\n"
+        "assert main.show_help(['consume', '-h'])\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stderr))
+    assert not loaded & {"pydantic", "rich", "asyncio", "msgspec", "grpc", "importlib.metadata"}

@@ -1,0 +1,61 @@
+"""A connection that breaks is told from a defect of the broker, whatever gRPC calls it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import grpc.aio
+import pytest
+from raftmq.client.transport import error_from_rpc
+from raftmq.errors import BrokenConnectionError, InternalError
+
+CHUNK = b"x" * 1_000_000
+
+
+class _NeverReads(grpc.GenericRpcHandler):
+    """A server whose calls neither read nor answer."""
+
+    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def answer(_requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+            await asyncio.sleep(60)
+            yield b""
+
+        return grpc.stream_stream_rpc_method_handler(answer)
+
+
+async def test_a_write_that_a_dead_connection_ends_is_no_defect_of_the_broker() -> None:
+    """The write waits for flow control when the server goes away: gRPC reports INTERNAL, most of the time."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_NeverReads(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream("/s/m")()
+
+        async def write_on() -> None:
+            while True:
+                await call.write(CHUNK)
+
+        writing = asyncio.create_task(write_on())
+        await asyncio.sleep(0.3)
+        assert not writing.done()
+        await server.stop(0)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await writing
+    assert not isinstance(
+        error_from_rpc(raised.value, "one:9400"), InternalError
+    )  # or UNAVAILABLE, as the moment will have it
+
+
+def _statuses() -> Iterator[tuple[str, type[Exception]]]:
+    yield "Internal error from Core", BrokenConnectionError
+    yield "something else", InternalError
+
+
+@pytest.mark.parametrize(("details", "expected"), list(_statuses()))
+def test_only_the_cores_own_failure_is_taken_for_a_broken_connection(details: str, expected: type[Exception]) -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details=details)
+    assert type(error_from_rpc(error, "one:9400")) is expected

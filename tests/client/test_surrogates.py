@@ -1,0 +1,197 @@
+"""A text with a lone surrogate has no UTF-8 form: each argument that travels as text refuses it by name.
+
+Such texts come from file names and command lines that are not UTF-8 (`os.fsdecode`), and from careless JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from raftmq import serializers
+from raftmq.cli.input_records import parse_headers
+from raftmq.client.admin import Admin, NewTopic
+from raftmq.client.consumer import Consumer
+from raftmq.client.producer import Producer
+from raftmq.client.worker.worker import Worker
+from raftmq.errors import InvalidArgumentError
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.options import OptionReader
+from raftmq.types import TopicPartition
+
+from tests.client.fake_broker import FakeCluster
+from tests.client.memory_transport import MemoryTransport
+
+BAD = "caf\udce9"
+PARTITION = TopicPartition(BAD, 0)
+
+
+def handle(record: object) -> None:
+    """A worker's."""
+
+
+CONSTRUCTORS: Mapping[str, Callable[[], object]] = {
+    "Admin.cluster_id": lambda: Admin(cluster_id=BAD),
+    "Producer.cluster_id": lambda: Producer(cluster_id=BAD),
+    "Consumer.cluster_id": lambda: Consumer(cluster_id=BAD),
+    "Admin.client_id": lambda: Admin(client_id=BAD),
+    "Admin.bootstrap_servers": lambda: Admin(bootstrap_servers=f"{BAD}:1"),
+    "Producer.client_id": lambda: Producer(client_id=BAD),
+    "Producer.bootstrap_servers": lambda: Producer(bootstrap_servers=f"{BAD}:1"),
+    "Producer.producer_name": lambda: Producer(producer_name=BAD),
+    "Consumer.topics": lambda: Consumer("good", BAD),
+    "Consumer.bootstrap_servers": lambda: Consumer(bootstrap_servers=f"{BAD}:1"),
+    "Consumer.group_id": lambda: Consumer(group_id=BAD),
+    "Consumer.group_instance_id": lambda: Consumer(group_id="g", group_instance_id=BAD),
+    "Consumer.client_id": lambda: Consumer(client_id=BAD),
+    "Consumer.assignor": lambda: Consumer(group_id="g", assignor=BAD),
+    "Consumer.rack": lambda: Consumer(group_id="g", rack=BAD),
+    "Worker.topic": lambda: Worker(BAD, "g", handle),
+    "Worker.group_id": lambda: Worker("t", BAD, handle),
+    "Worker.dead_letter_topic": lambda: Worker("t", "g", handle, dead_letter_topic=BAD),
+    "Worker.bootstrap_servers": lambda: Worker("t", "g", handle, bootstrap_servers=f"{BAD}:1"),
+    "Worker.client_id": lambda: Worker("t", "g", handle, client_id=BAD),
+    "Worker.group_instance_id": lambda: Worker("t", "g", handle, group_instance_id=BAD),
+    "Worker.assignor": lambda: Worker("t", "g", handle, assignor=BAD),
+    "Worker.rack": lambda: Worker("t", "g", handle, rack=BAD),
+}
+ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
+    "create_topic.name": lambda admin: admin.create_topic(BAD),
+    "create_topic.config": lambda admin: admin.create_topic("t", config={"a": BAD}),
+    "create_topics.topics": lambda admin: admin.create_topics([NewTopic(BAD)]),
+    "create_topic.config key": lambda admin: admin.create_topic("t", config={BAD: "a"}),
+    "delete_topic.name": lambda admin: admin.delete_topic(BAD),
+    "describe_topic.name": lambda admin: admin.describe_topic(BAD),
+    "alter_topic_config.name": lambda admin: admin.alter_topic_config(BAD, set={"a": "b"}),
+    "alter_topic_config.set": lambda admin: admin.alter_topic_config("t", set={"a": BAD}),
+    "alter_topic_config.unset": lambda admin: admin.alter_topic_config("t", unset=[BAD]),
+    "add_partitions.name": lambda admin: admin.add_partitions(BAD, 3),
+    "delete_records.before_offsets": lambda admin: admin.delete_records({PARTITION: 1}),
+    "describe_group.group": lambda admin: admin.describe_group(BAD),
+    "reset_group_offsets.group": lambda admin: admin.reset_group_offsets(BAD, to="latest", topics=["t"]),
+    "reset_group_offsets.topics": lambda admin: admin.reset_group_offsets("g", to="latest", topics=[BAD]),
+    "reset_group_offsets.partitions": lambda admin: admin.reset_group_offsets("g", to="latest", partitions=[PARTITION]),
+    "reset_group_offsets.offsets": lambda admin: admin.reset_group_offsets("g", offsets={PARTITION: 1}),
+    "delete_group.group": lambda admin: admin.delete_group(BAD),
+    "remove_group_member.group": lambda admin: admin.remove_group_member(BAD, member_id="m"),
+    "remove_group_member.member_id": lambda admin: admin.remove_group_member("g", member_id=BAD),
+    "remove_group_member.instance_id": lambda admin: admin.remove_group_member("g", instance_id=BAD),
+}
+PRODUCER_CALLS: Mapping[str, Callable[[Producer], Awaitable[object]]] = {
+    "send.topic": lambda producer: producer.send(BAD, b"v"),
+    "send.headers": lambda producer: producer.send("t", b"v", headers=[(BAD, b"v")]),
+    "send_and_wait.topic": lambda producer: producer.send_and_wait(BAD, b"v"),
+    "send_many.topic": lambda producer: producer.send_many(BAD, [(None, b"v")]),
+    "send_many.records": lambda producer: producer.send_many("t", [(None, b"v", [(BAD, b"v")])]),
+}
+CONSUMER_CALLS: Mapping[str, Callable[[Consumer], Awaitable[object]]] = {
+    "partition_count.topic": lambda consumer: consumer.partition_count(BAD),
+    "beginning_offsets.partitions": lambda consumer: consumer.beginning_offsets([PARTITION]),
+    "end_offsets.partitions": lambda consumer: consumer.end_offsets([PARTITION]),
+    "offsets_for_times.times_ms": lambda consumer: consumer.offsets_for_times({PARTITION: 1}),
+    "committed.partitions": lambda consumer: consumer.committed(PARTITION),
+    "commit.offsets": lambda consumer: consumer.commit({PARTITION: 1}),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+async def test_a_client_is_not_made_with_it(name: str) -> None:
+    argument = name.partition(".")[2]
+    with pytest.raises(InvalidArgumentError, match=argument.removesuffix("s")):
+        CONSTRUCTORS[name]()
+
+
+@pytest.mark.parametrize("name", ADMIN_CALLS)
+async def test_the_admin_refuses_it(name: str) -> None:
+    transport = MemoryTransport(FakeCluster())
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        await admin.create_topic("t")
+        with pytest.raises(InvalidArgumentError, match="surrogate"):
+            await ADMIN_CALLS[name](admin)
+
+
+@pytest.mark.parametrize("name", PRODUCER_CALLS)
+async def test_the_producer_refuses_it_and_goes_on(name: str) -> None:
+    transport = MemoryTransport(FakeCluster())
+    transport.cluster.create_topic("t")
+    async with Producer(bootstrap_servers=transport.addresses, transport=transport) as producer:
+        with pytest.raises(InvalidArgumentError, match="surrogate"):
+            await PRODUCER_CALLS[name](producer)
+        await producer.send_and_wait("t", b"v")
+
+
+@pytest.mark.parametrize("name", CONSUMER_CALLS)
+async def test_the_consumer_refuses_it(name: str) -> None:
+    transport = MemoryTransport(FakeCluster())
+    async with Consumer(bootstrap_servers=transport.addresses, transport=transport, group_id="g") as consumer:
+        with pytest.raises(InvalidArgumentError, match="surrogate"):
+            await CONSUMER_CALLS[name](consumer)
+
+
+def test_topics_patterns_and_partitions_are_not_subscribed_to_with_it() -> None:
+    consumer = Consumer(group_id="g")
+    for subscribe in (
+        lambda: consumer.subscribe([BAD]),
+        lambda: consumer.subscribe(pattern=BAD),
+        lambda: consumer.assign([PARTITION]),
+    ):
+        with pytest.raises(InvalidArgumentError, match="surrogate"):
+            subscribe()
+
+
+@pytest.mark.parametrize(
+    "serializer", [serializers.String(), serializers.Json(), serializers.MessagePack(), serializers.String("latin-1")]
+)
+def test_serializers_refuse_it_without_quoting_the_value(serializer: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="position 3") as refused:
+        serializer.serialize(BAD)
+    assert "caf" not in str(refused.value)
+
+
+def test_the_command_and_the_connector_refuse_it() -> None:
+    with pytest.raises(ValueError, match="not UTF-8"):
+        parse_headers([f"{BAD}=value"])
+    assert parse_headers([f"name={BAD}"]) == (("name", b"caf\xe9"),)
+    with pytest.raises(InvalidOptionError, match=r"topic .* surrogate"):
+        OptionReader({"topic": BAD}).text("topic")
+
+
+def _texts_of(function: Callable[..., object]) -> set[str]:
+    """The parameters of a function that take texts, alone or in a collection, or partitions, which have a topic's name."""
+    hints = typing.get_type_hints(function)
+    return {
+        name
+        for name in inspect.signature(function).parameters
+        if name in hints and any(kind in str(hints[name]) for kind in ("str", "TopicPartition"))
+    }
+
+
+CHOICES = {"compression_type", "partitioner", "auto_offset_reset", "ordering", "executor", "to", "handler", "records"}
+"""Of a few words, checked as such. Not texts that travel: what is no such word is refused."""
+OF_ASSIGNED_PARTITIONS = {
+    *("getmany", "highwater", "lag", "pause", "resume", "position"),
+    *("seek", "seek_to_beginning", "seek_to_committed", "seek_to_end"),
+}
+"""Methods that take only what is assigned, and so was checked."""
+SAME_AS_ANOTHER = {
+    "send_and_wait.headers",
+    "commit_nowait.offsets",
+    "assign.partitions",
+    "subscribe.topics",
+    "subscribe.pattern",
+}
+
+
+def test_no_text_argument_of_a_client_is_left_out_here() -> None:
+    tried = {name.partition(" ")[0] for name in (*CONSTRUCTORS, *ADMIN_CALLS, *PRODUCER_CALLS, *CONSUMER_CALLS)}
+    left_out = set()
+    for kind in (Admin, Producer, Consumer, Worker):
+        for name, function in inspect.getmembers(kind, inspect.isfunction):
+            if (name.startswith("_") and name != "__init__") or name in OF_ASSIGNED_PARTITIONS:
+                continue
+            owner = kind.__name__ if name == "__init__" else name
+            left_out |= {f"{owner}.{one}" for one in _texts_of(function) - CHOICES} - tried
+    assert left_out - SAME_AS_ANOTHER == set()

@@ -1,0 +1,295 @@
+"""``raftmq dlq`` against a real broker: letters are listed, shown, sent back once and purged, also when a redrive is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from raftmq import Record, Worker, sync
+from raftmq.client import settings
+from raftmq.client.redrive_ledger import RedriveLedger
+from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger
+from raftmq.testing import LocalCluster
+
+from tests.e2e.raftmq_command import answer, assert_one_sentence, lines_of, raftmq, started
+
+pytestmark = [pytest.mark.e2e]
+
+PREFIX = "raftmq.dead_letter."
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def source(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """The name of a topic with two partitions. Its dead-letter topic is ``<name>.dead``, with one."""
+    name = f"dlq-{abs(hash(request.node.nodeid))}"
+    with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions=2, replication_factor=1)
+        admin.create_topic(f"{name}.dead", partitions=1, replication_factor=1)
+    return name
+
+
+def headers(source: str, number: int, error: str = "ValueError", **more: str) -> list[tuple[str, bytes]]:
+    """As a worker writes them."""
+    said = {
+        "group": "billing",
+        "topic": source,
+        "partition": str(number % 2),
+        "offset": str(number),
+        "timestamp": "1700000000000",
+        "attempts": "3",
+        "error": error,
+        "message": f"no good: {number}",
+        "time": str(1_700_000_000_000 + number),
+        **more,
+    }
+    return [("trace", b"%d" % number), *((PREFIX + name, text.encode()) for name, text in said.items())]
+
+
+def bury(cluster: LocalCluster, source: str, numbers: range, error: str = "ValueError", **more: str) -> None:
+    """Put letters into the dead-letter topic."""
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for n in numbers:
+            sent = producer.send(
+                f"{source}.dead", b"v%d" % n, key=b"k%d" % (n % 3), headers=headers(source, n, error, **more)
+            )
+        sent.result(30)
+
+
+def returned(cluster: LocalCluster, source: str) -> list[dict[str, Any]]:
+    """What was sent back, with the partition it went to."""
+    return lines_of(cluster, source, "--from-beginning")
+
+
+def values(records: list[dict[str, Any]]) -> list[str]:
+    return [record["value"] for record in records]
+
+
+def waiting(cluster: LocalCluster, source: str) -> int:
+    found = answer(cluster, "dlq", "list")
+    assert isinstance(found, list)
+    return next((one["waiting"] for one in found if one["topic"] == f"{source}.dead"), 0)
+
+
+def shown(cluster: LocalCluster, source: str, *arguments: str) -> list[dict[str, Any]]:
+    done = raftmq(cluster, "dlq", "show", f"{source}.dead", "-o", "json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_letters_of_a_worker_are_listed_shown_and_sent_back(cluster: LocalCluster, source: str) -> None:
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(source, b"poison", key=b"k", headers=[("trace", b"7")]).result(30)
+
+    tries: list[int] = []
+
+    def fail(record: Record) -> None:
+        tries.append(record.offset)
+        raise ValueError("no good")
+
+    dead = f"{source}.dead"
+    worker = Worker(
+        source, source, fail, retries=0, dead_letter_topic=dead, bootstrap_servers=cluster.bootstrap_servers
+    )
+
+    async def work() -> None:
+        serving = asyncio.create_task(worker.serve())
+        while not await asyncio.to_thread(waiting, cluster, source):
+            await asyncio.sleep(0.05)
+        worker.stop()
+        await serving
+
+    asyncio.run(work())
+    (letter,) = shown(cluster, source)
+    assert (letter["from_topic"], letter["from_offset"], letter["group"], letter["attempts"]) == (source, 0, source, 1)
+    assert (letter["key"], letter["value"], letter["headers"]) == ("k", "poison", [["trace", "7"]])
+    assert "ValueError" in letter["error"]
+    assert letter["message"] == "no good"
+    done = raftmq(cluster, "dlq", "redrive", dead, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert b"1 record will go back to" in done.stderr
+    assert done.stdout == f"1 record of {dead} sent back\n".encode()
+    first, again = returned(cluster, source)
+    assert again == first | {"offset": 1}
+    assert waiting(cluster, source) == 0
+    assert lines_of(cluster, dead, "--from-beginning") == []
+
+
+def test_letters_go_back_to_their_partitions_in_order_and_once(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(40))
+    assert waiting(cluster, source) == 40
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    assert answer(cluster, *redrive) == {"topic": f"{source}.dead", "chosen": 40, "redriven": 40}
+    found = returned(cluster, source)
+    for partition in (0, 1):
+        mine = [record for record in found if record["partition"] == partition]
+        assert values(mine) == [f"v{n}" for n in range(partition, 40, 2)]
+        assert [record["headers"] for record in mine] == [[["trace", str(n)]] for n in range(partition, 40, 2)]
+        assert [record["key"] for record in mine] == [f"k{n % 3}" for n in range(partition, 40, 2)]
+    assert answer(cluster, *redrive) == {"topic": f"{source}.dead", "chosen": 0, "redriven": 0}
+    assert len(returned(cluster, source)) == 40
+
+
+def test_filters_choose_and_the_rest_waits(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(10))
+    bury(cluster, source, range(10, 20), error="TimeoutError", group="shipping")
+    assert len(shown(cluster, source, "--error", "*Timeout*")) == 10
+    assert len(shown(cluster, source, "--group", "billing", "--key", "k1")) == 3
+    assert [one["offset"] for one in shown(cluster, source, "--header", "trace=12")] == [12]
+    assert len(shown(cluster, source, "--since", str(1_700_000_000_015))) == 5
+    assert len(shown(cluster, source, "-n", "2")) == 2
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    assert raftmq(cluster, *redrive, "--error", "Timeout*", "-n", "4").returncode == 0
+    assert sorted(values(returned(cluster, source))) == ["v10", "v11", "v12", "v13"]
+    assert raftmq(cluster, *redrive, "--partition", "0", "--offset", "3").returncode == 0
+    assert waiting(cluster, source) == 15
+    assert [one["offset"] for one in shown(cluster, source)] == [0, 1, 2, *range(4, 10), *range(14, 20)]
+    assert raftmq(cluster, *redrive).returncode == 0
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(20)}
+    assert waiting(cluster, source) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_redrive_goes_on_and_sends_nothing_twice(
+    cluster: LocalCluster, source: str, number: signal.Signals
+) -> None:
+    bury(cluster, source, range(60))
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    with started(cluster, *redrive, "--rate", "1/s") as running:
+        while not (found := returned(cluster, source)):
+            assert running.poll() is None
+        running.send_signal(number)
+        assert running.wait(30) == (130 if number is signal.SIGINT else -number)
+    assert 0 < len(found) < 60
+    assert raftmq(cluster, *redrive).returncode == 0
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(60)}
+    assert waiting(cluster, source) == 0
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_crash_at_each_step_of_the_ledger_sends_nothing_twice(
+    cluster: LocalCluster, source: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a chunk is entered nothing is sent; after its letters are written, they are sent again under the same sequences."""
+    bury(cluster, source, range(9))
+    monkeypatch.setattr(settings, "REDRIVE_CHUNK_RECORDS_MAX", 3)
+    replace, calls = RedriveLedgers.replace, 0
+
+    async def crash_at_step(self: RedriveLedgers, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            raise KeyboardInterrupt
+        return await replace(self, stored, ledger)
+
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedriveLedgers, "replace", crash_at_step)
+        assert raftmq(cluster, *redrive).returncode == 130
+    written = (step // 2) * 3
+    assert len(returned(cluster, source)) == written
+    assert raftmq(cluster, *redrive).returncode == 0
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(9)}
+
+
+def test_of_two_redrives_at_the_same_time_each_letter_goes_back_once(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(200))
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes", "--rate", "40/s")
+    with started(cluster, *redrive) as first, started(cluster, *redrive) as second:
+        codes = {first.wait(60), second.wait(60)}
+    assert codes <= {0, 4}
+    assert raftmq(cluster, *redrive).returncode == 0
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(200)}
+
+
+def test_a_redrive_is_no_faster_than_its_rate(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(30))
+    began = time.monotonic()
+    assert raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes", "--rate", "10/s").returncode == 0
+    assert time.monotonic() - began >= 3.0
+    assert len(returned(cluster, source)) == 30
+
+
+def test_what_cannot_go_back_stays_and_is_named(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(3))
+    bury(cluster, source, range(3, 5), topic="gone")
+    bury(cluster, source, range(5, 6), value_bytes="1048000")
+    done = raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert b"1 record not sent: gone/0 does not exist" in done.stderr
+    assert b"1 record not sent: the value was too large" in done.stderr
+    assert done.stdout == f"3 records of {source}.dead sent back\n".encode()
+    assert waiting(cluster, source) == 3
+
+
+def test_a_chosen_record_does_not_disturb_an_interrupted_redrive(
+    cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letters that were on their way are sent whatever is chosen next: their sequences are theirs."""
+    bury(cluster, source, range(9))
+    replace, calls = RedriveLedgers.replace, 0
+
+    async def crash_after_sending(self: RedriveLedgers, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return await replace(self, stored, ledger)
+
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedriveLedgers, "replace", crash_after_sending)
+        assert raftmq(cluster, *redrive, "--max-records", "6").returncode == 130
+    assert raftmq(cluster, *redrive, "--partition", "0", "--offset", "8").returncode == 0
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in (*range(6), 8)}
+    assert [one["offset"] for one in shown(cluster, source)] == [6, 7]
+
+
+def test_a_limit_counts_what_can_go_back(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(2), topic="gone")
+    bury(cluster, source, range(2, 6))
+    chosen = answer(cluster, "dlq", "redrive", f"{source}.dead", "--yes", "--max-records", "3")
+    assert chosen == {"topic": f"{source}.dead", "chosen": 3, "redriven": 3}
+    assert sorted(values(returned(cluster, source))) == ["v2", "v3", "v4"]
+
+
+def test_purge_drops_what_is_chosen_or_everything(cluster: LocalCluster, source: str) -> None:
+    dead = f"{source}.dead"
+    bury(cluster, source, range(4))
+    bury(cluster, source, range(4, 6), error="TimeoutError")
+    assert answer(cluster, "dlq", "purge", dead, "--dry-run") == {"topic": dead, "chosen": 6, "purged": 0}
+    chosen = answer(cluster, "dlq", "purge", dead, "--error", "TimeoutError", "--yes")
+    assert chosen == {"topic": dead, "chosen": 2, "purged": 2}
+    assert [one["offset"] for one in shown(cluster, source)] == [0, 1, 2, 3]
+    done = raftmq(cluster, "dlq", "purge", dead, "--yes")
+    assert (done.returncode, done.stdout) == (0, f"4 records of {dead} purged\n".encode())
+    assert shown(cluster, source) == []
+    assert lines_of(cluster, dead, "--from-beginning") == []
+    assert returned(cluster, source) == []
+
+
+def test_it_says_what_it_will_do_before_it_asks(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(3))
+    for command, preview in (("redrive", "3 records will go back to"), ("purge", "3 records of")):
+        declined = raftmq(cluster, "dlq", command, f"{source}.dead", stdin=b"n\n")
+        assert declined.returncode == 130
+        said = declined.stderr.decode()
+        assert said.index(preview) < said.index("[y/N]")
+    assert waiting(cluster, source) == 3
+
+
+def test_a_wrong_question_is_one_sentence(cluster: LocalCluster, source: str) -> None:
+    assert_one_sentence(raftmq(cluster, "dlq", "show", "none"), 4, "'none'")
+    for arguments in (("--offset", "3"), ("--partition", "1"), ("--partition", "0", "--offset", "0")):
+        assert raftmq(cluster, "dlq", "show", f"{source}.dead", *arguments).returncode == 2

@@ -1,0 +1,50 @@
+"""An older copy of a broker's data directory, with real processes: put back beside a broker that lags, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+
+import pytest
+from raftmq.testing import LocalCluster
+
+from tests.e2e.helpers import eventually, readiness
+from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence
+from tests.e2e.test_broker_start import ANY
+from tests.e2e.workload import Workload
+
+pytestmark = [pytest.mark.e2e]
+
+
+async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """Both lack what was acknowledged after the copy was made: to believe the copy would lose it."""
+    stale, whole, lagging = 1, 2, 3
+    await asyncio.to_thread(cluster.stop, stale)
+    directory = cluster.data_dir(stale)
+    backup = directory.with_name("backup")
+    shutil.copytree(directory, backup)
+    await asyncio.to_thread(cluster.restart, stale)
+    await workload.wait_progress()
+    cluster.kill(lagging)  # it has met the newer boot, and lacks all that follows
+    await workload.wait_progress()
+    await workload.finish()
+    for node_id in (whole, stale):
+        cluster.kill(node_id)
+    shutil.rmtree(directory)
+    shutil.move(backup, directory)
+    for node_id in (lagging, stale):
+        cluster.restart(node_id, wait=False)
+    await eventually(lambda: "stale_directory" in readiness(cluster, stale))
+    await asyncio.to_thread(cluster.stop, stale)  # an orderly end, so that what it was told is on its disk
+    for _ in range(2):
+        command = [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ANY]
+        again = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
+        assert_one_sentence(again, 6, "refuses this data directory for good", "--node-id")
+
+    cluster.restart(whole, wait=False)
+    for node_id in (lagging, whole):
+        await asyncio.to_thread(cluster.wait_ready, node_id)
+    await workload.check()

@@ -1,0 +1,81 @@
+"""Committed commands of a newer version stop a replica, and no command is proposed before every broker can read it."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+from raftmq.errors import UnsupportedDataError
+from raftmq.fsm import feature_levels
+from raftmq.fsm import log_commands as lc
+from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.state_machine import UnsupportedCommandError
+from raftmq.raft.entry import EntryKind
+from raftmq.storage.errors import UnsupportedFormatError
+
+from tests.fsm.histories import LogBuilder, Machine
+
+MACHINES = pytest.mark.parametrize(
+    ("machine", "known"),
+    [
+        (Metadata(), {"t": "init", "cluster_id": "c1", "feature_level": 1}),
+        (LogPartition(), {"t": "trim", "before_offset": 0}),
+    ],
+    ids=["metadata", "partition"],
+)
+
+
+def test_every_command_declares_its_level():
+    assert set(feature_levels.METADATA_LEVELS) == set(typing.get_args(mc.MetadataCommand))
+    assert set(feature_levels.LOG_LEVELS) == set(typing.get_args(lc.LogPartitionCommand))
+    levels = {*feature_levels.METADATA_LEVELS.values(), *feature_levels.LOG_LEVELS.values()}
+    assert max(levels) <= feature_levels.FEATURE_LEVEL
+
+
+@MACHINES
+@pytest.mark.parametrize("change", ["tag", "field", "layout"])
+def test_a_command_of_a_newer_version_stops_the_replica(machine: Machine, known: dict[str, object], change: str):
+    """To refuse the command or to ignore its field would make another state of the same log than newer brokers have."""
+    last = list(known)[-1]
+    changes: dict[str, dict[str, object]] = {
+        "tag": {"t": "of the future"},
+        "field": {"of_the_future": 1},
+        "layout": {last: ["another type"]},
+    }
+    log = LogBuilder()
+    future = msgspec.msgpack.encode(known | changes[change])
+    assert machine.level_needed(msgspec.msgpack.encode(known)) is not None
+    assert machine.level_needed(future) is None
+    before = (machine.applied_index, tuple(machine.rows()))
+    with pytest.raises(UnsupportedCommandError, match="Upgrade this broker") as stopped:
+        machine.apply(log.append(EntryKind.COMMAND, future))
+    assert isinstance(stopped.value, UnsupportedDataError)
+    assert (machine.applied_index, tuple(machine.rows())) == before
+
+
+@pytest.mark.parametrize("item", [mc.PartitionPlan((1,)), mc.MemberTarget("m1", ())])
+def test_an_item_with_more_fields_than_known_is_not_readable(item: msgspec.Struct):
+    longer = [*msgspec.to_builtins(item), "more"]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(longer, type(item))
+
+
+def test_a_field_of_a_later_level_counts_only_when_it_is_written(monkeypatch):
+    monkeypatch.setattr(feature_levels, "FIELD_LEVELS", {mc.RemoveNode: {"is_forced": 2}})
+    levels = [feature_levels.metadata_level(mc.encode_command(mc.RemoveNode(1, forced))) for forced in (False, True)]
+    assert levels == [1, 2]
+
+
+def test_files_and_commands_of_another_version_are_one_kind_of_error():
+    assert issubclass(UnsupportedFormatError, UnsupportedDataError)
+
+
+def test_a_later_field_of_what_a_command_holds_counts_too(monkeypatch):
+    monkeypatch.setattr(feature_levels, "FIELD_LEVELS", {lc.CommitOffset: {"metadata": 2}})
+    plain, noted = lc.CommitOffset("g", "m", 1, 5), lc.CommitOffset("g", "m", 1, 5, "a note")
+    assert feature_levels.log_level(lc.encode_command(lc.CommitOffsets((plain, plain)))) == 1
+    assert feature_levels.log_level(lc.encode_command(noted)) == 2
+    assert feature_levels.log_level(lc.encode_command(lc.CommitOffsets((plain, noted)))) == 2

@@ -1,0 +1,209 @@
+"""Opening reads what the clean point does not cover, and reading back in slices moves the clean point."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage import log_scan
+from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import Update
+from raftmq.storage.row_scrub import ScrubPlace
+
+from tests.storage.log_builder import (
+    KEY,
+    VOTERS,
+    LogBuilder,
+    append,
+    born,
+    hard,
+    index,
+    lmdb_store,
+    position_after,
+    truncate,
+)
+
+
+def scrub(store: LmdbLogStore, *, bytes_max: int = 1 << 16, rows_max: int = 64) -> int:
+    """A whole pass; the rows that it read."""
+    place, rows = ScrubPlace(), 0
+    while not place.is_done:
+        rows += store.scrub(KEY, place, bytes_max, rows_max).rows
+    return rows
+
+
+def reopened(store: LmdbLogStore) -> int:
+    """How many entries another opening checks."""
+    store.close(KEY)
+    store.open(KEY)
+    return store._replica(KEY).scanned.rows_checked
+
+
+def opened(store: LmdbLogStore) -> LogBuilder:
+    store.create(KEY, born(), [(b"birth", b"row")])
+    store.open(KEY)
+    return LogBuilder()
+
+
+def test_opening_checks_a_bounded_tail_of_any_log(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        for _ in range(10):
+            append(store, *log.many(1000, b"x" * 100))
+        assert reopened(store) == log_scan.TAIL_ROWS_MAX
+        append(store, *log.many(40, b"x" * 100_000))
+        assert reopened(store) <= log_scan.TAIL_BYTES // 100_000 + 1
+
+
+def test_opening_checks_nothing_that_was_read_back(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        append(store, *log.many(300))
+        assert reopened(store) == 300
+        assert scrub(store) == 300 + 1
+        store.store_verified(KEY)
+        assert reopened(store) == 0
+        append(store, *log.many(7))
+        assert reopened(store) == 7
+        append(store, log.data())
+        assert reopened(store) == 1, "the clean point rides along with the next write"
+
+
+def test_a_gap_before_the_tail_keeps_the_clean_point_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_scan, "TAIL_ROWS_MAX", 10)
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        append(store, *log.many(100))
+        for _ in range(3):
+            assert reopened(store) == 10
+            append(store, log.data())
+        assert store._replica(KEY).verified_index == 5
+        scrub(store)
+        assert store._replica(KEY).verified_index == 108
+
+
+def test_entries_that_replace_verified_ones_are_not_verified(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        entries = log.many(50)
+        append(store, *entries)
+        scrub(store)
+        assert store._replica(KEY).verified_index == 55
+        append(store, *log.rewind(entries[19]).many(4))
+        assert store._replica(KEY).verified_index == 25
+        assert reopened(store) == 4
+
+
+def test_what_was_read_before_it_was_replaced_is_not_verified(tmp_path: Path) -> None:
+    """The slice began with the old entries; the writer replaced them before it ended."""
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        entries = log.many(50)
+        append(store, *entries)
+        replica = store._replica(KEY)
+        meta_in = replica._meta_in
+        replacements = iter([lambda: append(store, *log.rewind(entries[19]).many(4))])
+
+        def replaced(transaction: object) -> object:
+            meta = meta_in(transaction)
+            for replace in replacements:
+                replace()
+            return meta
+
+        replica._meta_in = replaced  # type: ignore[method-assign,assignment]
+        place = ScrubPlace(is_file_read=True)
+        assert store.scrub(KEY, place, 1 << 20, 1000).verified_to == 55
+        assert replica.verified_index == 5
+        replica._meta_in = meta_in  # type: ignore[method-assign]
+        assert reopened(store) == 24
+
+
+def test_a_pass_goes_on_through_truncation_and_installation(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        entries = log.many(200)
+        append(store, *entries)
+        place = ScrubPlace(is_file_read=True)
+        store.scrub(KEY, place, 1 << 20, 20)
+        truncate(store, entries[99])
+        while store.delete_truncated(KEY, 30):
+            pass
+        assert store.scrub(KEY, place, 1 << 20, 20).verified_from == 106
+        last = position_after(entries[-1])
+        store.install(KEY, hard(9), SnapshotMeta(last, last.index, VOTERS), [(b"other", b"row")])
+        while not place.is_done:
+            store.scrub(KEY, place, 1 << 20, 20)
+        assert reopened(store) == 0
+
+
+def flip(path: Path, part: bytes) -> None:
+    content = path.read_bytes()
+    assert part in content
+    path.write_bytes(content.replace(part, bytes([part[0] ^ 1]) + part[1:]))
+
+
+@pytest.mark.parametrize("part", [b"an old entry", b"an old state row", b"birth"])
+def test_damage_that_opening_leaves_is_found(part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_scan, "TAIL_ROWS_MAX", 10)
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        append(store, log.data(1, b"the first entry"))
+        old = log.data(1, b"an old entry")
+        rows = ((b"key", b"an old state row"),)
+        store.append_batch([(KEY, Update(entries=(old,), state_rows=rows, state_index=index(7)))])
+        append(store, *log.many(500))
+        store.close(KEY)
+        flip(store.path(KEY), part)
+        store.open(KEY)
+        with pytest.raises(DamagedReplicaError, match="checksum"):
+            scrub(store)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, DamagedReplicaError), (errno.ENOMEM, StorageUnavailableError)]
+)
+def test_a_place_on_the_disk_that_cannot_be_read_is_damage_and_no_signal(
+    number: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lmdb_store(tmp_path) as store:
+        append_to = opened(store)
+        append(store, *append_to.many(100, b"x" * 2000))
+        pread = os.pread
+
+        def failing(descriptor: int, size: int, at: int) -> bytes:
+            if at >= 1 << 16:
+                raise OSError(number, os.strerror(number))
+            return pread(descriptor, size, at)
+
+        monkeypatch.setattr(os, "pread", failing)
+        with pytest.raises(kind):
+            scrub(store)
+        monkeypatch.undo()
+
+
+def test_many_terms_are_found_by_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    term_at = log_scan._term_at
+
+    def counted(*arguments: object) -> int:
+        nonlocal looks
+        looks += 1
+        return term_at(*arguments)
+
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        starts = []
+        for term in range(6, 60):
+            entries = [log.data(1, b"x", term=term), *log.many(term * 7 % 113)]
+            starts.append((term, entries[0].index))
+            append(store, *entries)
+        store.close(KEY)
+        monkeypatch.setattr(log_scan, "_term_at", counted)
+        assert list(store.open(KEY).term_starts) == starts
+        assert looks < 14 * len(starts)
