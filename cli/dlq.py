@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from raftmq.cli.completion import complete_topic
 from raftmq.cli.examples import examples
-from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
 from raftmq.cli.letter_filter import (
     ErrorOption,
     FromTopicOption,
@@ -263,14 +263,22 @@ def purge(
     """Drop records of a dead-letter topic: they will not be sent back.
 
     Without a filter every record is deleted, up to the newest at the start. With one, the chosen records no longer wait, and each is
-    deleted when no record before it waits. Records that an interrupted redrive may have sent are not chosen by a filter.
+    deleted when no record before it waits. Records that an interrupted redrive may have sent are not chosen by a filter. Without a filter
+    a topic that is no dead-letter topic is refused.
     """
     chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
 
     async def preview(letters: DeadLetterTopic) -> tuple[list[LetterCount], int]:
         counts = chosen.partitions_of(await letters.count())
         if chosen.is_everything:
-            return counts, sum(count.waiting for count in counts)
+            waiting = sum(count.waiting for count in counts)
+            if waiting and not await letters.has_letters():
+                raise CommandError(
+                    f"{topic} is no dead-letter topic: no partition's newest record was put there by a worker; "
+                    "raftmq topic delete-records drops the records of any topic",
+                    ExitCode.REJECTED,
+                )
+            return counts, waiting
         return counts, sum([1 async for letter in letters.waiting(counts) if chosen(letter)])
 
     async def drop(letters: DeadLetterTopic) -> RedriveReport:
@@ -311,6 +319,12 @@ def warn(report: RedriveReport) -> None:
     """Say what was not sent, and why."""
     for target, count in sorted(report.without_target.items()):
         print(not_sent(target, count), file=sys.stderr)
+    for name, count in sorted(report.too_large.items()):
+        print(
+            f"{counted(count, 'record')} not sent: {name} takes no batches of this size any more; raise its max.batch.bytes "
+            "and run it again",
+            file=sys.stderr,
+        )
     if report.in_doubt:
         print(
             f"{counted(report.in_doubt, 'record')} of an interrupted redrive may have been sent and will be chosen again: others that "

@@ -33,7 +33,7 @@ def print_json(value: Json) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: TextIO | None = None) -> None:
     """A table with a head, on standard output by default; plain columns when it does not go to a terminal, so that `cut` and `grep` work."""
     stream = sys.stdout if file is None else file
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not stream.isatty():
         widths = [max(len(row[i]) for row in [list(columns), *texts]) for i in range(len(columns))]
         for row in [list(columns), *texts]:
@@ -47,6 +47,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: 
     for row in texts:
         table.add_row(*map(Text, row))  # as they are: brackets in an error are no markup
     Console(soft_wrap=True, file=stream).print(table)
+
+
+def printable(text: str) -> str:
+    """Text from records for a terminal, which would obey control characters in it: each is shown as a question mark in a box."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def counted(count: int, noun: str) -> str:

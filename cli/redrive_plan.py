@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raftmq.cli.durations import format_duration
-from raftmq.cli.output import counted
+from raftmq.cli.output import counted, printable
 
 if TYPE_CHECKING:
     from raftmq.client.dead_letter import DeadLetter
@@ -58,4 +58,4 @@ class RedrivePlan:
 
 def not_sent(target: TopicPartition, count: int) -> str:
     """Records that have no place to go back to."""
-    return f"{counted(count, 'record')} not sent: {target.topic}/{target.partition} does not exist"
+    return f"{counted(count, 'record')} not sent: {printable(target.topic)}/{target.partition} does not exist"

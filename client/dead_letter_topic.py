@@ -10,6 +10,7 @@ Must not decide which letters are meant: callers choose.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -23,11 +24,14 @@ from raftmq.client.consumer import Consumer
 from raftmq.client.dead_letter import DeadLetter, read_letter
 from raftmq.client.exact_append import ExactAppender
 from raftmq.client.leader_calls import delete_records
+from raftmq.client.newest_letters import newest_letters
+from raftmq.client.record_checks import records_bytes
 from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
 from raftmq.client.resolver import Resolver, TopicInfo
 from raftmq.client.transport import GrpcTransport
 from raftmq.errors import (
+    InvalidTopicNameError,
     NoLeaderError,
     ProducerFencedError,
     UnknownPartitionError,
@@ -54,6 +58,8 @@ class RedriveReport:
     """Letters that stay because their topic or partition does not exist any more."""
     without_value: int = 0
     """Letters that stay because their value had to be left out."""
+    too_large: dict[str, int] = field(default_factory=dict)
+    """Letters that stay because their topic does not take records of their size any more, by topic."""
     in_doubt: int = 0
     """Letters that an earlier run had begun to send and whose neighbours were deleted since: they wait again, and may have been sent."""
 
@@ -120,6 +126,10 @@ class DeadLetterTopic:
         starts = await self._consumer.beginning_offsets(self.partitions)
         ends = await self._consumer.end_offsets(self.partitions)
         return [await self._count_of(tp, starts[tp], ends[tp]) for tp in self.partitions]
+
+    async def has_letters(self) -> bool:
+        """Whether the newest record of any partition was put there by a worker, which tells a dead-letter topic from another."""
+        return bool(await newest_letters(self._consumer, self.partitions, self._timeout_seconds))
 
     async def _count_of(self, partition: TopicPartition, start: int, end: int) -> LetterCount:
         settled = 0
@@ -203,6 +213,7 @@ class DeadLetterTopic:
         records_max = max(1, min(settings.REDRIVE_CHUNK_RECORDS_MAX, int(per_second)))
         chunk: list[DeadLetter] = []
         chunk_bytes = 0
+        limits: dict[TopicPartition, int] = {}
         async with aclosing(self._letters(count, stored.ledger)) as letters:
             async for letter in letters:
                 if not choose(letter):
@@ -211,6 +222,12 @@ class DeadLetterTopic:
                     report.without_value += 1
                     continue
                 size = _size(letter)
+                if letter.source not in limits:
+                    limits[letter.source] = await self._batch_bytes_max(letter.source)
+                if size > limits[letter.source]:
+                    # In a chunk it would be refused whenever the chunk is sent, and hold up the others of it.
+                    report.too_large[letter.source.topic] = report.too_large.get(letter.source.topic, 0) + 1
+                    continue
                 if chunk and (len(chunk) >= records_max or chunk_bytes + size > settings.REDRIVE_CHUNK_BYTES_MAX):
                     stored = await self._send(stored, chunk, report, per_second)
                     chunk, chunk_bytes = [], 0
@@ -302,27 +319,39 @@ class DeadLetterTopic:
         loop = asyncio.get_running_loop()
         self._consumer.assign([partition])
         await self._consumer.seek(partition, start)
-        heard_at = loop.time()
+        waited_seconds = 0.0
         while await self._consumer.position(partition) < end:
-            for record in (await self._consumer.getmany(timeout_ms=POLL_MS)).get(partition, ()):
-                heard_at = loop.time()
+            asked_at = loop.time()  # not the time of the last record: whoever takes the records may take long over each
+            records = (await self._consumer.getmany(timeout_ms=POLL_MS)).get(partition, ())
+            waited_seconds = 0.0 if records else waited_seconds + loop.time() - asked_at
+            for record in records:
                 if record.offset < end:
                     yield record
-            if loop.time() - heard_at > self._timeout_seconds:
+            if waited_seconds > self._timeout_seconds:
                 name = f"{partition.topic}/{partition.partition}"
                 raise NoLeaderError(f"{name}: no record came within {self._timeout_seconds:g} s")
 
     async def _target(self, target: TopicPartition) -> TopicInfo:
         """The topic that a letter came from. Raises `UnknownTopicError` or `UnknownPartitionError`."""
-        info = await self._resolver.topic(target.topic, self._timeout_seconds, partition=target.partition)
-        if target.partition >= info.partition_count:
+        try:
+            info = await self._resolver.topic(target.topic, self._timeout_seconds, partition=target.partition)
+        except InvalidTopicNameError as error:  # other programs may write headers, too
+            raise UnknownTopicError(f"there is no topic {target.topic!r}") from error
+        if not 0 <= target.partition < info.partition_count:
             raise UnknownPartitionError(f"{target.topic} has no partition {target.partition}")
         return info
+
+    async def _batch_bytes_max(self, target: TopicPartition) -> int:
+        """How large a record can go back there; without bound where there is none, which is found out when it is sent."""
+        try:
+            return _room_of(await self._target(target))
+        except (UnknownTopicError, UnknownPartitionError):
+            return sys.maxsize
 
 
 def _batches(letters: Sequence[DeadLetter], stored: StoredLedger, info: TopicInfo) -> list[bytes]:
     """The letters as they were before they were given up, in batches that the topic takes."""
-    bytes_max = min(settings.REDRIVE_BATCH_BYTES_MAX, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
+    bytes_max = min(settings.REDRIVE_BATCH_BYTES_MAX, _room_of(info))
     batches: list[bytes] = []
     piece: list[DeadLetter] = []
     piece_bytes = sequence = 0
@@ -344,8 +373,12 @@ def _batches(letters: Sequence[DeadLetter], stored: StoredLedger, info: TopicInf
     return batches
 
 
+def _room_of(info: TopicInfo) -> int:
+    """Bytes of records, as `_size` counts them, that fit a batch of the topic."""
+    return info.batch_bytes_max - settings.BATCH_FRAME_BYTES
+
+
 def _size(letter: DeadLetter) -> int:
-    """Bytes of the record that is sent back."""
+    """Bytes of the record that is sent back, and at least what it adds to a batch."""
     record = letter.record
-    cells = len(record.key or b"") + len(record.value or b"") + settings.RECORD_OVERHEAD_BYTES
-    return cells + sum(len(name.encode()) + len(value) for name, value in letter.own_headers)
+    return records_bytes([record.key], [record.value], [letter.own_headers])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from raftmq import Record, Worker, sync
 from raftmq.client import settings
+from raftmq.client.dead_letter_topic import DeadLetterTopic
 from raftmq.client.redrive_ledger import RedriveLedger
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger
 from raftmq.testing import LocalCluster
@@ -233,6 +234,67 @@ def test_what_cannot_go_back_stays_and_is_named(cluster: LocalCluster, source: s
     assert waiting(cluster, source) == 3
 
 
+def test_headers_of_other_programs_hold_nothing_up(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(2))
+    bury(cluster, source, range(2, 3), topic="no name/\x1b[31m")
+    bury(cluster, source, range(3, 4), partition="-1")
+    bury(cluster, source, range(4, 5), message="\x1b[31mred")
+    done = raftmq(cluster, "dlq", "show", f"{source}.dead")
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stdout
+    done = raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stderr
+    assert f"{source}/-1 does not exist".encode() in done.stderr
+    assert sorted(values(returned(cluster, source))) == ["v0", "v1", "v4"]
+    assert [one["offset"] for one in shown(cluster, source)] == [2, 3]
+
+
+def test_a_record_that_became_too_large_holds_nothing_up(cluster: LocalCluster, source: str) -> None:
+    """In a chunk it would be refused each time, and with it the others of the chunk."""
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for n, size in enumerate((10, 5000, 10)):
+            producer.send(f"{source}.dead", b"v" * size, headers=headers(source, 2 * n)).result(30)
+    alter = ("topic", "alter", source, "--config")
+    assert raftmq(cluster, *alter, "max.batch.bytes=2048").returncode == 0
+    done = raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"1 record not sent: {source} takes no batches of this size any more".encode() in done.stderr
+    assert len(returned(cluster, source)) == 2
+    assert raftmq(cluster, *alter, "max.batch.bytes=1048576").returncode == 0
+    assert answer(cluster, "dlq", "redrive", f"{source}.dead", "--yes") == {
+        "topic": f"{source}.dead",
+        "chosen": 1,
+        "redriven": 1,
+    }
+
+
+def test_small_records_with_many_headers_fit_the_batches_of_their_topic(cluster: LocalCluster, source: str) -> None:
+    assert raftmq(cluster, "topic", "alter", source, "--config", "max.batch.bytes=4096").returncode == 0
+    few: list[tuple[str, bytes]] = [("h", b"")] * 20
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for n in range(100):
+            sent = producer.send(f"{source}.dead", None, headers=few + headers(source, 2 * n))
+        sent.result(30)
+    done = raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert len(returned(cluster, source)) == 100
+
+
+async def test_who_takes_long_over_a_letter_is_not_told_that_none_came(cluster: LocalCluster, source: str) -> None:
+    """As a redrive at two records a minute does."""
+    bury(cluster, source, range(3))
+    seconds = 5.0
+    topic = DeadLetterTopic(f"{source}.dead", bootstrap_servers=cluster.bootstrap_servers, timeout_seconds=seconds)
+    found = []
+    async with topic:
+        async for letter in topic.waiting(await topic.count()):
+            found.append(letter.record.value)
+            if len(found) == 3:  # the last one of a poll
+                await asyncio.sleep(seconds + 0.1)
+    assert found == [b"v0", b"v1", b"v2"]
+
+
 def test_a_chosen_record_does_not_disturb_an_interrupted_redrive(
     cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +339,15 @@ def test_purge_drops_what_is_chosen_or_everything(cluster: LocalCluster, source:
     assert shown(cluster, source) == []
     assert lines_of(cluster, dead, "--from-beginning") == []
     assert returned(cluster, source) == []
+
+
+def test_purge_without_a_filter_refuses_a_topic_that_holds_no_letters(cluster: LocalCluster, source: str) -> None:
+    """Its name may have been meant to end in ``.dead``."""
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(source, b"order").result(30)
+    refused = raftmq(cluster, "dlq", "purge", source, "--yes")
+    assert_one_sentence(refused, 4, f"{source} is no dead-letter topic")
+    assert values(returned(cluster, source)) == ["order"]
 
 
 def test_it_says_what_it_will_do_before_it_asks(cluster: LocalCluster, source: str) -> None:
