@@ -61,6 +61,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "handler_asked_to_retry": "A handler raised Retry",
     "failure_callback_failed": "A worker's on_failure raised; its traceback follows. Nothing else suffers from it",
     "shutdown_hook_overdue": "A worker's on_shutdown did not end in time; the worker ended without it",
+    "handler_loop_interrupted": "SystemExit or KeyboardInterrupt of a task or a hook left the event loop of async handlers, which goes on",
     "handler_overdue": "A handler in a thread takes longer than it may, and cannot be stopped: its record is held up until it returns",
     "record_dead_lettered": "A record was moved to the dead-letter topic after its last try",
     "revocation_overdue": "Handlers of revoked partitions did not end in time; their next owner repeats the records",

@@ -32,7 +32,8 @@ class Executor(Protocol):
     async def run(self, record: Record, attempt: Attempt) -> Outcome:
         """Run the handler and say what became of it: what the handler raises is an outcome.
 
-        What is raised is of the place itself, such as no process to be had; no other record would fare better.
+        What is raised is of the place itself, such as no process to be had, or of a handler that cannot work (`check_has_run`): no other
+        record would fare better.
         """
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Generic
 
 import msgspec
@@ -104,6 +105,24 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
         except Exception as error:
             raise DeserializationError(f"the {what}_deserializer failed: {type(error).__name__}: {error}") from error
         return record
+
+
+def check_has_run(result: object) -> None:
+    """Look at what a handler returned. A coroutine or a generator is a handler whose code never ran: its record would be lost.
+
+    A plain function that only calls an async one returns that, such as a decorator does that knows nothing of async functions.
+
+    Raises:
+        InvalidArgumentError: no record was worked on, and none will be.
+    """
+    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
+        return
+    if isinstance(result, CoroutineType):
+        result.close()  # Python would warn that nobody awaited it, which is said better here
+    raise InvalidArgumentError(
+        f"the handler returned the {type(result).__name__} {result.__qualname__!r}, whose code does not run by itself: "
+        "make the handler an async function that awaits it (or a plain one without yield)"
+    )
 
 
 def _is_async(handler: _AnyHandler) -> bool:

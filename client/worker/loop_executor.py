@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable
 from typing import ClassVar, cast
 
 from raftmq.client.worker.executor import Hook, call_hook
-from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
@@ -33,7 +34,7 @@ class LoopExecutor:
         timeout = asyncio.timeout(self._timeout_seconds)
         try:
             async with timeout:
-                await cast("Awaitable[object]", self._handlers(record, attempt))
+                result = await cast("Awaitable[object]", self._handlers(record, attempt))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -43,8 +44,15 @@ class LoopExecutor:
             if timeout.expired() and self._timeout_seconds is not None:
                 return Failure.overdue(self._timeout_seconds)
             return Failure.of(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
+        except GeneratorExit:
+            raise  # the coroutine itself is being thrown away
+        except KeyboardInterrupt as error:
+            if threading.current_thread() is threading.main_thread():
+                raise  # it may be a real one
             return Failure.of(error)
+        except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
+            return Failure.of(error)
+        check_has_run(result)
         return None
 
     async def close(self) -> None:

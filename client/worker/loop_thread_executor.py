@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
+from raftmq.client.logs import log
 from raftmq.client.worker.executor import Hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
@@ -102,7 +103,7 @@ class LoopThreadExecutor:
         # The same kind of loop as the worker's: uvloop, say, if that is what the program runs on.
         loop = self._loop = type(here)()
         self._here, self._there = _Mailbox(here), _Mailbox(loop)
-        threading.Thread(target=_run, args=(loop,), name="raftmq-worker-handlers", daemon=True).start()
+        threading.Thread(target=self._serve, args=(loop,), name="raftmq-worker-handlers", daemon=True).start()
 
     async def call(self, hook: Hook) -> None:
         """As `Executor.call`: on the handlers' loop."""
@@ -118,20 +119,29 @@ class LoopThreadExecutor:
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
 
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until it is closed, whatever the program does on it."""
+        asyncio.set_event_loop(loop)
+        try:
+            while self._loop is not None:
+                try:
+                    loop.run_forever()
+                except BaseException:  # noqa: BLE001 - asyncio lets SystemExit and KeyboardInterrupt of any task end the loop
+                    # The task that raised it has ended. The other handlers, whom nobody could wait for otherwise, go on.
+                    log.exception("handler_loop_interrupted")
+            _end_tasks(loop)
+        finally:
+            loop.close()
+
     def _run_there(self, make: Callable[[], Coroutine[object, object, T]]) -> asyncio.Future[T]:
         assert self._here is not None and self._there is not None, "it is started"  # noqa: PT018
         return _Ended(make, self._here, self._there)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        # One that swallows its cancellation keeps this thread, which keeps nobody.
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    # One that swallows its cancellation keeps this thread, which keeps nobody.
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from raftmq.client import settings
 from raftmq.client.worker.executor import Hook, call_hook
-from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.client.worker.thread_executor import ThreadPool
 from raftmq.errors import InvalidArgumentError
@@ -45,11 +45,20 @@ def serve(connection: Connection, pickled: bytes) -> None:
         while True:
             record, attempt = connection.recv()
             try:
-                handlers(record, attempt)
+                result = handlers(record, attempt)
             except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
                 connection.send(_portable(error))
             else:
-                connection.send(None)
+                connection.send(_mistake_in(result))
+
+
+def _mistake_in(result: object) -> str | None:
+    """What is wrong with a handler that returned this; None: nothing."""
+    try:
+        check_has_run(result)
+    except InvalidArgumentError as error:
+        return str(error.args[0])
+    return None
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - it shows where, and is never raised
@@ -129,7 +138,7 @@ class _Child:
         raise InvalidArgumentError(f"the handler cannot be loaded in a process of its own: {why}")
 
     def call(self, record: Record, attempt: Attempt) -> Outcome:
-        """Have a record worked on. Raises as `begin`: that is not the record's fault."""
+        """Have a record worked on. Raises as `begin` and as `check_has_run`: that is not the record's fault."""
         self.begin()
         connection = self._connection
         if connection is None:
@@ -137,7 +146,9 @@ class _Child:
         try:
             connection.send((record, attempt))
             if connection.poll(self._timeout_seconds):
-                answer: _PortableFailure | None = connection.recv()
+                answer: _PortableFailure | str | None = connection.recv()
+                if isinstance(answer, str):
+                    raise InvalidArgumentError(answer)
                 return None if answer is None else _loaded(answer)
         except (EOFError, OSError):
             code = self._end()

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from raftmq.client.logs import log
 from raftmq.client.worker.executor import Hook, call_hook
-from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
+from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
@@ -127,7 +127,8 @@ class ThreadExecutor:
 
     def _call(self, record: Record, attempt: Attempt) -> Outcome:
         try:
-            self._handlers(record, attempt)
+            result = self._handlers(record, attempt)
         except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
             return Failure.of(error)
+        check_has_run(result)
         return None

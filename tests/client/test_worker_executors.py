@@ -7,7 +7,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,6 +35,10 @@ class OddError(Exception):
         super().__init__(text)
 
 
+class OddBase(BaseException):
+    """No `Exception`, as gevent's Timeout is none."""
+
+
 def plain(one: Record) -> None:
     """A handler that does what the record says, here or in another process."""
     word, _, rest = (one.value or b"").decode().partition(" ")
@@ -46,6 +50,10 @@ def plain(one: Record) -> None:
         raise OddError(rest, 1)
     if word == "exit":
         raise SystemExit(rest)
+    if word == "interrupt":
+        raise KeyboardInterrupt(rest)
+    if word == "base":
+        raise OddBase(rest)
     if word == "die":
         os._exit(int(rest))
     if word == "pid":
@@ -118,6 +126,60 @@ async def test_what_a_handler_raises_is_its_failure() -> None:
         assert failure is not None
         assert failure.error == "SystemExit"
         await executor.close()
+
+
+async def test_whatever_a_handler_raises_is_its_failure_wherever_it_runs() -> None:
+    async with process_executor() as processes:
+        executors = (
+            LoopThreadExecutor(Handlers(coroutine), None),
+            ThreadExecutor(Handlers(plain), 1, None),
+            processes,
+        )
+        for executor in executors:
+            await executor.start()
+            for word, error in (("interrupt", "KeyboardInterrupt"), ("base", f"{__name__}.OddBase")):
+                async with asyncio.timeout(30):
+                    failure = await executor.run(record(word.encode()))
+                assert failure is not None
+                assert failure.error == error
+            assert await executor.run(record()) is None
+            await executor.close()
+
+
+def forgetful(one: Record) -> object:
+    """As a decorator that knows nothing of async functions."""
+    return coroutine(one)
+
+
+def generator(one: Record) -> Iterator[int]:
+    yield one.offset
+
+
+async def no_await(one: Record) -> object:
+    return coroutine(one)
+
+
+async def asynchronous_generator(one: Record) -> AsyncIterator[int]:
+    yield one.offset
+
+
+async def test_a_handler_whose_code_does_not_run_has_not_succeeded() -> None:
+    """Its records would be committed, and lost."""
+    async with process_executor(forgetful) as forgetful_processes, process_executor(generator) as generators:
+        executors = (
+            ThreadExecutor(Handlers(forgetful), 1, None),
+            ThreadExecutor(Handlers(generator), 1, None),
+            ThreadExecutor(Handlers(asynchronous_generator), 1, None),
+            LoopExecutor(Handlers(no_await), None),
+            LoopThreadExecutor(Handlers(no_await), None),
+            forgetful_processes,
+            generators,
+        )
+        for executor in executors:
+            await executor.start()
+            with pytest.raises(InvalidArgumentError, match="whose code does not run by itself"):
+                await executor.run(record())
+            await executor.close()
 
 
 async def test_a_handlers_own_time_out_or_cancellation_is_an_error_like_others() -> None:
@@ -322,6 +384,26 @@ async def overdue(handler: Callable[[Record], object]) -> Failure | None:
         return await executor.run(record())
     finally:
         await executor.close()
+
+
+async def test_a_task_of_the_handlers_that_exits_does_not_end_their_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody would hear of the other handlers again."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(one: Record) -> None:
+        leaving = asyncio.ensure_future(leave())
+        await asyncio.wait((leaving,))
+        assert isinstance(leaving.exception(), SystemExit)
+
+    executor = LoopThreadExecutor(Handlers(handle), None)
+    await executor.start()
+    async with asyncio.timeout(30):
+        assert await executor.run(record()) is None
+        assert await executor.run(record()) is None
+    assert "handler_loop_interrupted" in caplog.text
+    await executor.close()
 
 
 async def test_hooks_and_handlers_share_a_loop() -> None:
