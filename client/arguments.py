@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
+from typing import Final
 
 from raftmq.errors import InvalidArgumentError
+
+WHOLE_MAX: Final = (1 << 31) - 1
+"""What every number of the protocol has room for; in milliseconds 24 days."""
+LONG_MAX: Final = (1 << 63) - 1
+"""The largest offset, and the largest time in milliseconds."""
 
 
 def check_not_negative(**arguments: float) -> None:
@@ -43,6 +49,23 @@ def check_at_least(name: str, number: float, minimum: float, minimum_name: str =
     if not number >= minimum:
         bound = f"{minimum_name} ({minimum})" if minimum_name else f"{minimum}"
         raise InvalidArgumentError(f"{name} must be at least {bound}, not {number!r}")
+
+
+def check_whole(maximum: int = WHOLE_MAX, /, **arguments: int) -> None:
+    """Check arguments that must be whole numbers up to `maximum`, also where type checkers let a float pass.
+
+    A request cannot be made of anything else, and a client that meets one in the background can only stop.
+
+    Raises:
+        TypeError: One is no whole number, such as 6e3.
+        InvalidArgumentError: One is too large.
+    """
+    for name, number in arguments.items():
+        given: object = number
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            raise TypeError(f"{name} is a whole number, not {number!r}")
+        if number > maximum:
+            raise InvalidArgumentError(f"{name} must be at most {maximum}, not {number!r}")
 
 
 def _check_is_number(name: str, number: object) -> None:

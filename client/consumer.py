@@ -15,7 +15,7 @@ from typing import Final, Generic, Self
 
 from raftmq.client import settings
 from raftmq.client.affinity import ClientAffinity
-from raftmq.client.arguments import check_positive
+from raftmq.client.arguments import LONG_MAX, check_positive, check_whole
 from raftmq.client.assignment import Assignment
 from raftmq.client.background import Deadline
 from raftmq.client.consumer_settings import (
@@ -127,6 +127,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self.client_id = client_id
         self._reset_time = reset_time_of(auto_offset_reset)
         check_positive(max_poll_records=max_poll_records)
+        check_whole(LONG_MAX, max_poll_records=max_poll_records)
         limits = fetch_limits(
             fetch_max_bytes, fetch_min_bytes, fetch_max_wait_ms, max_partition_fetch_bytes, request_timeout_ms
         )
@@ -436,6 +437,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Hand out the record at `offset` next. What it means that there is none shows when reading (`auto_offset_reset`)."""
         self._check_alive()
+        check_whole(LONG_MAX, offset=offset)
         if offset < 0:
             raise InvalidArgumentError(f"offset must be 0 or more, not {offset}: see seek_to_beginning and seek_to_end")
         self._assignment.seek(self._assignment.states([partition]), {partition: offset})
@@ -500,6 +502,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """
         self._check_alive()
         for partition, time_ms in times_ms.items():
+            check_whole(LONG_MAX, times_ms=time_ms)
             if time_ms < 0:
                 name = f"{partition.topic}/{partition.partition}"
                 raise InvalidArgumentError(f"times_ms must be 0 or more, not {time_ms} for {name}")
@@ -542,10 +545,11 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         nothing.
         """
         self._check_usable()
+        if max_records is not None:
+            check_positive(max_records=max_records)
+            check_whole(LONG_MAX, max_records=max_records)
         count_max = self._records_max if max_records is None else max_records
-        if count_max < 1:
-            raise InvalidArgumentError(f"max_records must be positive, not {count_max!r}")
-        if timeout_ms < 0:
+        if not timeout_ms >= 0:  # NaN is not either
             raise InvalidArgumentError(f"timeout_ms must be 0 or more, not {timeout_ms!r}: 0 returns what is there")
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         chosen = set(map(TopicPartition._make, partitions))

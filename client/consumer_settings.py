@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from raftmq.client import settings
-from raftmq.client.arguments import check_not_negative, check_positive
+from raftmq.client.arguments import LONG_MAX, check_not_negative, check_positive, check_whole
 from raftmq.client.fetcher import FetchLimits
 from raftmq.client.group_member import MemberSettings, Subscription
 from raftmq.client.group_session import GroupSettings
@@ -40,6 +40,8 @@ def fetch_limits(
         request_timeout_ms=request_timeout_ms,
     )
     check_not_negative(fetch_max_wait_ms=fetch_max_wait_ms, fetch_min_bytes=fetch_min_bytes)
+    check_whole(fetch_max_wait_ms=fetch_max_wait_ms, fetch_min_bytes=fetch_min_bytes)
+    check_whole(LONG_MAX, fetch_max_bytes=fetch_max_bytes, max_partition_fetch_bytes=max_partition_fetch_bytes)
     return FetchLimits(
         fetch_max_bytes=min(fetch_max_bytes, settings.FETCH_MESSAGE_BYTES_MAX),
         fetch_min_bytes=fetch_min_bytes,
@@ -82,6 +84,7 @@ def group_settings(
         heartbeat_interval_ms=heartbeat_interval_ms,
         max_poll_interval_ms=max_poll_interval_ms,
     )
+    check_whole(session_timeout_ms=session_timeout_ms, max_poll_interval_ms=max_poll_interval_ms)
     if heartbeat_interval_ms >= session_timeout_ms:
         raise InvalidArgumentError(
             f"heartbeat_interval_ms must be below session_timeout_ms, not {heartbeat_interval_ms!r} with "

@@ -17,7 +17,7 @@ from typing import Final, Generic, get_args
 
 from raftmq.client import settings
 from raftmq.client.admin import Admin
-from raftmq.client.arguments import check_at_least, check_not_negative, check_positive
+from raftmq.client.arguments import LONG_MAX, check_at_least, check_not_negative, check_positive, check_whole
 from raftmq.client.background import done_before
 from raftmq.client.consumer_settings import OffsetReset
 from raftmq.client.fork_guard import check_not_forked, current_generation
@@ -186,8 +186,12 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         check_at_least("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms, "retry_backoff_ms")
         # A member that takes longer to give partitions up is taken for dead, and loses them.
         check_at_least("max_poll_interval_ms", max_poll_interval_ms, revocation_timeout_ms, "revocation_timeout_ms")
+        check_whole(session_timeout_ms=session_timeout_ms, max_poll_interval_ms=max_poll_interval_ms)
+        check_whole(LONG_MAX, concurrency=concurrency, max_records=max_records)
+        check_whole(LONG_MAX, max_partition_records=max_partition_records)
         if retries is not None:  # None: without end
             check_not_negative(retries=retries)
+            check_whole(LONG_MAX, retries=retries)
         if handler_timeout_ms is not None:  # None: as long as it likes
             check_positive(handler_timeout_ms=handler_timeout_ms)
         for name, function in (("on_startup", on_startup), ("on_shutdown", on_shutdown), ("on_failure", on_failure)):

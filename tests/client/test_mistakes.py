@@ -126,6 +126,54 @@ async def test_what_is_no_number_is_refused_with_the_name_of_its_argument(
             client(**settings, **{argument: wrong})
 
 
+NOT_WHOLE = [
+    "max_poll_records",
+    "fetch_max_bytes",
+    "max_partition_fetch_bytes",
+    "fetch_max_wait_ms",
+    "fetch_min_bytes",
+    "session_timeout_ms",
+    "max_poll_interval_ms",
+]
+
+
+@pytest.mark.parametrize("argument", NOT_WHOLE)
+def test_a_float_where_a_whole_number_belongs_is_refused_at_once(argument: str) -> None:
+    """No request can be made of it: the consumer stopped when it first tried, or heard from no coordinator."""
+    wrong: Any = {argument: 6e4}
+    with pytest.raises(TypeError, match=f"^{argument} is a whole number, not 60000.0"):
+        Consumer("t", group_id="g", **wrong)
+
+
+@pytest.mark.parametrize(
+    "argument", ["fetch_max_wait_ms", "fetch_min_bytes", "session_timeout_ms", "max_poll_interval_ms"]
+)
+def test_a_number_that_the_protocol_has_no_room_for_is_refused_at_once(argument: str) -> None:
+    wrong: Any = {argument: 1 << 40}
+    with pytest.raises(InvalidArgumentError, match=f"^{argument} must be at most"):
+        Consumer("t", group_id="g", **wrong)
+
+
+async def test_a_wrong_offset_or_count_does_not_stop_the_consumer(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    partition = TopicPartition("t", 0)
+    wrong: Any
+    async with Consumer("t", bootstrap_servers=cluster.bootstrap_servers) as consumer:
+        for wrong in (1.5, "5", True):
+            with pytest.raises(TypeError, match=r"^offset is a whole number"):
+                await consumer.seek(partition, wrong)
+            with pytest.raises(TypeError, match=r"^max_records is a"):
+                await consumer.getmany(max_records=wrong)
+        with pytest.raises(TypeError, match=r"^times_ms is a whole number"):
+            wrong = 1.5
+            await consumer.offsets_for_times({partition: wrong})
+        with pytest.raises(InvalidArgumentError, match=r"^offset must be at most"):
+            await consumer.seek(partition, 1 << 70)
+        with pytest.raises(InvalidArgumentError, match=r"^timeout_ms .*nan"):
+            await consumer.getmany(timeout_ms=float("nan"))
+        assert await consumer.getmany() == {}
+
+
 async def test_a_wrong_number_in_a_call_is_refused_with_the_name_of_its_argument(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     partition = TopicPartition("t", 0)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import raftmq
@@ -67,6 +68,16 @@ def test_arguments_that_make_no_sense_are_refused_by_name(settings: dict[str, ob
     arguments = {"topic": "t", "group_id": "g", "handler": handle} | settings
     with pytest.raises(InvalidArgumentError, match=words):
         Worker(**arguments)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["concurrency", "max_records", "max_partition_records", "retries", "session_timeout_ms", "max_poll_interval_ms"],
+)
+def test_a_float_where_a_whole_number_belongs_is_refused_by_name(argument: str) -> None:
+    wrong: dict[str, Any] = {"max_partition_records": 1, argument: 500_000.0}
+    with pytest.raises(TypeError, match=rf"^{argument} is a whole number, not 500000\.0"):
+        Worker("t", "g", handle, **({"max_records": 500_000} | wrong))
 
 
 def test_several_topics_are_one_worker() -> None:
