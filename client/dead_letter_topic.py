@@ -23,6 +23,7 @@ from raftmq.client.consumer import Consumer
 from raftmq.client.dead_letter import DeadLetter, read_letter
 from raftmq.client.exact_append import ExactAppender
 from raftmq.client.leader_calls import delete_records
+from raftmq.client.newest_letters import newest_letters
 from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
 from raftmq.client.resolver import Resolver, TopicInfo
@@ -126,6 +127,14 @@ class DeadLetterTopic:
         for first in stretches(start, end):
             settled += (await self._ledgers.open(partition.partition, first)).ledger.settled_count(start, end)
         return LetterCount(partition, start, end, end - start - settled)
+
+    async def is_dead_letter_topic(self) -> bool:
+        """Return whether a worker put the newest record of a partition there. Also true of a topic without records."""
+        starts = await self._consumer.beginning_offsets(self.partitions)
+        ends = await self._consumer.end_offsets(self.partitions)
+        if starts == ends:
+            return True
+        return bool(await newest_letters(self._consumer, self.partitions, self._timeout_seconds))
 
     async def waiting(self, counts: Iterable[LetterCount]) -> AsyncGenerator[DeadLetter, None]:
         """The letters that wait, of these partitions up to where they were counted."""

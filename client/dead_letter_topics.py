@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
 
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
-from raftmq.client.dead_letter import DeadLetter, read_letter
+from raftmq.client.dead_letter import DeadLetter
 from raftmq.client.dead_letter_topic import DeadLetterTopic
-from raftmq.errors import NoLeaderError
+from raftmq.client.newest_letters import newest_letters
 from raftmq.types import TopicPartition
-
-PARTITIONS_AT_A_TIME: Final = 500
-"""Their newest batches together are far below what a consumer holds in memory, unless their records are large: then it takes more polls."""
-POLL_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +36,11 @@ async def find_dead_letter_topics(
     async with Consumer(
         bootstrap_servers=bootstrap_servers, auto_offset_reset="latest", request_timeout_ms=timeout_seconds * 1000
     ) as consumer:
-        for chunk in _chunks(partitions):
-            for letter in await _newest_letters(consumer, chunk, timeout_seconds):
-                newest[letter.record.topic].append(letter)
+        for letter in await newest_letters(consumer, partitions, timeout_seconds):
+            newest[letter.record.topic].append(letter)
     found = []
     for name, letters in sorted(newest.items()):
         async with DeadLetterTopic(name, bootstrap_servers=bootstrap_servers, timeout_seconds=timeout_seconds) as topic:
             waiting = sum(count.waiting for count in await topic.count())
         found.append(DeadLetterTopicSummary(name, waiting, max(letters, key=lambda letter: letter.time_ms)))
     return found
-
-
-async def _newest_letters(
-    consumer: Consumer, partitions: list[TopicPartition], timeout_seconds: float
-) -> list[DeadLetter]:
-    """The newest record of each partition where that is a letter."""
-    starts = await consumer.beginning_offsets(partitions)
-    ends = await consumer.end_offsets(partitions)
-    left = {tp for tp in partitions if ends[tp] > starts[tp]}
-    consumer.assign(left)
-    for tp in left:
-        await consumer.seek(tp, ends[tp] - 1)
-    loop = asyncio.get_running_loop()
-    heard_at = loop.time()
-    letters = []
-    while left:
-        for tp, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
-            heard_at = loop.time()
-            if tp in left:
-                left.remove(tp)
-                consumer.pause(tp)
-                letter = read_letter(records[0])
-                letters += [letter] if letter is not None else []
-        if loop.time() - heard_at > timeout_seconds:
-            waiting = min(left)
-            raise NoLeaderError(f"{waiting.topic}/{waiting.partition}: no record came within {timeout_seconds:g} s")
-    return letters
-
-
-def _chunks(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    rest = iter(partitions)
-    while chunk := list(islice(rest, PARTITIONS_AT_A_TIME)):
-        yield chunk
