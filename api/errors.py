@@ -210,7 +210,7 @@ class InvalidPartitionsError(UsageError):
 
 
 class RecordTooLargeError(UsageError):
-    """A record or its batch is above the limit (the topic's `max.batch.bytes`, by default enough for a record of 1 MiB)."""
+    """A record or its batch is above the limit (the topic's `max.batch.bytes`, by default enough for a record just under 1 MiB)."""
 
     code = ErrorCode.RECORD_TOO_LARGE
     advice = (

@@ -122,10 +122,11 @@ def start(
         str | None,
         typer.Option(
             "--host",
+            metavar="LABEL",
             help="Label of the machine: replicas of a partition are kept on different ones. Default: its name.",
         ),
     ] = None,
-    rack: Annotated[str | None, typer.Option("--rack", help="Label of the rack or zone.")] = None,
+    rack: Annotated[str | None, typer.Option("--rack", metavar="LABEL", help="Label of the rack or zone.")] = None,
     node_id: Annotated[
         int | None,
         typer.Option(

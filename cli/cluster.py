@@ -151,14 +151,16 @@ def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
     """A cluster for people: its brokers, its totals, and what is wrong."""
     print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_node_id} sees it\n")
     leader = cluster.metadata_leader_node_id if cluster.health is None or cluster.health.is_metadata_led else 0
+    has_racks = any(node.rack for node in cluster.nodes)  # without them the table fits 80 columns
+    racks = ("rack",) if has_racks else ()
     print_table(
-        ("broker", "address", "host", "rack", "version", "state", "metadata", "leads", "replicas"),
+        ("broker", "address", "host", *racks, "version", "state", "metadata", "leads", "replicas"),
         [
             (
                 node.node_id,
                 node.address,
                 node.host,
-                node.rack or "-",
+                *((node.rack or "-",) if has_racks else ()),
                 node.version,
                 _state(node),
                 "leader" if node.node_id == leader else "voter" if node.is_metadata_voter else "learner",

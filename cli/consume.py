@@ -109,6 +109,7 @@ def consume(
         typer.Option(
             "--group",
             "-g",
+            metavar="GROUP",
             autocompletion=complete_group,
             help="Read as a member of this consumer group: share the partitions, begin where it is, commit what was printed.",
         ),

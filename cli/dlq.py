@@ -262,23 +262,17 @@ def purge(
 ) -> None:
     """Drop records of a dead-letter topic: they will not be sent back.
 
-    Without a filter every record is deleted, up to the newest at the start. With one, the chosen records no longer wait, and each is
-    deleted when no record before it waits. Records that an interrupted redrive may have sent are not chosen by a filter. Without a filter
-    a topic that is no dead-letter topic is refused.
+    Without a filter every record is deleted, up to the newest at the start. A topic is refused then unless the newest record of a
+    partition was put there by a worker. With a filter, the chosen records no longer wait, and each is deleted when no record before it
+    waits. Records that an interrupted redrive may have sent are not chosen by a filter.
     """
     chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
 
     async def preview(letters: DeadLetterTopic) -> tuple[list[LetterCount], int]:
         counts = chosen.partitions_of(await letters.count())
         if chosen.is_everything:
-            waiting = sum(count.waiting for count in counts)
-            if waiting and not await letters.has_letters():
-                raise CommandError(
-                    f"{topic} is no dead-letter topic: no partition's newest record was put there by a worker; "
-                    "raftmq topic delete-records drops the records of any topic",
-                    ExitCode.REJECTED,
-                )
-            return counts, waiting
+            await check_is_dead_letter_topic(letters)
+            return counts, sum(count.waiting for count in counts)
         return counts, sum([1 async for letter in letters.waiting(counts) if chosen(letter)])
 
     async def drop(letters: DeadLetterTopic) -> RedriveReport:
@@ -298,6 +292,16 @@ def purge(
         print_json({"topic": topic, "chosen": total, "purged": settled})
     else:
         print(f"{counted(settled, 'record')} of {topic} purged")
+
+
+async def check_is_dead_letter_topic(letters: DeadLetterTopic) -> None:
+    """Keep a slip of the hand from emptying a topic of the program's own records. Raises `CommandError`."""
+    if not await letters.is_dead_letter_topic():
+        raise CommandError(
+            f"{letters.topic} is not a dead-letter topic: no worker put the newest record of any partition there; see which there are: "
+            "raftmq dlq list; or delete the records of any topic: raftmq topic delete-records",
+            ExitCode.REJECTED,
+        )
 
 
 def with_letters(

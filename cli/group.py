@@ -198,6 +198,7 @@ def reset_offsets(
         typer.Option(
             "--topic",
             "-t",
+            metavar="TOPIC",
             autocompletion=complete_topic,
             help="Only this topic. Repeat it for several. Default: all topics that the group has offsets in or subscribes to.",
         ),

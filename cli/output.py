@@ -22,6 +22,9 @@ class Output(StrEnum):
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="'text' for people, 'json' for programs.", show_default=True)
 ]
+_COLUMN_GAP = 2
+_LAST_COLUMN_MIN = 24
+"""Characters: a last column is not folded to less."""
 Json = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
 
 
@@ -31,7 +34,11 @@ def print_json(value: Json) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: TextIO | None = None) -> None:
-    """A table with a head, on standard output by default; plain columns when it does not go to a terminal, so that `cut` and `grep` work."""
+    """Print a table with a head, on standard output by default.
+
+    It has plain columns when it does not go to a terminal, so that `cut` and `grep` work. On a terminal only the last column is folded:
+    no cell is ever cut, and a table that is still too wide is wrapped by the terminal.
+    """
     stream = sys.stdout if file is None else file
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if not stream.isatty():
@@ -43,10 +50,23 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns[:-1]:
+        table.add_column(name, no_wrap=True)
+    table.add_column(columns[-1], overflow="fold")
     for row in texts:
         table.add_row(*map(Text, row))  # as they are: brackets in an error are no markup
-    Console(soft_wrap=True, file=stream).print(table)
+    console = Console(soft_wrap=True, file=stream)
+    console.width = max(console.width, _width_min([list(columns), *texts]))
+    console.print(table)
+
+
+def _width_min(rows: Sequence[Sequence[str]]) -> int:
+    """Return the width at which no cell is cut: the last column may be folded, the others need all of their characters."""
+    from rich.cells import cell_len
+
+    *widths, last = (max(map(cell_len, column)) for column in zip(*rows, strict=True))
+    return sum(widths) + _COLUMN_GAP * len(widths) + min(last, _LAST_COLUMN_MIN)
 
 
 def printable(text: str) -> str:

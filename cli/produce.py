@@ -96,9 +96,9 @@ def produce(
     topic: TopicArgument,
     value: Annotated[
         str | None,
-        typer.Option("--value", help="Write one record with this value, and read no input."),
+        typer.Option("--value", metavar="VALUE", help="Write one record with this value, and read no input."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="The key of every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key of every record.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(

@@ -76,9 +76,14 @@ def run(
     ],
     topic: Annotated[
         list[str],
-        typer.Option("--topic", "-t", help="What to work on. Repeat it for several topics.", show_default=False),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="What to work on. Repeat it for several topics.", show_default=False
+        ),
     ],
-    group: Annotated[str, typer.Option("--group", "-g", help="The group that shares the work.", show_default=False)],
+    group: Annotated[
+        str,
+        typer.Option("--group", "-g", metavar="GROUP", help="The group that shares the work.", show_default=False),
+    ],
     concurrency: Annotated[
         int,
         typer.Option("--concurrency", "-c", parser=WholeNumber(1, COUNT_MAX), metavar="N", help="Handlers at once."),
@@ -120,6 +125,7 @@ def run(
         typer.Option(
             "--dead-letter-topic",
             "-d",
+            metavar="TOPIC",
             help="Takes records that failed for the last time. Without one, such a record ends the command.",
         ),
     ] = None,
@@ -230,7 +236,7 @@ def load_handler(name: str, app_dir: Path) -> Callable[..., object]:
             raise CommandError(f"module {module_name!r} has no {attributes!r}", ExitCode.USAGE)
         found = getattr(found, attribute)
     if not callable(found):
-        raise CommandError(f"{name} is no function but a {type(found).__name__}", ExitCode.USAGE)
+        raise CommandError(f"{name} is not a function but of type {type(found).__name__}", ExitCode.USAGE)
     return found
 
 

@@ -127,15 +127,19 @@ class DeadLetterTopic:
         ends = await self._consumer.end_offsets(self.partitions)
         return [await self._count_of(tp, starts[tp], ends[tp]) for tp in self.partitions]
 
-    async def has_letters(self) -> bool:
-        """Whether the newest record of any partition was put there by a worker, which tells a dead-letter topic from another."""
-        return bool(await newest_letters(self._consumer, self.partitions, self._timeout_seconds))
-
     async def _count_of(self, partition: TopicPartition, start: int, end: int) -> LetterCount:
         settled = 0
         for first in stretches(start, end):
             settled += (await self._ledgers.open(partition.partition, first)).ledger.settled_count(start, end)
         return LetterCount(partition, start, end, end - start - settled)
+
+    async def is_dead_letter_topic(self) -> bool:
+        """Return whether a worker put the newest record of a partition there. Also true of a topic without records."""
+        starts = await self._consumer.beginning_offsets(self.partitions)
+        ends = await self._consumer.end_offsets(self.partitions)
+        if starts == ends:
+            return True
+        return bool(await newest_letters(self._consumer, self.partitions, self._timeout_seconds))
 
     async def waiting(self, counts: Iterable[LetterCount]) -> AsyncGenerator[DeadLetter, None]:
         """The letters that wait, of these partitions up to where they were counted."""

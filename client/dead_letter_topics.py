@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
 
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
@@ -14,9 +12,6 @@ from raftmq.client.dead_letter import DeadLetter
 from raftmq.client.dead_letter_topic import DeadLetterTopic
 from raftmq.client.newest_letters import newest_letters
 from raftmq.types import TopicPartition
-
-PARTITIONS_AT_A_TIME: Final = 500
-"""Their newest batches together are far below what a consumer holds in memory, unless their records are large: then it takes more polls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +36,11 @@ async def find_dead_letter_topics(
     async with Consumer(
         bootstrap_servers=bootstrap_servers, auto_offset_reset="latest", request_timeout_ms=timeout_seconds * 1000
     ) as consumer:
-        for chunk in _chunks(partitions):
-            for letter in await newest_letters(consumer, chunk, timeout_seconds):
-                newest[letter.record.topic].append(letter)
+        for letter in await newest_letters(consumer, partitions, timeout_seconds):
+            newest[letter.record.topic].append(letter)
     found = []
     for name, letters in sorted(newest.items()):
         async with DeadLetterTopic(name, bootstrap_servers=bootstrap_servers, timeout_seconds=timeout_seconds) as topic:
             waiting = sum(count.waiting for count in await topic.count())
         found.append(DeadLetterTopicSummary(name, waiting, max(letters, key=lambda letter: letter.time_ms)))
     return found
-
-
-def _chunks(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    rest = iter(partitions)
-    while chunk := list(islice(rest, PARTITIONS_AT_A_TIME)):
-        yield chunk

@@ -308,7 +308,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         Raises (the record was not taken):
             UnknownTopicError, UnknownPartitionError: there is none.
             InvalidTopicNameError: no topic can have this name.
-            RecordTooLargeError: above 1 MiB, or above what the topic's ``max.batch.bytes`` allows where that is more.
+            RecordTooLargeError: above 1,048,560 bytes, or above what the topic's ``max.batch.bytes`` allows where that is more.
             BufferFullError: no space within `max_block_ms`.
             ClosedClientError, ForkedClientError: the producer cannot be used.
             WrongEventLoopError: the producer was started on another event loop. Every method raises it.

@@ -35,7 +35,7 @@ TOPIC_KINDS: Final = ("log",)
 def create_topic(tables: MetadataTables, command: CreateTopic) -> TopicCreated | Rejected:
     """Create a topic and its partitions, each with a new group and new replicas."""
     if not is_topic_name(command.name):
-        return Rejected(codes.INVALID_TOPIC_NAME, "a topic's name is 1 to 249 of a-z A-Z 0-9 . _ -")
+        return Rejected(codes.INVALID_TOPIC_NAME, "a topic's name is 1 to 249 characters of a-z A-Z 0-9 . _ -")
     if command.kind not in TOPIC_KINDS:
         return Rejected(codes.INVALID_ARGUMENT, f"there is no topic kind {command.kind!r}")
     if tables.topic_by_name(command.name) is not None:

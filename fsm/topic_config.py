@@ -89,7 +89,7 @@ def is_topic_name(name: str) -> bool:
 
 def invalid_name_text(name: str) -> str:
     """Say why no topic can have this name."""
-    return f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ - and not . or .."
+    return f"{name[:60]!r}: a topic's name is 1 to 249 characters of a-z A-Z 0-9 . _ - and not . or .."
 
 
 def check_topic_name(name: str) -> None:

@@ -57,7 +57,8 @@ class FailureReports:
         cause, message = failure.cause, failure.message[: settings.WORKER_FAILURE_TEXT_MAX]
         data = (record.topic, record.partition, record.offset, attempt.number, failure.error, message)
         exc_info = (type(cause), cause, cause.__traceback__)
-        if self._is_new(record.topic, failure.error) or self._pace.is_due():
+        is_due = self._pace.is_due()  # asked first: what is said of a new kind counts, too
+        if self._is_new(record.topic, failure.error) or is_due:
             log.warning(
                 "handler_failed topic=%s partition=%d offset=%d attempts=%d error=%s message=%s",
                 *data,

@@ -25,6 +25,15 @@ def cluster(*nodes: NodeDescription, **health: object) -> ClusterDescription:
     return ClusterDescription("c", 1, 1, 1, 1, nodes or (node(1), node(2)), 1, 12, 0, replace(whole, **health))
 
 
+def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+    print_cluster(cluster(), [])
+    assert "rack" not in capsys.readouterr().out
+    print_cluster(cluster(node(1), replace(node(2), rack="r2")), [])
+    head, first, second = capsys.readouterr().out.splitlines()[2:5]
+    assert head.split()[3] == "rack"
+    assert (first.split()[3], second.split()[3]) == ("-", "r2")
+
+
 def test_nothing_wrong_is_success() -> None:
     assert problems_of(cluster()) == []
     assert exit_code([]) is ExitCode.OK

@@ -503,6 +503,21 @@ def test_a_table_on_a_terminal_shows_cells_as_they_are() -> None:
     assert "[/red] in [0]" in terminal.getvalue()
 
 
+def test_a_table_on_a_narrow_terminal_cuts_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("127.0.0.1:9400", "2026-11-23T07:14:30Z", "ValueError: " + "no good " * 9)
+    terminal = Terminal()
+    output.print_table(("address", "given up", "error"), [row], terminal)
+    shown = terminal.getvalue()
+    assert f"{row[0]}  {row[1]}  ValueError" in shown
+    assert "".join(shown.split()).endswith("".join(row[2].split()))
+    assert max(map(len, shown.splitlines()[1:])) == 14 + 2 + 20 + 2 + 24
+
+
 def test_a_record_prints_by_a_template() -> None:
     show = RecordFormat(r"%t/%p@%o %T %k=%s [%h] %K %S 100%%\t\n")
     assert show(record(b"k", b"v")) == b"t/1@7 1700000000000 k=v [h=\xff] 1 1 100%\t\n"

@@ -45,6 +45,7 @@ def test_a_help_page_fits_80_columns_and_cuts_no_name(
         for name in parameter.opts:
             word = name if name.startswith("-") else parameter.metavar or name.upper()
             assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
+    assert not re.search(r"^  -.* <(str|list)", text, re.MULTILINE), "an option's value has a name, not a Python type"
     assert text.rstrip().splitlines()[-1].startswith("    "), "the examples are at the end"
 
 

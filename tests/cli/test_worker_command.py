@@ -55,7 +55,7 @@ def test_a_handler_is_found_by_its_name(modules: Path, name: str) -> None:
         ("package.nowhere:handle", "there is no module 'package.nowhere'"),
         ("good:missing", "module 'good' has no 'missing'"),
         ("good:Group.missing", "module 'good' has no 'Group.missing'"),
-        ("good:NUMBER", "good:NUMBER is no function but a int"),
+        ("good:NUMBER", "good:NUMBER is not a function but of type int"),
         ("broken:handle", "module 'broken' cannot be imported: ValueError: no"),
         ("typo:handle", "module 'typo' cannot be imported: SyntaxError"),
         ("leaves:handle", "module 'leaves' cannot be imported: SystemExit: 3"),

@@ -341,13 +341,21 @@ def test_purge_drops_what_is_chosen_or_everything(cluster: LocalCluster, source:
     assert returned(cluster, source) == []
 
 
-def test_purge_without_a_filter_refuses_a_topic_that_holds_no_letters(cluster: LocalCluster, source: str) -> None:
-    """Its name may have been meant to end in ``.dead``."""
+def test_purge_without_a_filter_refuses_a_topic_that_is_not_for_dead_letters(
+    cluster: LocalCluster, source: str
+) -> None:
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        producer.send(source, b"order").result(30)
-    refused = raftmq(cluster, "dlq", "purge", source, "--yes")
-    assert_one_sentence(refused, 4, f"{source} is no dead-letter topic")
-    assert values(returned(cluster, source)) == ["order"]
+        producer.send(source, b"an order", partition=0).result(30)
+    for arguments in ((), ("--partition", "0")):
+        done = raftmq(cluster, "dlq", "purge", source, "--yes", *arguments)
+        assert_one_sentence(done, 4, f"{source} is not a dead-letter topic")
+    assert values(returned(cluster, source)) == ["an order"]
+    assert answer(cluster, "dlq", "purge", source, "--error", "*", "--yes") == {
+        "topic": source, "chosen": 0, "purged": 0
+    }  # fmt: skip
+    assert answer(cluster, "dlq", "purge", f"{source}.dead", "--yes") == {
+        "topic": f"{source}.dead", "chosen": 0, "purged": 0
+    }  # fmt: skip
 
 
 def test_it_says_what_it_will_do_before_it_asks(cluster: LocalCluster, source: str) -> None:
