@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage import log_scan
+from raftmq.storage import lmdb_replica, log_scan, page_warming
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
@@ -187,14 +187,17 @@ def test_a_place_on_the_disk_that_cannot_be_read_is_damage_and_no_signal(
         monkeypatch.undo()
 
 
-def test_many_terms_are_found_by_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("looker", "name"), [(log_scan, "_term_at"), (page_warming._Warming, "_term_at")])
+def test_many_terms_are_found_by_few_looks(
+    looker: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
-    term_at = log_scan._term_at
+    term_at = getattr(looker, name)
 
     def counted(*arguments: object) -> int:
         nonlocal looks
         looks += 1
-        return term_at(*arguments)
+        return int(term_at(*arguments))
 
     with lmdb_store(tmp_path) as store:
         log = opened(store)
@@ -204,6 +207,8 @@ def test_many_terms_are_found_by_few_looks(tmp_path: Path, monkeypatch: pytest.M
             starts.append((term, entries[0].index))
             append(store, *entries)
         store.close(KEY)
-        monkeypatch.setattr(log_scan, "_term_at", counted)
+        if looker is log_scan:
+            monkeypatch.setattr(lmdb_replica, "warm_opening", lambda _: ())
+        monkeypatch.setattr(looker, name, counted)
         assert list(store.open(KEY).term_starts) == starts
-        assert looks < 14 * len(starts)
+        assert 0 < looks < 14 * len(starts)
