@@ -460,11 +460,16 @@ class LmdbReplica:
     def _first_row(
         self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[RowFields], bool]
     ) -> RowFields:
-        """The first entry of the log that satisfies a condition that, once true, stays true. The last one does."""
+        """The first entry of the log that satisfies a condition that, once true, stays true. The last one does.
+
+        The first two entries are looked at before the middle: housekeeping asks each replica for the first record when it is opened,
+        and a look at a row reads all of it.
+        """
         low, high = meta.position.index + 1, int(meta.last_index)
+        first = low
         found: RowFields | None = None
         while low < high:
-            middle = (low + high) // 2
+            middle = low if low <= first + 1 else (low + high) // 2
             row = self._row(transaction, middle)
             if is_reached(row):
                 high, found = middle, row

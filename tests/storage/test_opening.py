@@ -11,6 +11,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage import lmdb_replica, log_scan, page_warming
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.lmdb_replica import LmdbReplica
 from raftmq.storage.log_store import Update
 from raftmq.storage.row_scrub import ScrubPlace
 
@@ -23,6 +24,7 @@ from tests.storage.log_builder import (
     hard,
     index,
     lmdb_store,
+    offset,
     position_after,
     truncate,
 )
@@ -212,3 +214,20 @@ def test_many_terms_are_found_by_few_looks(
         monkeypatch.setattr(looker, name, counted)
         assert list(store.open(KEY).term_starts) == starts
         assert 0 < looks < 14 * len(starts)
+
+
+def test_the_first_record_is_found_by_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping looks for it in every replica that was opened, and a look reads a whole row, which may be megabytes."""
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        append(store, log.empty(term=6), *log.many(300))
+        looked = []
+        row = LmdbReplica._row
+
+        def counted(replica: LmdbReplica, transaction: object, number: int) -> object:
+            looked.append(number)
+            return row(replica, transaction, number)
+
+        monkeypatch.setattr(LmdbReplica, "_row", counted)
+        assert store.find_offset(KEY, offset(0)) == 7
+        assert looked == [6, 7]
