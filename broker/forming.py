@@ -118,8 +118,6 @@ class Forming:
         self._registry.set_cluster(cluster_id)
         await self._open_metadata(key)
         group = self._metadata.require()
-        group.core.campaign()
-        self._engine.mark_dirty(group)
         while not group.is_leader:
             await group.wait_progress()
         await self._initialize_cluster()

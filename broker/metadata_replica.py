@@ -67,6 +67,10 @@ class MetadataReplica:
         group.on_applied = self._on_applied
         group.on_restored = self._on_change
         self.group = group
+        membership = group.core.membership
+        if membership.voters == (key.replica_id,) and not membership.outgoing:
+            # no other member's silence has to be waited for: without this a lone broker's start would take an election timeout
+            self._engine.campaigns.begin_first(group)
         return group
 
     def _on_applied(self, entry: Entry, result: object) -> None:

@@ -5,7 +5,10 @@ Source: LMDB 0.9, mdb.c (`MDB_page`, `MDB_meta`, `MDB_db`, `MDB_node`), on a 64-
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
+from pathlib import Path
 from typing import Final, NamedTuple
 
 PAGE_HEADER: Final = struct.Struct("=QHHHH")
@@ -28,8 +31,20 @@ BRANCH, LEAF, OVERFLOW, META = 1, 2, 4, 8
 """Kinds of pages, in their flags."""
 BIG_VALUE, SUB_TREE = 1, 2
 """Flags of a row: its value has pages of its own; it is a named database."""
+PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
+"""Bytes that a page may have."""
 DEPTH_MAX: Final = 32
 """Of a tree (`CURSOR_STACK`)."""
+
+
+class LeafNode(NamedTuple):
+    """A row on a leaf page."""
+
+    key: bytes
+    size: int
+    """Of the value, which is in pages of its own when it is large."""
+    flags: int
+    value_at: int
 
 
 class Tree(NamedTuple):
@@ -64,6 +79,14 @@ class MetaPage(NamedTuple):
     transaction_id: int
 
 
+def open_for_looks(path: Path) -> int:
+    """Open a file to read single pages of it, and tell the system, where it listens, to read nothing ahead. Returns the descriptor."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    return descriptor
+
+
 def read_tree(data: bytes, at: int = 0) -> Tree:
     """Decode a tree."""
     return Tree._make(TREE.unpack_from(data, at))
@@ -77,3 +100,39 @@ def read_meta_page(page: bytes) -> MetaPage:
     last_page, transaction_id = _META_END.unpack_from(page, main_at + TREE.size)
     free, main = read_tree(page, free_at), read_tree(page, main_at)
     return MetaPage(magic, version, address, map_bytes, free, main, last_page, transaction_id)
+
+
+def node_places(page: bytes) -> tuple[int, ...]:
+    """Return where the nodes of a tree's page begin, in the order of their keys. Raises `struct.error` for an impossible page."""
+    lower = PAGE_HEADER.unpack_from(page)[3]
+    return struct.unpack(f"={(lower - PAGE_HEADER.size) // 2}H", page[PAGE_HEADER.size : lower])
+
+
+def leaf_node(page: bytes, at: int) -> LeafNode:
+    """Decode the row at a place of a leaf page. Raises `struct.error` for an impossible place."""
+    low, high, flags, key_bytes = NODE.unpack_from(page, at)
+    value_at = at + NODE.size + key_bytes
+    return LeafNode(page[at + NODE.size : value_at], low | high << 16, flags, value_at)
+
+
+def node_key(page: bytes, at: int) -> bytes:
+    """Return the key at a place of a page. A branch page's first node has none. Raises `struct.error` for an impossible place."""
+    key_bytes = NODE.unpack_from(page, at)[3]
+    return page[at + NODE.size : at + NODE.size + key_bytes]
+
+
+def child_page(page: bytes, at: int) -> int:
+    """Return the number of the page that a branch page's node points to. Raises `struct.error` for an impossible place."""
+    low, high, top, _ = NODE.unpack_from(page, at)
+    number: int = low | high << 16 | top << 32
+    return number
+
+
+def value_page(page: bytes, node: LeafNode) -> int:
+    """Return the first page of a large value."""
+    return int.from_bytes(page[node.value_at : node.value_at + 8], sys.byteorder)
+
+
+def value_pages(size: int, page_bytes: int) -> int:
+    """Return how many pages a large value takes at least."""
+    return (PAGE_HEADER.size + size - 1) // page_bytes + 1

@@ -49,10 +49,11 @@ from raftmq.storage.lmdb_env import (
     put_rows,
     reading,
 )
-from raftmq.storage.log_scan import Scan, TermStarts, Verify, scan
+from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, scan
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_release import FileSpace, PageRelease, Released, allocated_bytes
+from raftmq.storage.page_warming import warm_opening
 from raftmq.storage.pending_write import PendingWrite, plan_write
 from raftmq.storage.read_gate import ReadGate
 from raftmq.storage.replica_codec import (
@@ -126,24 +127,27 @@ class LmdbReplica:
         self._touch(self.key)
         with reading(self.key):
             self._checked(lambda: check_pages(self.path, b"meta", replica_transaction_id))
+            borders = warm_opening(self.path) if verify is Verify.TAIL else ()
             environment = open_environment(self.path, self._map_bytes)
             try:
                 databases = open_databases(environment)
                 with environment.begin(buffers=True) as transaction:
-                    self._checked(lambda: self._read_all_meta(transaction, databases, verify))
+                    self._checked(lambda: self._read_all_meta(transaction, databases, verify, borders))
             except BaseException:
                 environment.close()
                 raise
         self._environment, self._databases = environment, databases
 
-    def _read_all_meta(self, transaction: Transaction[memoryview], databases: Databases, verify: Verify) -> None:
+    def _read_all_meta(
+        self, transaction: Transaction[memoryview], databases: Databases, verify: Verify, borders: Borders = ()
+    ) -> None:
         """What the file says of the replica, checked."""
         meta, note = self._read_meta(transaction, databases)
         if note.verified_index > meta.last_index:
             raise CodecError(
                 f"entries up to {note.verified_index} were verified, and the last one is {meta.last_index}"
             )
-        scanned = scan(transaction, databases, meta, verify, note.verified_index)
+        scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
         self._stored_verified_index = LogIndex(note.verified_index)
         is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1
@@ -456,11 +460,16 @@ class LmdbReplica:
     def _first_row(
         self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[RowFields], bool]
     ) -> RowFields:
-        """The first entry of the log that satisfies a condition that, once true, stays true. The last one does."""
+        """The first entry of the log that satisfies a condition that, once true, stays true. The last one does.
+
+        The first two entries are looked at before the middle: housekeeping asks each replica for the first record when it is opened,
+        and a look at a row reads all of it.
+        """
         low, high = meta.position.index + 1, int(meta.last_index)
+        first = low
         found: RowFields | None = None
         while low < high:
-            middle = (low + high) // 2
+            middle = low if low <= first + 1 else (low + high) // 2
             row = self._row(transaction, middle)
             if is_reached(row):
                 high, found = middle, row

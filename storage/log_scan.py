@@ -6,6 +6,7 @@ written; LMDB's own errors pass through. Rows up to the truncation point are wai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from lmdb import Cursor, Transaction
 
 TermStarts = tuple[tuple[Term, LogIndex], ...]
+Borders = tuple[int, ...]
+"""Where terms but the first start, as somebody believes."""
 
 _DATA = int(EntryKind.DATA)
 
@@ -63,17 +66,27 @@ def scan(
     meta: ReplicaMeta,
     verify: Verify,
     verified_index: int = 0,
+    borders: Borders = (),
 ) -> Scan:
     """Check the log against `meta` (and, in full, the state rows) and return where each term starts.
 
-    `verified_index` is the clean point: entries up to it were checked by an earlier scan, and are left alone unless all are wanted.
+    Args:
+        transaction: Sees the file as it was committed last.
+        databases: The file's databases.
+        meta: What the meta row says.
+        verify: How much is checked.
+        verified_index: The clean point. Entries up to it were checked by an earlier scan and are skipped unless all are wanted.
+        borders: Where terms are believed to start, in order. Each is proven before it is used, and what is missing is looked for.
+
+    Raises:
+        CodecError: The log is not one that a correct writer can have written.
     """
     _check_ends(transaction, databases, meta)
     if verify is Verify.FULL:
         _check_state_rows(transaction, databases)
         found = _scan_all(transaction, databases, meta)
     else:
-        found = _scan_tail(transaction, databases, meta, verified_index)
+        found = _scan_tail(transaction, databases, meta, verified_index, borders)
     _check_term(found.term_starts, meta)
     return found
 
@@ -178,7 +191,11 @@ def check_last(walk: Walk, meta: ReplicaMeta) -> None:
 
 
 def _scan_tail(
-    transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, verified_index: int
+    transaction: Transaction[memoryview],
+    databases: Databases,
+    meta: ReplicaMeta,
+    verified_index: int,
+    borders: Borders,
 ) -> Scan:
     """The starts of terms are looked up; then the tail is checked row by row."""
     first, last = meta.position.index + 1, int(meta.last_index)
@@ -187,8 +204,8 @@ def _scan_tail(
     head = read_fields(transaction, databases, first)
     if head.base_offset != meta.position.next_offset or head.term < meta.position.term:
         raise CodecError(f"entry {first} does not continue the truncation point")
-    starts = _find_term_starts(transaction, databases, head, last)
-    start = max(first, verified_index + 1, _tail_start(transaction, databases, meta))
+    starts = _find_term_starts(transaction, databases, head, last, borders)
+    start = _tail_start(transaction, databases, meta, max(first, verified_index + 1))
     walk = walk_before(transaction, databases, meta, start)
     if start > last:
         check_last(walk, meta)
@@ -207,31 +224,48 @@ def walk_before(transaction: Transaction[memoryview], databases: Databases, meta
 
 
 def _find_term_starts(
-    transaction: Transaction[memoryview], databases: Databases, head: RowFields, last: int
+    transaction: Transaction[memoryview], databases: Databases, head: RowFields, last: int, borders: Borders
 ) -> TermStarts:
-    """Terms never fall along a log, so each next term is found by steps that double, and then by bisection.
-
-    Only headers are looked at on the way (a row may be megabytes); both rows at each border are checked whole, which proves it.
-    """
+    """Find where each term starts: both rows at each border are checked whole, which proves it."""
     starts = [(Term(head.term), LogIndex(head.entry_index))]
     last_term = read_fields(transaction, databases, last).term
     while starts[-1][0] < last_term:
         term, low = starts[-1]
-        step = 1
-        while low + step < last and _term_at(transaction, databases, low + step) == term:
-            step *= 2
-        low, high = LogIndex(low + step // 2), min(low + step, last)
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if _term_at(transaction, databases, middle) > term:
-                high = middle
-            else:
-                low = LogIndex(middle)
-        after = read_fields(transaction, databases, high)
-        if read_fields(transaction, databases, high - 1).term != term or after.term <= term:
+        high = next((border for border in borders if low < border <= last), None)
+        after = _term_after(transaction, databases, term, high) if high is not None else None
+        if high is None or after is None:
+            high = find_border(lambda index: _term_at(transaction, databases, index), term, low, last)
+            after = _term_after(transaction, databases, term, high)
+        if after is None:
             raise CodecError(f"the term of entry {high} does not follow that of entry {high - 1}")
-        starts.append((Term(after.term), LogIndex(high)))
+        starts.append((after, LogIndex(high)))
     return tuple(starts)
+
+
+def _term_after(transaction: Transaction[memoryview], databases: Databases, term: int, border: int) -> Term | None:
+    """The term that starts at a border, if `term` ends there: both rows are checked whole."""
+    after = read_fields(transaction, databases, border).term
+    is_border = read_fields(transaction, databases, border - 1).term == term < after
+    return Term(after) if is_border else None
+
+
+def find_border(term_at: Callable[[int], int], term: int, low: int, last: int) -> int:
+    """Find the first entry of a later term than that of entry `low`, which entry `last` has.
+
+    Terms never fall along a log, so steps that double find it, and then bisection. `term_at` is asked for few entries, and only
+    their headers need to be looked at: a row may be megabytes.
+    """
+    step = 1
+    while low + step < last and term_at(low + step) == term:
+        step *= 2
+    low, high = low + step // 2, min(low + step, last)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if term_at(middle) > term:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _term_at(transaction: Transaction[memoryview], databases: Databases, index: int) -> int:
@@ -241,12 +275,13 @@ def _term_at(transaction: Transaction[memoryview], databases: Databases, index: 
     return int(HEADER.unpack_from(value)[1])
 
 
-def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> int:
+def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, least: int) -> int:
+    """The first entry of the tail that is checked row by row, at least `least`; after the last one when nothing is."""
     size = rows = 0
     index = int(meta.last_index) + 1
     with transaction.cursor(databases.log) as cursor:
         for value in cursor.iterprev(keys=False):
-            if index == meta.position.index + 1 or size >= TAIL_BYTES or rows >= TAIL_ROWS_MAX:
+            if index == least or size >= TAIL_BYTES or rows >= TAIL_ROWS_MAX:
                 break
             size += len(value)
             rows += 1

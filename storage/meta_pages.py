@@ -31,14 +31,21 @@ from raftmq.storage.lmdb_pages import (
     META_BYTES,
     META_PAGES,
     NO_PAGE,
-    NODE,
     OVERFLOW,
     PAGE_HEADER,
+    PAGE_SIZES,
     SUB_TREE,
     TREE,
+    LeafNode,
     Tree,
+    child_page,
+    leaf_node,
+    node_places,
+    open_for_looks,
     read_meta_page,
     read_tree,
+    value_page,
+    value_pages,
 )
 
 _FREE_FLAGS = 0x4008
@@ -46,7 +53,6 @@ _FREE_FLAGS = 0x4008
 _FREE_LEAVES_MAX = 64
 """Pages of a free list that are read for the count of a file's pages, in some ten milliseconds. Of a file with a longer one, which has
 hundreds of megabytes free in small pieces, `doctor` alone counts the pages."""
-_PAGE_BYTES = (512, 65_536)
 
 Rows = Mapping[bytes, bytes]
 
@@ -80,7 +86,7 @@ def check_commits(
     """
     if lmdb.version() >= (1, 0):
         return  # another layout of pages, and checksums of its own
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_for_looks(path)
     try:
         _Commits(descriptor).check(database, id_in, may_be_new=may_be_new)
     except struct.error as error:
@@ -105,7 +111,7 @@ def pages_bytes(path: Path) -> int:
     """The size that a file has which `check_commits` found sound, if all its pages were written. Raises as that does."""
     if lmdb.version() >= (1, 0):
         return 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_for_looks(path)
     try:
         metas = _Commits(descriptor).metas()
     finally:
@@ -113,32 +119,12 @@ def pages_bytes(path: Path) -> int:
     return max((meta.last_page + 1) * meta.page_bytes for meta in metas)
 
 
-class _LeafNode(NamedTuple):
-    """A row on a leaf page."""
-
-    key: bytes
-    size: int
-    """Of the value, which is in pages of its own when it is large."""
-    flags: int
-    value_at: int
-
-
-def _lower(page: bytes) -> int:
-    """Where the places of a page's rows end."""
-    return int(PAGE_HEADER.unpack_from(page)[3])
-
-
-def _nodes(page: bytes) -> list[_LeafNode]:
+def _nodes(page: bytes) -> list[LeafNode]:
     """The rows of a leaf page."""
-    nodes: list[_LeafNode] = []
     try:
-        for (at,) in struct.iter_unpack("=H", page[PAGE_HEADER.size : _lower(page)]):
-            low, high, flags, key_bytes = NODE.unpack_from(page, at)
-            value_at = at + NODE.size + key_bytes
-            nodes.append(_LeafNode(page[at + NODE.size : value_at], low | high << 16, flags, value_at))
+        return [leaf_node(page, at) for at in node_places(page)]
     except struct.error as error:
         raise CodecError(f"page {PAGE_HEADER.unpack_from(page)[0]} is damaged: {error}") from error
-    return nodes
 
 
 class _Commits:
@@ -192,7 +178,7 @@ class _Commits:
             raise CodecError(f"meta page {slot} does not begin as one")
         free, main, last_page = found.free, found.main, found.last_page
         page_bytes = free.pad
-        if not _PAGE_BYTES[0] <= page_bytes <= _PAGE_BYTES[1] or page_bytes & (page_bytes - 1):
+        if page_bytes not in PAGE_SIZES:
             raise CodecError(f"meta page {slot} names pages of {page_bytes} bytes")
         if free.flags != _FREE_FLAGS or main.flags or main.pad:
             raise CodecError(f"meta page {slot} has the flags {free.flags:#x} and {main.flags:#x}")
@@ -218,13 +204,13 @@ class _Commits:
                 f"the {name} in meta page {meta.slot} has {len(nodes)} rows and should have {tree.entries}"
             )
 
-    def _overflow_pages(self, meta: _Meta, page: bytes, node: _LeafNode) -> int:
+    def _overflow_pages(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
         """How many pages a large value has. A row of the free list that LMDB made shorter again before its commit keeps all it had."""
-        number = int.from_bytes(page[node.value_at : node.value_at + 8], sys.byteorder)
+        number = value_page(page, node)
         self._overflow(meta, number, 0)
         low, high = PAGE_HEADER.unpack(self._read(number * self._page_bytes, PAGE_HEADER.size))[3:]
         pages: int = low | high << 16
-        if pages < (PAGE_HEADER.size + node.size - 1) // self._page_bytes + 1:
+        if pages < value_pages(node.size, self._page_bytes):
             raise CodecError(f"a value of {node.size} bytes has {pages} pages")
         return pages
 
@@ -254,13 +240,13 @@ class _Commits:
                 f"meta page {meta.slot} names {meta.last_page + 1} pages, and {used} are in use and {free_pages} free"
             )
 
-    def _free_in(self, meta: _Meta, page: bytes, node: _LeafNode) -> int:
+    def _free_in(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
         """How many pages a row of the free list has: a count and their numbers."""
         if len(node.key) != 8 or node.size % 8:
             raise CodecError(f"the free list in meta page {meta.slot} is something else")
         packed = page[node.value_at : node.value_at + 8]
         if node.flags & BIG_VALUE:
-            packed = self._overflow(meta, int.from_bytes(packed, sys.byteorder), 8)
+            packed = self._overflow(meta, value_page(page, node), 8)
         count = int.from_bytes(packed, sys.byteorder)
         if count >= node.size // 8:
             raise CodecError(f"the free list in meta page {meta.slot} has a row of {node.size} bytes for {count} pages")
@@ -272,10 +258,9 @@ class _Commits:
         if tree.depth == 1:
             yield page
             return
-        places = [at for (at,) in struct.iter_unpack("=H", page[PAGE_HEADER.size : _lower(page)])]
+        places = node_places(page)
         for at in places[-1:] if only_last else places:
-            low, high, top, _ = NODE.unpack_from(page, at)
-            child = tree._replace(root=low | high << 16 | top << 32, depth=tree.depth - 1)
+            child = tree._replace(root=child_page(page, at), depth=tree.depth - 1)
             yield from self._leaves(meta, child, only_last=only_last)
 
     def _tree_page(self, meta: _Meta, tree: Tree, name: str) -> bytes:
@@ -321,8 +306,7 @@ class _Commits:
         rows: dict[bytes, bytes] = {}
         for node in _nodes(page):
             if node.flags & BIG_VALUE:
-                number = int.from_bytes(page[node.value_at : node.value_at + 8], sys.byteorder)
-                rows[node.key] = self._overflow(meta, number, node.size)
+                rows[node.key] = self._overflow(meta, value_page(page, node), node.size)
             elif node.flags & SUB_TREE == flags_wanted:
                 rows[node.key] = page[node.value_at : node.value_at + node.size]
         return rows

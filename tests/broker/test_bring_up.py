@@ -222,3 +222,13 @@ def test_trouble_goes_on_where_a_replica_fails_again_soon():
     assert trouble.is_hopeless(600.0)
     assert not trouble.is_over(601.0)
     assert trouble.is_over(600.5 + unserved.STEADY_SECONDS + 1)
+
+
+async def test_a_broker_that_is_alone_waits_for_no_election_timeout(nodes):
+    """Nobody else votes on metadata, so there is nobody whose silence would have to be waited for."""
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 2)
+    await nodes.stop(node)
+    assert WAIT_SECONDS < 1000 * 0.05
+    node = await nodes.serve("one", metadata_election_ticks=1000, data_election_ticks=1000)
+    await until(lambda: all(node.partitions[one.group_id].group.is_leader for one in topic.partitions))

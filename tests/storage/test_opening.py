@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage import log_scan
+from raftmq.storage import lmdb_replica, log_scan, page_warming
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.lmdb_replica import LmdbReplica
 from raftmq.storage.log_store import Update
 from raftmq.storage.row_scrub import ScrubPlace
 
@@ -23,6 +24,7 @@ from tests.storage.log_builder import (
     hard,
     index,
     lmdb_store,
+    offset,
     position_after,
     truncate,
 )
@@ -187,14 +189,17 @@ def test_a_place_on_the_disk_that_cannot_be_read_is_damage_and_no_signal(
         monkeypatch.undo()
 
 
-def test_many_terms_are_found_by_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("looker", "name"), [(log_scan, "_term_at"), (page_warming._Warming, "_term_at")])
+def test_many_terms_are_found_by_few_looks(
+    looker: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
-    term_at = log_scan._term_at
+    term_at = getattr(looker, name)
 
     def counted(*arguments: object) -> int:
         nonlocal looks
         looks += 1
-        return term_at(*arguments)
+        return int(term_at(*arguments))
 
     with lmdb_store(tmp_path) as store:
         log = opened(store)
@@ -204,6 +209,25 @@ def test_many_terms_are_found_by_few_looks(tmp_path: Path, monkeypatch: pytest.M
             starts.append((term, entries[0].index))
             append(store, *entries)
         store.close(KEY)
-        monkeypatch.setattr(log_scan, "_term_at", counted)
+        if looker is log_scan:
+            monkeypatch.setattr(lmdb_replica, "warm_opening", lambda _: ())
+        monkeypatch.setattr(looker, name, counted)
         assert list(store.open(KEY).term_starts) == starts
-        assert looks < 14 * len(starts)
+        assert 0 < looks < 14 * len(starts)
+
+
+def test_the_first_record_is_found_by_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping looks for it in every replica that was opened, and a look reads a whole row, which may be megabytes."""
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        append(store, log.empty(term=6), *log.many(300))
+        looked = []
+        row = LmdbReplica._row
+
+        def counted(replica: LmdbReplica, transaction: object, number: int) -> object:
+            looked.append(number)
+            return row(replica, transaction, number)
+
+        monkeypatch.setattr(LmdbReplica, "_row", counted)
+        assert store.find_offset(KEY, offset(0)) == 7
+        assert looked == [6, 7]

@@ -85,8 +85,8 @@ def clean_point_ignored() -> None:
     from raftmq.storage import log_scan
     from raftmq.storage.lmdb_replica import LmdbReplica
 
-    def read_all_meta(self: Any, transaction: Any, databases: Any, verify: Any) -> None:
-        original(self, transaction, databases, verify)
+    def read_all_meta(self: Any, transaction: Any, databases: Any, verify: Any, borders: Any = ()) -> None:
+        original(self, transaction, databases, verify, borders)
         self.scanned = log_scan.scan(transaction, databases, self.meta, verify)
 
     original = LmdbReplica._read_all_meta
