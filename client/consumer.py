@@ -151,7 +151,8 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         transport = transport or GrpcTransport()
         self._resolver = Resolver(bootstrap_servers, transport, cluster_id=cluster_id)
         self._data = asyncio.Event()
-        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._on_crash, group_id or "")
+        self._defect = _Defect(self._data.set)
+        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._defect.note, group_id or "")
         self._hand_out = HandOut(key_deserializer, value_deserializer)
         self._assignment = Assignment(
             group,
@@ -164,7 +165,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             self._reset_time,
             self._timeout_seconds,
             self._data.set,
-            self._on_crash,
+            self._defect.note,
         )
         self._unawaited: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[object] | None = None
@@ -175,7 +176,6 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._is_open = False
         self._is_closed = False
         self._has_closed = asyncio.Event()
-        self._failure: BaseException | None = None
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -641,12 +641,25 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             self._check_not_closed()
             raise ClosedClientError("the consumer is not started: use async with, or await start()")
         self._resolver.check()
-        if self._failure is not None:
-            raise ClosedClientError("the consumer stopped after an internal error") from self._failure
+        if self._defect.error is not None:
+            raise ClosedClientError("the consumer stopped after an internal error") from self._defect.error
 
-    def _on_crash(self, error: BaseException) -> None:
-        self._failure = self._failure or error
-        self._data.set()
+
+class _Defect:
+    """What ended a task of a consumer.
+
+    Tasks refer to this and not to the consumer: one that a program forgot is collected, and says so, while its tasks still run.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.error: BaseException | None = None
+        """The first one; None while all is well."""
+        self._wake = wake
+
+    def note(self, error: BaseException) -> None:
+        """Keep the first error, and wake who waits for records."""
+        self.error = self.error or error
+        self._wake()
 
 
 async def _outcome(future: asyncio.Future[None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import warnings
 from typing import Any
 
@@ -212,6 +213,23 @@ async def test_a_client_that_is_forgotten_says_so(
         warnings.simplefilter("error")
         client.__del__()  # it is closed by now
         kind(bootstrap_servers=cluster.bootstrap_servers).__del__()  # and this one was never opened
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+async def test_nothing_that_still_runs_keeps_a_forgotten_client_from_saying_so(
+    cluster: FakeCluster, kind: type[Producer | Consumer | Admin]
+) -> None:
+    async def open_client() -> None:
+        await kind(bootstrap_servers=cluster.bootstrap_servers).start()
+
+    async def forget() -> None:
+        await open_client()
+        for _ in range(5):  # what the loop has still to do may refer to the client
+            await asyncio.sleep(0)
+            gc.collect()
+
+    with pytest.warns(ResourceWarning, match=f"unclosed .*{kind.__name__} "):
+        await forget()
 
 
 async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: FakeCluster) -> None:
