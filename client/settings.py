@@ -164,6 +164,8 @@ WORKER_HANDLER_END_SECONDS: Final = 2.0
 """How long cancelled async handlers may take to end before they are left alone."""
 DEAD_LETTER_TEXT_BYTES_MAX: Final = KIB
 """Of an error's text in a header: the whole sentence of nearly every error, and no payload that somebody put into one."""
+DEAD_LETTER_HEADERS_BYTES: Final = 8 * KIB
+"""What a dead letter may have beside the record, in a topic that a worker creates: more than all headers with the longest names and texts."""
 DEAD_LETTER_DELIVERY_MS: Final = 15_000
 """Until the producer of dead letters gives a batch up; the worker then tries again, so it bounds only what a stopping worker waits."""
 REDRIVE_CHUNK_RECORDS_MAX: Final = 500

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Final, Generic, get_args
 
 from raftmq.client import settings
-from raftmq.client.admin import Admin
+from raftmq.client.admin import Admin, TopicDescription
 from raftmq.client.arguments import LONG_MAX, check_at_least, check_not_negative, check_positive, check_whole
 from raftmq.client.background import done_before
 from raftmq.client.consumer_settings import OffsetReset
@@ -90,7 +90,8 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         give_up_on: exception classes that are given up at once, also those that `retry_on` contains.
         dead_letter_topic: takes the records that failed for the last time, with headers that say where they came from, how often they
             were tried, and the error (`raftmq.dead_letter.…`). Without one such a record stops the worker (`PoisonRecordError`).
-        create_dead_letter_topic: create it if it does not exist, with as many partitions as the (first) topic. Otherwise it must exist.
+        create_dead_letter_topic: create it if it does not exist, with as many partitions as the (first) topic, for records as large as
+            theirs. Otherwise it must exist.
         handler_timeout_ms: how long a handler may take. Then an async one is cancelled, a process is killed and replaced, and the try
             has failed. A thread cannot be stopped: its try has failed too, but the record is held up until it returns.
         key_deserializer: makes of a key's bytes what the handler gets; keys that are None stay None. A record that it fails on is given
@@ -395,8 +396,16 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             except UnknownTopicError:
                 if not self._creates_dead_letter_topic:
                     raise
-                source = await admin.describe_topic(self.topics[0])
-                await admin.create_topic(name, partitions=len(source.partitions), if_not_exists=True)
+                sources = [await admin.describe_topic(topic) for topic in self.topics]
+                config = {settings.TOPIC_BATCH_BYTES_KEY: str(_letter_bytes_max(sources))}
+                await admin.create_topic(name, partitions=len(sources[0].partitions), config=config, if_not_exists=True)
+
+
+def _letter_bytes_max(sources: Iterable[TopicDescription]) -> int:
+    """How large a batch a dead-letter topic must take so that no record of these topics has to leave its value behind."""
+    largest = max(int((source.effective_config or {}).get(settings.TOPIC_BATCH_BYTES_KEY, 0)) for source in sources)
+    wanted = max(largest, settings.TOPIC_BATCH_BYTES_MAX) + settings.DEAD_LETTER_HEADERS_BYTES
+    return min(wanted, settings.REQUEST_BYTES_MAX)
 
 
 def _names_of(types: ErrorTypes, argument: str) -> frozenset[str]:

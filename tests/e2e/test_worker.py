@@ -119,6 +119,45 @@ async def test_a_poison_record_is_moved_with_its_story_and_its_key_goes_on(clust
     assert await progress(cluster, "letters", "readers") == {written.partition: 3}
 
 
+@pytest.mark.parametrize("size", [1 << 20, 3 << 20])
+async def test_the_largest_records_keep_their_values_in_a_dead_letter_topic_that_the_worker_creates(
+    cluster: LocalCluster, size: int
+) -> None:
+    """Else nothing could be sent back once retention has deleted the record."""
+    topic = f"large-{size}"
+    value = os.urandom(size - 16)
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        config = {"max.batch.bytes": "3670016"} if size > 1 << 20 else {}
+        await admin.create_topic(topic, partitions=1, config=config)
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait(topic, value)
+
+    async def handle(record: Record) -> None:
+        raise ValueError("no good " * 200)
+
+    worker = Worker(
+        topic,
+        topic,
+        handle,
+        retries=0,
+        dead_letter_topic=f"{topic}.dead",
+        create_dead_letter_topic=True,
+        bootstrap_servers=cluster.bootstrap_servers,
+    )
+    serving = asyncio.create_task(worker.serve())
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (metrics := worker.metrics()) is None or not metrics.dead_letters_total:
+            assert not serving.done()
+            await asyncio.sleep(LOOK_SECONDS)
+        worker.stop()
+        await serving
+        async with Consumer(
+            f"{topic}.dead", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+        ) as consumer:
+            letter = await anext(consumer)
+    assert letter.value == value
+
+
 @pytest.mark.parametrize("is_graceful", [True, False])
 async def test_what_is_finished_behind_a_record_that_hangs_is_not_repeated(
     cluster: LocalCluster, *, is_graceful: bool
