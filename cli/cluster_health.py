@@ -49,7 +49,7 @@ def _problems(cluster: ClusterDescription) -> Iterator[Problem]:
             yield Problem(f"{_named(health.unknown)} whose leader does not answer", is_outage=True)
         if health.metadata_voters_behind:
             nodes = ", ".join(map(str, health.metadata_voters_behind))
-            yield Problem(f"the vote on metadata of broker {nodes} does not keep up", is_outage=False)
+            yield Problem(f"the metadata replica on broker {nodes} is behind", is_outage=False)
     for node in cluster.nodes:
         yield from _problems_of_node(node)
 

@@ -13,7 +13,7 @@ import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, complain, reported
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import DEFAULT_BOOTSTRAP
-from raftmq.cli.output import Output, OutputOption, print_json, print_table
+from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from raftmq.testing import LocalCluster, LocalClusterError
@@ -135,7 +135,10 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
         )
         sys.stdout.flush()
         return
-    print(f"{len(rows)} brokers are ready; Ctrl-C stops them\n")
+    is_one = len(rows) == 1
+    print(
+        f"{counted(len(rows), 'broker')} {'is' if is_one else 'are'} ready; Ctrl-C stops {'it' if is_one else 'them'}\n"
+    )
     print_table(("broker", "process", "clients", "http", "log"), rows)
     print(f"\ndata: {cluster.directory}{' (temporary: removed at the end)' if is_temporary else ''}")
     print("\ntry, in another terminal:")

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import typer
@@ -23,6 +24,7 @@ from raftmq.cli.record_filter import record_filter
 from raftmq.cli.record_format import RecordFormat
 from raftmq.client.admin import BrokerRemoval
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
+from raftmq.testing import LocalCluster
 from raftmq.types import Record, TopicPartition
 from typer.testing import CliRunner
 
@@ -501,6 +503,27 @@ def test_a_table_on_a_terminal_shows_cells_as_they_are() -> None:
     terminal = Terminal()
     output.print_table(("error",), [("[/red] in [0]",)], terminal)
     assert "[/red] in [0]" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [((1,), "1 broker is ready; Ctrl-C stops it\n"), ((1, 2), "2 brokers are ready; Ctrl-C stops them\n")],
+)
+def test_dev_counts_its_brokers(numbers: tuple[int, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Cluster:
+        node_ids = numbers
+        directory = bootstrap_servers = "x"
+
+        def pid(self, number: int) -> int:
+            return number
+
+        def address(self, number: int) -> str:
+            return f"127.0.0.1:{number}"
+
+        http_address = log_path = address
+
+    dev.print_cluster(cast("LocalCluster", Cluster()), output.Output.TEXT, is_temporary=False)
+    assert capsys.readouterr().out.startswith(words)
 
 
 def test_a_table_on_a_narrow_terminal_cuts_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
