@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from raftmq.client import settings
-from raftmq.client.batch_codec import encode_body
 from raftmq.client.consumer import Consumer
 from raftmq.client.dead_letter import DeadLetter, read_letter
 from raftmq.client.exact_append import ExactAppender
@@ -26,6 +25,7 @@ from raftmq.client.leader_calls import delete_records
 from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
 from raftmq.client.resolver import Resolver, TopicInfo
+from raftmq.client.sequenced_batches import Cells, sequenced_batches
 from raftmq.client.transport import GrpcTransport
 from raftmq.errors import (
     NoLeaderError,
@@ -210,7 +210,7 @@ class DeadLetterTopic:
                 if not letter.is_whole:
                     report.without_value += 1
                     continue
-                size = _size(letter)
+                size = _cells(letter).size
                 if chunk and (len(chunk) >= records_max or chunk_bytes + size > settings.REDRIVE_CHUNK_BYTES_MAX):
                     stored = await self._send(stored, chunk, report, per_second)
                     chunk, chunk_bytes = [], 0
@@ -259,7 +259,8 @@ class DeadLetterTopic:
         for target, letters in by_target.items():
             try:
                 info = await self._target(target)
-                batches = _batches(letters, stored, info)
+                cells = [_cells(letter) for letter in letters]
+                batches = sequenced_batches(cells, stored.producer_id, stored.ledger.number, info)
                 await self._appender.append(info, target.partition, batches)
             except (UnknownTopicError, UnknownPartitionError):
                 report.without_target[target] = report.without_target.get(target, 0) + len(letters)
@@ -320,32 +321,7 @@ class DeadLetterTopic:
         return info
 
 
-def _batches(letters: Sequence[DeadLetter], stored: StoredLedger, info: TopicInfo) -> list[bytes]:
-    """The letters as they were before they were given up, in batches that the topic takes."""
-    bytes_max = min(settings.REDRIVE_BATCH_BYTES_MAX, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
-    batches: list[bytes] = []
-    piece: list[DeadLetter] = []
-    piece_bytes = sequence = 0
-    for letter in [*letters, None]:
-        size = _size(letter) if letter is not None else 0
-        if piece and (letter is None or piece_bytes + size > bytes_max):
-            body = encode_body(
-                [one.record.value for one in piece],
-                [one.record.key for one in piece],
-                [one.record.timestamp for one in piece],
-                [one.own_headers for one in piece],
-            )
-            batches.append(body.seal(stored.producer_id, stored.ledger.number, sequence))
-            sequence += len(piece)
-            piece, piece_bytes = [], 0
-        if letter is not None:
-            piece.append(letter)
-            piece_bytes += size
-    return batches
-
-
-def _size(letter: DeadLetter) -> int:
-    """Bytes of the record that is sent back."""
+def _cells(letter: DeadLetter) -> Cells:
+    """The record as it was before it was given up."""
     record = letter.record
-    cells = len(record.key or b"") + len(record.value or b"") + settings.RECORD_OVERHEAD_BYTES
-    return cells + sum(len(name.encode()) + len(value) for name, value in letter.own_headers)
+    return Cells(record.value, record.key, record.timestamp, letter.own_headers)

@@ -1,0 +1,229 @@
+"""Transformers in real processes on real brokers: whatever is killed, each output is there once, and in the order of the input."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from raftmq import Admin, Consumer, Producer, Record
+from raftmq.testing import LocalCluster
+
+from tests.e2e.group_progress import progress
+from tests.e2e.transform_member import Order, outputs_of
+
+pytestmark = [pytest.mark.e2e]
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUT_PARTITIONS = 6
+OUTPUT_PARTITIONS = {"a": 4, "b": 3}
+WAIT_SECONDS = 180.0
+KEYS = 50
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3) as running:
+        yield running
+
+
+class Fleet:
+    """Processes with transformers of a group that come and go, while records are written to what they read."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, seed: int) -> None:
+        self.cluster = cluster
+        self.chance = random.Random(seed)
+        self.sent = 0
+        self.killed = 0
+        self._directory = directory
+        self._started = 0
+        self._members: list[asyncio.subprocess.Process] = []
+
+    @property
+    def servers(self) -> str:
+        return self.cluster.bootstrap_servers
+
+    async def create_topics(self) -> None:
+        async with Admin(bootstrap_servers=self.servers) as admin:
+            await admin.create_topic("in", partitions=INPUT_PARTITIONS, replication_factor=3)
+            for name, partitions in OUTPUT_PARTITIONS.items():
+                await admin.create_topic(name, partitions=partitions, replication_factor=3)
+
+    async def write(self, count: int) -> None:
+        """Records whose values are numbers, so that the numbers of a key rise."""
+        async with Producer(bootstrap_servers=self.servers) as producer:
+            for _ in range(count):
+                await producer.send("in", b"%d" % self.sent, b"k%d" % self.chance.randrange(KEYS))
+                self.sent += 1
+            await producer.flush()
+
+    async def add(self, kind: str) -> None:
+        self._started += 1
+        order = Order(self.servers, "in", list(OUTPUT_PARTITIONS), "group", f"p{self._started}", kind)  # type: ignore[arg-type]
+        path = self._directory / f"{order.name}.log"
+        with path.open("wb") as log:
+            member = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tests.e2e.transform_member",
+                msgspec.json.encode(order).decode(),
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+        self._members.append(member)
+        while "consumer_started" not in path.read_text():  # from then on it takes SIGTERM in order
+            assert member.returncode is None, self.logs()
+            await asyncio.sleep(0.05)
+
+    async def kill_one(self) -> None:
+        member = self._members.pop(self.chance.randrange(len(self._members)))
+        assert member.returncode is None, self.logs()
+        member.kill()
+        assert await member.wait() == -signal.SIGKILL
+        self.killed += 1
+
+    async def freeze_one(self, seconds: float) -> None:
+        """A process stands still until others own its partitions, and goes on with what it had in hand."""
+        member = self._members.pop(self.chance.randrange(len(self._members)))
+        member.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            member.send_signal(signal.SIGCONT)
+            self._members.append(member)
+
+    async def stop_one(self) -> None:
+        member = self._members.pop(self.chance.randrange(len(self._members)))
+        member.terminate()
+        assert await member.wait() == 0, self.logs()
+
+    async def wait_done(self) -> None:
+        """Until everything that was written is transformed and committed."""
+        async with Consumer("in", bootstrap_servers=self.servers) as consumer:
+            ends = await consumer.end_offsets(consumer.assignment())
+        wanted = {name.partition: end for name, end in ends.items() if end}
+        while {at: offset for at, offset in (await progress(self.cluster, "in", "group")).items() if offset} != wanted:
+            assert all(member.returncode is None for member in self._members), self.logs()
+            await asyncio.sleep(0.3)
+
+    async def end(self) -> None:
+        while self._members:
+            await self.stop_one()
+
+    async def kill_all(self) -> None:
+        for member in self._members:
+            if member.returncode is None:
+                member.kill()
+                await member.wait()
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self._directory.glob("*.log")))
+
+
+@asynccontextmanager
+async def fleet_of(cluster: LocalCluster, directory: Path, seed: int) -> AsyncIterator[Fleet]:
+    fleet = Fleet(cluster, directory, seed)
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await fleet.create_topics()
+            yield fleet
+    finally:
+        await fleet.kill_all()
+
+
+async def read_all(cluster: LocalCluster, topic: str) -> list[Record]:
+    """All records, partition by partition."""
+    async with Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        records: list[Record] = []
+        ends = await consumer.end_offsets(consumer.assignment())
+        while len(records) < sum(ends.values()):
+            for found in (await consumer.getmany(timeout_ms=1000)).values():
+                records += found
+    return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def name_of(record: Record) -> str:
+    return (record.value or b"").decode().partition(" ")[0]
+
+
+async def judge(fleet: Fleet) -> tuple[Counter[str], int]:
+    """What is written more or less often than once (by how often), and how many outputs of a key precede an earlier one's."""
+    expected = Counter(
+        f"{topic}/{name}"
+        for number in range(fleet.sent)
+        for topic, name in outputs_of(number, list(OUTPUT_PARTITIONS))
+    )
+    found: Counter[str] = Counter()
+    misordered = 0
+    last: defaultdict[tuple[str, int, bytes], int] = defaultdict(lambda: -1)
+    for topic in OUTPUT_PARTITIONS:
+        for record in await read_all(fleet.cluster, topic):
+            found[f"{topic}/{name_of(record)}"] += 1
+            if record.key is not None:
+                number = int(name_of(record).partition(".")[0])
+                place = (topic, record.partition, record.key)
+                misordered += number < last[place]
+                last[place] = number
+    wrong = Counter({name: found[name] for name in found.keys() | expected.keys() if found[name] != expected[name]})
+    return wrong, misordered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_outputs_are_there_once_and_in_order_whatever_is_killed(
+    cluster: LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    """Transformers are killed, frozen past their session, stopped and added; a broker is killed and comes back."""
+    async with fleet_of(cluster, tmp_path, seed=1) as fleet:
+        for _ in range(3):
+            await fleet.add(kind)
+        for step in range(8):
+            writing = asyncio.create_task(fleet.write(1500))
+            await asyncio.sleep(fleet.chance.uniform(0.3, 2.0))
+            match step:
+                case 2:
+                    freezing = asyncio.create_task(fleet.freeze_one(7.0))
+                case 3:
+                    await asyncio.to_thread(cluster.kill, 2)
+                case 5:
+                    await asyncio.to_thread(cluster.restart, 2)
+                case 6:
+                    await fleet.stop_one()
+                    await fleet.add(kind)
+                case _:
+                    await fleet.kill_one()
+                    await fleet.add(kind)
+            await writing
+        await freezing
+        await fleet.wait_done()
+        await fleet.end()
+        wrong, misordered = await judge(fleet)
+    assert fleet.killed == 4
+    assert wrong == Counter()
+    assert misordered == 0
+
+
+async def test_a_consumer_and_a_producer_write_twice_what_a_crash_left_uncommitted(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The control: the judge of the test above sees it."""
+    async with fleet_of(cluster, tmp_path, seed=1) as fleet:
+        await fleet.write(400)  # fewer in each partition than the program commits after
+        await fleet.add("at_least_once")
+        while not await read_all(cluster, "a"):
+            await asyncio.sleep(0.1)
+        await fleet.kill_one()
+        before = Counter(map(name_of, await read_all(cluster, "a")))
+        await fleet.add("at_least_once")
+        while not before <= Counter(map(name_of, await read_all(cluster, "a"))) - before:
+            await asyncio.sleep(0.1)
+        wrong, _ = await judge(fleet)
+    assert max(wrong.values()) == 2
