@@ -8,7 +8,7 @@ It is committed with the partition's offset, as its note, so both change togethe
 2. What decides where an output goes is in a committed state before the first output goes there: the topic's id, and the number of
    partitions by which keys are routed.
 3. Outputs of records at or above `until` were not written by anybody. An owner handles only records below the `until` that is committed,
-   and never commits a lower one than it found. Once its offset has passed the one it found, no owner before it, however late it
+   and as long as it handles any never commits a lower one than it found or committed. Once its offset has passed the one it found, no owner before it, however late it
    wakes up, can write anything that is not written: only then may a changed number of partitions be used.
 4. What is not written yet was not written before `since_s` either. Brokers forget a producer 14 days after its last batch in a
    partition, so as long as `since_s` is younger, a producer they do not know has not written there since.

@@ -74,6 +74,8 @@ class PartitionTransform:
             self._resolver, producer_name_of(parts.group_id, partition), settings.TRANSFORM_CLAIM_SECONDS
         )
         self._keeper: asyncio.Task[None] | None = None
+        self._first_offset = self._opened.offset
+        """Where the partition begins; None until that is known."""
         self._waiting: deque[Record] = deque()
         """Records that were read and are in no chunk."""
         self._news = asyncio.Event()
@@ -87,6 +89,8 @@ class PartitionTransform:
         """The outputs of all records below are written."""
         self._inherited_until = 0
         """Owners before this one may have written outputs of records below; rule 3."""
+        self._promised_until = 0
+        """The highest bound that was found or submitted. A lower one is submitted only at the end: records up to it may be handled."""
         self._sent_until = 0
         """This one may have written outputs of records below."""
         self._committed_until = 0
@@ -104,8 +108,20 @@ class PartitionTransform:
 
     def feed(self, records: Sequence[Record]) -> None:
         """Take records, in order."""
+        self.begin_at(records[0].offset)
         self._waiting.extend(records)
         self._news.set()
+
+    @property
+    def needs_beginning(self) -> bool:
+        """Whether it waits for `begin_at`, as the group has committed nothing and no record came."""
+        return self._first_offset is None
+
+    def begin_at(self, offset: int) -> None:
+        """Where the partition begins if the group has committed nothing; only the first call counts."""
+        if self._first_offset is None:
+            self._first_offset = offset
+            self._news.set()
 
     def end(self) -> None:
         """Begin no chunk any more: `run` returns after the one at work."""
@@ -144,11 +160,14 @@ class PartitionTransform:
     async def _begin(self) -> None:
         found = OutputState.decode(self._opened.note) if self._opened.offset is not None else None
         if found is None or self._opened.offset is None:
-            self._offset = await self._persist(lambda: self._consumer.position(self.partition))
+            while self._first_offset is None:
+                self._news.clear()
+                await self._news.wait()
+            self._offset = self._first_offset
             await self._begin_generation()
         else:
             self._offset = self._sent_until = self._opened.offset
-            self._inherited_until = max(found.until, self._offset)
+            self._inherited_until = self._promised_until = max(found.until, self._offset)
             if found.until > self._offset:
                 await self._check_remembered(found, self._offset)
             self._state, self._committed_until = found, found.until
@@ -169,7 +188,7 @@ class PartitionTransform:
             )
         except ProducerFencedError as error:
             raise FencedError(f"{_name(self.partition)} has a later owner") from error
-        self._inherited_until = self._sent_until = self._offset
+        self._inherited_until = self._promised_until = self._sent_until = self._offset
         self._state = OutputState(producer_id, generation, self._offset, _now_s())
         await self._commit()
 
@@ -293,7 +312,8 @@ class PartitionTransform:
         """Rule 2: commit what decides where outputs go before the first one does."""
         wanted = list(topics)
         state = self._started()
-        is_alone = self._offset >= self._inherited_until
+        # In another attempt at the chunk (a topic was deleted meanwhile) some of its outputs are written already.
+        is_alone = self._offset >= max(self._inherited_until, self._sent_until)
         declared = state.declared(wanted, is_alone=is_alone)
         self._has_waiting_count = not is_alone and declared != declared.declared(wanted, is_alone=True)
         if declared is not state:
@@ -344,9 +364,9 @@ class PartitionTransform:
 
     def _until(self) -> int:
         """Up to where the next records may be handled. A number of partitions that waits holds it back: else it would wait without end."""
-        if self._has_waiting_count and self._offset < self._inherited_until:
-            return self._inherited_until
-        return max(self._inherited_until, self._offset + settings.TRANSFORM_AHEAD_RECORDS)
+        if not self._has_waiting_count or self._offset >= self._inherited_until:
+            self._promised_until = max(self._promised_until, self._offset + settings.TRANSFORM_AHEAD_RECORDS)
+        return self._promised_until
 
     def _submit(self, until: int) -> asyncio.Future[None]:
         note = replace(self._started(), until=until).encode()

@@ -33,6 +33,11 @@ class TransformConsumer(Consumer):
         state = self._fetcher.partitions[partition]
         return OpenedPartition(state.committed, state.note, state.owner_epoch)
 
+    def known_position(self, partition: TopicPartition) -> int | None:
+        """The offset of the record that is handed out next; None while that is being looked up, or when the partition is gone."""
+        state = self._fetcher.partitions.get(partition)
+        return state.position if state is not None else None
+
     def submit(self, partition: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
         """Commit and do not wait; the future has the outcome, as `Consumer.commit`. The last one submitted wins."""
         self._check_alive()

@@ -113,8 +113,15 @@ class TransformLoop(RebalanceListener):
                 transform = self._transforms.get(partition)
                 if transform is not None:
                     transform.feed(records)
+            self._begin_idle()
             self._hold_back()
             await asyncio.sleep(0)  # a consumer that always has records never waits; the partitions must get their turn
+
+    def _begin_idle(self) -> None:
+        """Say where partitions begin that have no records: with "latest" it must be committed before there are some."""
+        for partition, transform in self._transforms.items():
+            if transform.needs_beginning and (position := self._consumer.known_position(partition)) is not None:
+                transform.begin_at(position)
 
     def _hold_back(self) -> None:
         """Read only of partitions that have room."""
