@@ -349,7 +349,7 @@ class PoisonRecordError(UsageError):
 class TransformStateError(UsageError):
     """What is known of a transformer's outputs cannot be kept with the group's offset, or can no longer be relied on."""
 
-    advice = "do what the message says: without it outputs could be written twice"
+    advice = "docs/guides/transforming.md says more about these limits"
 
 
 class HandlerError(UsageError):

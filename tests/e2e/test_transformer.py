@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import sys
 from collections import Counter, defaultdict
@@ -233,6 +234,44 @@ async def test_a_consumer_and_a_producer_write_twice_what_a_crash_left_uncommitt
             await asyncio.sleep(0.1)
         wrong, _ = await judge(fleet)
     assert max(wrong.values()) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------ the example
+
+
+def test_the_program_of_the_guide_is_the_example() -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/transforming.md").read_text(), re.DOTALL)
+    assert shown in (ROOT / "examples/transform_orders.py").read_text()
+
+
+async def test_the_example_makes_invoices_and_dead_letters(cluster: LocalCluster) -> None:
+    await create(cluster, "orders", "invoices", "orders.dead")
+    await write(
+        cluster,
+        "orders",
+        b'{"number": 1, "price": 5, "count": 3}',
+        b"no order",
+        b'{"number": 2, "price": 1, "count": 1}',
+    )
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, ROOT / "examples/transform_orders.py", cluster.bootstrap_servers, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await progress(cluster, "orders", "billing") != {0: 3}:
+                assert program.returncode is None
+                await asyncio.sleep(0.1)
+            program.terminate()
+            _, errors = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    assert (program.returncode, errors) == (0, b"")
+    invoices = [record.value for record in await read_all(cluster, "invoices")]
+    assert invoices == [b'{"order": 1, "total": 15}', b'{"order": 2, "total": 1}']
+    (letter,) = await read_all(cluster, "orders.dead")
+    assert (letter.value, letter.key, letter.headers[0][0]) == (b"no order", b"key", "error")
 
 
 # ---------------------------------------------------------------------------------------------------- one, in this process
