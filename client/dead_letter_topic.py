@@ -25,7 +25,7 @@ from raftmq.client.leader_calls import delete_records
 from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
 from raftmq.client.resolver import Resolver, TopicInfo
-from raftmq.client.sequenced_batches import Cells, sequenced_batches
+from raftmq.client.sequenced_batches import Cells, cells_of, sequenced_batches
 from raftmq.client.transport import GrpcTransport
 from raftmq.errors import (
     NoLeaderError,
@@ -324,4 +324,4 @@ class DeadLetterTopic:
 def _cells(letter: DeadLetter) -> Cells:
     """The record as it was before it was given up."""
     record = letter.record
-    return Cells(record.value, record.key, record.timestamp, letter.own_headers)
+    return cells_of(record.value, record.key, record.timestamp, letter.own_headers)

@@ -22,13 +22,15 @@ class Cells(NamedTuple):
     value: bytes | None
     key: bytes | None
     timestamp_ms: int
-    headers: Headers = ()
+    headers: Headers
+    size: int
+    """Bytes with overhead, as the producer counts them."""
 
-    @property
-    def size(self) -> int:
-        """Bytes with overhead, as the producer counts them."""
-        cells_bytes = len(self.key or b"") + len(self.value or b"") + settings.RECORD_OVERHEAD_BYTES
-        return cells_bytes + headers_bytes(self.headers) if self.headers else cells_bytes
+
+def cells_of(value: bytes | None, key: bytes | None, timestamp_ms: int, headers: Headers = ()) -> Cells:
+    """A record, and its size."""
+    size = len(key or b"") + len(value or b"") + settings.RECORD_OVERHEAD_BYTES
+    return Cells(value, key, timestamp_ms, headers, size + headers_bytes(headers) if headers else size)
 
 
 def sequenced_batches(
@@ -45,7 +47,7 @@ def sequenced_batches(
     batches: list[bytes] = []
     sequence = first_sequence
     for piece in _cut(records, bytes_max):
-        values, keys, timestamps, headers = zip(*piece, strict=True)
+        values, keys, timestamps, headers, _ = zip(*piece, strict=True)
         body = encode_body(values, keys, timestamps, headers if any(headers) else None, codec)
         batches.append(body.seal(producer_id, epoch, sequence))
         sequence += len(piece)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, NamedTuple, cast
 
 from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait
 from raftmq.client.record_checks import check_headers, check_timestamp, to_bytes
-from raftmq.client.sequenced_batches import Cells
+from raftmq.client.sequenced_batches import cells_of
 from raftmq.client.transformer.output import Output
 from raftmq.client.transformer.routing import MadeOutput
 from raftmq.client.worker.handlers import FIRST, Handlers
@@ -57,7 +56,6 @@ class HandlerCalls:
         self._handlers = handlers
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._concurrency = concurrency
         self._inputs = inputs
         self._slots = asyncio.Semaphore(concurrency)
         self._threads: ThreadPool[Sequence[Record], Handled] = ThreadPool(concurrency, lambda: self._handle_all)
@@ -87,7 +85,8 @@ class HandlerCalls:
             except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
                 return Handled(outputs, error)
             outputs.append(made)
-            size += sum(one.cells.size for one in made)
+            for one in made:
+                size += one.cells.size
             if size > settings.TRANSFORM_CHUNK_BYTES_MAX or time.monotonic() > end_at:
                 break
         return Handled(outputs, None)
@@ -95,28 +94,46 @@ class HandlerCalls:
     # ------------------------------------------------------------------------------------------------------ on the loop
 
     async def _handle_on_loop(self, records: Sequence[Record]) -> Handled:
-        running: list[asyncio.Task[MadeOutputs]] = []
+        """Let several tasks take one record after the other; all that are taken are finished, so results have no gap."""
+        results: list[MadeOutputs | BaseException] = []
+        queue = iter(records)
         loop = asyncio.get_running_loop()
         end_at = loop.time() + settings.TRANSFORM_CHUNK_SECONDS
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(_cancel_all, running)
-            for record in records:
-                if running and (loop.time() > end_at or any(map(_has_failed, running[-self._concurrency :]))):
-                    break
-                await self._slots.acquire()
-                running.append(loop.create_task(self._handle_one(record), name="raftmq-transform-handler"))
-                running[-1].add_done_callback(lambda _: self._slots.release())
-            outputs: list[MadeOutputs] = []
-            for task in running:
-                await asyncio.wait((task,))
-                failure = _failure_of(task)
-                if failure is not None:
-                    return Handled(outputs, failure)
-                outputs.append(task.result())
-            return Handled(outputs, None)
+        is_over = False
+        size = 0
 
-    async def _handle_one(self, record: Record) -> MadeOutputs:
-        return self._made(record, await cast("Awaitable[object]", self._handlers(record, FIRST)))
+        async def work() -> None:
+            nonlocal is_over, size
+            while not is_over and (record := next(queue, None)) is not None:
+                number = len(results)
+                results.append(())
+                try:
+                    returned = await cast("Awaitable[object]", self._handlers(record, FIRST))
+                    made = results[number] = self._made(record, returned)
+                    size += sum(one.cells.size for one in made)
+                except BaseException as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    results[number] = error
+                    is_over = True
+                is_over = is_over or size > settings.TRANSFORM_CHUNK_BYTES_MAX or loop.time() > end_at
+
+        workers: list[asyncio.Task[None]] = []
+        try:
+            while not workers or (len(workers) < len(records) and not self._slots.locked()):
+                await self._slots.acquire()
+                workers.append(loop.create_task(work(), name="raftmq-transform-handlers"))
+                workers[-1].add_done_callback(lambda _: self._slots.release())
+            await asyncio.gather(*workers)
+        finally:
+            await cancel_and_wait(*workers)
+        outputs: list[MadeOutputs] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                return Handled(outputs, result)
+            outputs.append(result)
+        return Handled(outputs, None)
 
     # ---------------------------------------------------------------------------------------------------------- outputs
 
@@ -137,7 +154,7 @@ class HandlerCalls:
             raise InvalidArgumentError(
                 f"an output for {output.topic!r}, which this transformer reads, would come back to it: choose another topic"
             )
-        cells = Cells(
+        cells = cells_of(
             to_bytes(output.value, self._value_serializer, "value"),
             to_bytes(output.key, self._key_serializer, "key"),
             record.timestamp if output.timestamp_ms is None else check_timestamp(output.timestamp_ms),
@@ -150,19 +167,3 @@ def _no_output(returned: object) -> TypeError:
     return TypeError(
         f"a transformer's handler returns an Output, several in a list or another iterable, or None; not {type(returned).__name__}"
     )
-
-
-def _failure_of(task: asyncio.Task[MadeOutputs]) -> BaseException | None:
-    """What a handler that has ended failed with, be it that something it waited for was cancelled."""
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-
-def _has_failed(task: asyncio.Task[MadeOutputs]) -> bool:
-    return task.done() and _failure_of(task) is not None
-
-
-async def _cancel_all(tasks: list[asyncio.Task[Any]]) -> None:  # Any: of no consequence
-    await cancel_and_wait(*tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # looked at: one behind a failure may have failed, too

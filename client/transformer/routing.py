@@ -56,17 +56,16 @@ def route(
 
     The same records, outputs and numbers of partitions in the state give the same result.
     """
-    found: dict[tuple[int, int], Stretch] = {}
+    found: dict[tuple[str, int], Stretch] = {}
     for number, (record, made) in enumerate(zip(records, outputs, strict=False)):
         try:
-            places = [_place(record, one, topics[one.topic], state, partitioner) for one in made]
+            places = [(one.topic, _place(record, one, topics[one.topic], state, partitioner)) for one in made]
         except RaftMQError as error:
             return Routed(list(found.values()), number, error)
-        for one, partition in zip(made, places, strict=True):
-            topic = topics[one.topic]
-            stretch = found.get((topic.topic_id, partition))
+        for one, place in zip(made, places, strict=True):
+            stretch = found.get(place)
             if stretch is None:
-                stretch = found[topic.topic_id, partition] = Stretch(topic, partition, record.offset)
+                stretch = found[place] = Stretch(topics[one.topic], place[1], record.offset)
             stretch.records.append(one.cells)
     return Routed(list(found.values()), len(outputs), None)
 

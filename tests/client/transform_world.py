@@ -17,7 +17,7 @@ from raftmq.client.batch_codec import decode_records
 from raftmq.client.exact_append import ExactAppender
 from raftmq.client.partitioner import crc32_partition
 from raftmq.client.resolver import Leader, TopicInfo
-from raftmq.client.sequenced_batches import Cells
+from raftmq.client.sequenced_batches import cells_of
 from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
 from raftmq.client.transformer.routing import MadeOutput
@@ -351,7 +351,7 @@ class _At:
 
 def made(topic: str, name: str, key: bytes | None = None, partition: int | None = None) -> MadeOutput:
     """An output whose value is its name."""
-    return MadeOutput(topic, partition, Cells(name.encode(), key, 1))
+    return MadeOutput(topic, partition, cells_of(name.encode(), key, 1))
 
 
 async def settled(world: World, condition: Callable[[], bool], turns: int = 200_000) -> None:
