@@ -112,8 +112,8 @@ async def test_slow_handlers_make_small_chunks(monkeypatch: pytest.MonkeyPatch) 
         ([Output("out"), b"x"], TypeError, "not bytes"),
         (Output("out", 5), TypeError, "value_serializer"),
         (Output("out", b"", 5), TypeError, "key_serializer"),
-        (Output("out", timestamp_ms="now"), TypeError, "timestamp_ms"),  # type: ignore[arg-type]
-        (Output("out", headers=[("a", "b")]), TypeError, "headers"),  # type: ignore[list-item]
+        (Output("out", timestamp_ms="now"), TypeError, "timestamp_ms"),
+        (Output("out", headers=[("a", "b")]), TypeError, "headers"),
         (Output("in", b""), InvalidArgumentError, "would come back to it"),
     ],
 )

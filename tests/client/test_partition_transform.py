@@ -12,7 +12,7 @@ from raftmq.client.transformer import partition_transform
 from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.output_state import OutputState
 from raftmq.client.transformer.partition_transform import producer_name_of
-from raftmq.client.transformer.routing import MadeOutput
+from raftmq.client.transformer.routing import MadeOutput, Stretch
 from raftmq.types import Record, TopicPartition
 
 from tests.client.transform_world import DAY_S, Owner, World, made, settled
@@ -156,8 +156,8 @@ async def test_a_partition_that_forgot_the_producer_goes_on_under_another_epoch(
     await ended(owner)
 
 
-def _stretch(world: World) -> partition_transform.Stretch:
-    return partition_transform.Stretch(world.topics["out"].info, 0, 7, [made("out", "late").cells])
+def _stretch(world: World) -> Stretch:
+    return Stretch(world.topics["out"].info, 0, 7, [made("out", "late").cells])
 
 
 async def test_what_brokers_may_have_forgotten_is_not_written_on_a_guess(world: World) -> None:

@@ -50,7 +50,7 @@ class OutputPartition:
         self.applied_index = LogIndex(0)
         self.expiry = _Clock()
         self.producers = ProducerTable(2)
-        self.judge = AppendJudge(self)  # type: ignore[arg-type]  # as much of an `AppliedState` as the judge looks at
+        self.judge = AppendJudge(self)  # as much of an `AppliedState` as the judge looks at
         self.records: list[tuple[str, bytes | None, int]] = []
         """The value, the key and the generation of each."""
 
@@ -222,7 +222,7 @@ class Owner:
         self._position = max(found[0] if found else 0, world.log_start)
         self._commits: list[tuple[int, str, asyncio.Future[None]]] = []
         self._committing: asyncio.Task[None] | None = None
-        parts = TransformParts("group", self, ExactAppender(self), self, crc32_partition, 0, 1.0)  # type: ignore[arg-type]
+        parts = TransformParts("group", self, ExactAppender(self), self, crc32_partition, 0, 1.0)
         self.transform = PartitionTransform(parts, IN)
         if found is None:
             self.transform.begin_at(self._position)

@@ -70,7 +70,7 @@ class Fleet:
 
     async def add(self, kind: str) -> None:
         self._started += 1
-        order = Order(self.servers, self.input, self.outputs, f"{self.input}-group", f"p{self._started}", kind)  # type: ignore[arg-type]
+        order = Order(self.servers, self.input, self.outputs, f"{self.input}-group", f"p{self._started}", kind)
         path = self._directory / f"{order.name}.log"
         with path.open("wb") as log:
             member = await asyncio.create_subprocess_exec(
