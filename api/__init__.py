@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from raftmq.client.producer_batch import Delivery as Delivery
     from raftmq.client.producer_batch import FailedRecords as FailedRecords
     from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
+    from raftmq.client.transformer.output import Output as Output
+    from raftmq.client.transformer.transformer import Transformer as Transformer
     from raftmq.client.worker.failure_reports import HandlerFailure as HandlerFailure
     from raftmq.client.worker.handlers import Attempt as Attempt
     from raftmq.client.worker.signals import Reject as Reject
@@ -81,6 +83,7 @@ _HOMES = {
     "OffsetAndTimestamp": "raftmq.client.leader_calls",
     "OffsetChange": "raftmq.client.group_admin",
     "Outcome": "raftmq.errors",
+    "Output": "raftmq.client.transformer.output",
     "PartitionDescription": "raftmq.client.admin",
     "PartitionNames": "raftmq.client.cluster_health",
     "PartitionState": "raftmq.client.cluster_health",
@@ -95,6 +98,7 @@ _HOMES = {
     "Retry": "raftmq.client.worker.signals",
     "TopicDescription": "raftmq.client.admin",
     "TopicPartition": "raftmq.types",
+    "Transformer": "raftmq.client.transformer.transformer",
     "Worker": "raftmq.client.worker.worker",
     "WorkerMetrics": "raftmq.client.metrics",
 }
@@ -123,6 +127,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetChange",
     "Outcome",
+    "Output",
     "PartitionDescription",
     "PartitionNames",
     "PartitionState",
@@ -137,6 +142,7 @@ __all__ = [
     "Retry",
     "TopicDescription",
     "TopicPartition",
+    "Transformer",
     "Worker",
     "WorkerMetrics",
     "errors",

@@ -326,12 +326,14 @@ class NoPositionError(UsageError):
 
 
 class PoisonRecordError(UsageError):
-    """A worker's handler failed for the last time on a record, and there is no dead-letter topic: the worker stopped.
+    """A handler failed for the last time on a record, and nothing takes dead letters: the worker, or the transformer, stopped.
 
-    The group's progress stays before the record, which is the first that its next worker gets.
+    The group's progress stays before the record, which is the first that its next member gets.
     """
 
-    advice = "repair the handler, or give the worker a dead-letter topic"
+    advice = (
+        "repair the handler, or give the worker a dead-letter topic (a transformer's handler returns an output for one)"
+    )
 
     def __init__(
         self, message: str = "", *, topic: str = "", partition: int = -1, offset: int = -1, attempts: int = 0
@@ -342,6 +344,12 @@ class PoisonRecordError(UsageError):
         self.offset = offset
         self.attempts = attempts
         """How often this worker tried."""
+
+
+class TransformStateError(UsageError):
+    """What is known of a transformer's outputs cannot be kept with the group's offset, or can no longer be relied on."""
+
+    advice = "docs/guides/transforming.md says more about these limits"
 
 
 class HandlerError(UsageError):

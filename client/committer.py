@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from raftmq.client.background import cancel_and_wait, spawn
 from raftmq.client.error_details import fresh_copy
-from raftmq.client.group_calls import Identity, OwnedPartition, commit_offsets
+from raftmq.client.group_calls import Identity, OffsetCommit, OwnedPartition, commit_offsets
 from raftmq.client.metrics import ConsumerCounters
 from raftmq.client.resolver import Resolver
 from raftmq.errors import ClosedClientError, FencedError, RaftMQError
@@ -22,13 +22,11 @@ from raftmq.types import TopicPartition
 
 
 class Commit(NamedTuple):
-    """An offset to commit, and who commits it as what."""
+    """What to commit, and who commits it as what."""
 
-    offset: int
+    what: OffsetCommit
     owned: OwnedPartition
     identity: Identity
-    finished: bytes = b""
-    """What is finished beyond the offset: `offset_ranges`."""
 
 
 @dataclass(slots=True)
@@ -132,13 +130,12 @@ class Committer:
 
     async def _run(self, identity: Identity, open_: dict[TopicPartition, _Slot]) -> None:
         """Commit, and take out of `open_` what is answered."""
-        offsets = {partition: slot.commit.offset for partition, slot in open_.items()}
+        commits = {partition: slot.commit.what for partition, slot in open_.items()}
         owned = {partition: slot.commit.owned for partition, slot in open_.items()}
-        finished = {partition: slot.commit.finished for partition, slot in open_.items()}
         try:
-            results = await commit_offsets(self._resolver, identity, offsets, owned, finished, self._timeout_seconds)
+            results = await commit_offsets(self._resolver, identity, commits, owned, self._timeout_seconds)
         except RaftMQError as failure:
-            results = dict.fromkeys(offsets, failure)
+            results = dict.fromkeys(commits, failure)
         else:
             for partition, error in results.items():
                 self._counters.commits_total += error is None

@@ -379,11 +379,11 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._check_alive()
         commits = self._assignment.commits()
         if offsets is not None:
-            return commits.submit(checked_offsets(offsets))
+            return commits.submit_offsets(checked_offsets(offsets))
         if not left:
             self._assignment.note_asked()
         moved = handed_out_offsets(self._fetcher.partitions.values())
-        return commits.submit(moved | {tp: offset for tp, offset in left.items() if tp in moved})
+        return commits.submit_offsets(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """What the group has committed, by partition (default: all assigned); None where it never did. Raises `RaftMQError`."""

@@ -19,16 +19,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from raftmq.client import settings
-from raftmq.client.batch_codec import encode_body
 from raftmq.client.consumer import Consumer
 from raftmq.client.dead_letter import DeadLetter, read_letter
 from raftmq.client.exact_append import ExactAppender
 from raftmq.client.leader_calls import delete_records
 from raftmq.client.newest_letters import newest_letters
-from raftmq.client.record_checks import records_bytes
 from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
 from raftmq.client.resolver import Resolver, TopicInfo
+from raftmq.client.sequenced_batches import Cells, cells_of, record_room, sequenced_batches
 from raftmq.client.transport import GrpcTransport
 from raftmq.errors import (
     InvalidTopicNameError,
@@ -225,7 +224,7 @@ class DeadLetterTopic:
                 if not letter.is_whole:
                     report.without_value += 1
                     continue
-                size = _size(letter)
+                size = _cells(letter).size
                 if letter.source not in limits:
                     limits[letter.source] = await self._batch_bytes_max(letter.source)
                 if size > limits[letter.source]:
@@ -280,7 +279,8 @@ class DeadLetterTopic:
         for target, letters in by_target.items():
             try:
                 info = await self._target(target)
-                batches = _batches(letters, stored, info)
+                cells = [_cells(letter) for letter in letters]
+                batches = sequenced_batches(cells, stored.producer_id, stored.ledger.number, info)
                 await self._appender.append(info, target.partition, batches)
             except (UnknownTopicError, UnknownPartitionError):
                 report.without_target[target] = report.without_target.get(target, 0) + len(letters)
@@ -348,41 +348,12 @@ class DeadLetterTopic:
     async def _batch_bytes_max(self, target: TopicPartition) -> int:
         """How large a record can go back there; without bound where there is none, which is found out when it is sent."""
         try:
-            return _room_of(await self._target(target))
+            return record_room(await self._target(target))
         except (UnknownTopicError, UnknownPartitionError):
             return sys.maxsize
 
 
-def _batches(letters: Sequence[DeadLetter], stored: StoredLedger, info: TopicInfo) -> list[bytes]:
-    """The letters as they were before they were given up, in batches that the topic takes."""
-    bytes_max = min(settings.REDRIVE_BATCH_BYTES_MAX, _room_of(info))
-    batches: list[bytes] = []
-    piece: list[DeadLetter] = []
-    piece_bytes = sequence = 0
-    for letter in [*letters, None]:
-        size = _size(letter) if letter is not None else 0
-        if piece and (letter is None or piece_bytes + size > bytes_max):
-            body = encode_body(
-                [one.record.value for one in piece],
-                [one.record.key for one in piece],
-                [one.record.timestamp for one in piece],
-                [one.own_headers for one in piece],
-            )
-            batches.append(body.seal(stored.producer_id, stored.ledger.number, sequence))
-            sequence += len(piece)
-            piece, piece_bytes = [], 0
-        if letter is not None:
-            piece.append(letter)
-            piece_bytes += size
-    return batches
-
-
-def _room_of(info: TopicInfo) -> int:
-    """Bytes of records, as `_size` counts them, that fit a batch of the topic."""
-    return info.batch_bytes_max - settings.BATCH_FRAME_BYTES
-
-
-def _size(letter: DeadLetter) -> int:
-    """Bytes of the record that is sent back, and at least what it adds to a batch."""
+def _cells(letter: DeadLetter) -> Cells:
+    """The record as it was before it was given up."""
     record = letter.record
-    return records_bytes([record.key], [record.value], [letter.own_headers])
+    return cells_of(record.value, record.key, record.timestamp, letter.own_headers)

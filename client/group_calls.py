@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from raftmq.client.error_details import error_from_detail
 from raftmq.client.leader_calls import LeaderCall, Target, ask_leaders, call_leaders, name_of_target
@@ -40,6 +40,17 @@ class OwnedPartition:
     owner_epoch: int
 
 
+class OffsetCommit(NamedTuple):
+    """What is committed of a partition. Each commit replaces all that the one before said."""
+
+    offset: int
+    """The next record to read."""
+    finished: bytes = b""
+    """What is finished beyond the offset: `offset_ranges`."""
+    note: str = ""
+    """Kept with the offset for its next owner; at most 4096 bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
     """What a group has committed in a partition, and what is in there."""
@@ -50,6 +61,8 @@ class CommittedPosition:
     high_watermark: int
     finished: Ranges = ()
     """What is finished beyond the offset; known of partitions that were opened."""
+    note: str = ""
+    """What the last commit noted; known of partitions that were opened."""
 
 
 async def open_partitions(
@@ -76,7 +89,7 @@ async def open_partitions(
         return [
             _error_of(answer, target)
             or CommittedPosition(
-                answer.offset, answer.log_start_offset, answer.high_watermark, _finished_of(answer, target)
+                answer.offset, answer.log_start_offset, answer.high_watermark, _finished_of(answer, target), answer.note
             )
             for target, answer in _paired(group, answers)
         ]
@@ -87,12 +100,11 @@ async def open_partitions(
 async def commit_offsets(
     resolver: Resolver,
     identity: Identity,
-    offsets: Mapping[TopicPartition, int],
+    commits: Mapping[TopicPartition, OffsetCommit],
     owned: Mapping[TopicPartition, OwnedPartition],
-    finished: Mapping[TopicPartition, bytes],
     timeout_seconds: float,
 ) -> dict[TopicPartition, RaftMQError | None]:
-    """Commit the offsets to read next, and what is finished beyond them; `FencedError` for a partition that has another owner by now."""
+    """Commit the offsets to read next, with what goes with them; `FencedError` for a partition that has another owner by now."""
 
     async def ask(connection: Connection, group: list[Target], seconds: float) -> list[RaftMQError | None]:
         request = pb.AckRequest(
@@ -105,8 +117,9 @@ async def commit_offsets(
                     topic_id=owned[target.topic_partition].topic_id or target.topic_id,
                     partition=target.topic_partition.partition,
                     owner_epoch=owned[target.topic_partition].owner_epoch,
-                    offset=offsets[target.topic_partition],
-                    finished=finished.get(target.topic_partition, b""),
+                    offset=commits[target.topic_partition].offset,
+                    finished=commits[target.topic_partition].finished,
+                    note=commits[target.topic_partition].note,
                 )
                 for target in group
             ],
@@ -114,7 +127,7 @@ async def commit_offsets(
         answers = (await connection.call(ACK, request, seconds)).partitions
         return [_error_of(answer, target) for target, answer in _paired(group, answers)]
 
-    return await ask_leaders(resolver, offsets, timeout_seconds, _of_same_topic(ask, owned))
+    return await ask_leaders(resolver, commits, timeout_seconds, _of_same_topic(ask, owned))
 
 
 async def fetch_offsets(

@@ -362,7 +362,7 @@ class GroupSession:
             state.topic_id, state.group_id = info.topic_id, info.group_ids[id_.partition]
         if found.offset >= 0:
             state.seek(found.offset, self._config.reset_time)
-            state.committed, state.finished = found.offset, found.finished
+            state.committed, state.finished, state.note = found.offset, found.finished, found.note
         state.high_watermark = found.high_watermark
         state.owner_epoch = owner_epoch
         state.is_withheld = True

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
 
 from raftmq.client import settings
 from raftmq.client.background import cancel_and_wait, spawn
 from raftmq.client.committer import Commit, Committer
 from raftmq.client.error_details import name_of
 from raftmq.client.fetcher import Fetcher
-from raftmq.client.group_calls import Identity, OwnedPartition
+from raftmq.client.group_calls import Identity, OffsetCommit, OwnedPartition
 from raftmq.client.logs import log
 from raftmq.client.partition_fetch import PartitionFetch
 from raftmq.client.processed import processed_offsets
@@ -25,7 +24,6 @@ from raftmq.errors import ClosedClientError, FencedError, RaftMQError
 from raftmq.types import TopicPartition
 
 Owner = tuple[Identity, OwnedPartition]
-NOTHING: Final[Mapping[TopicPartition, bytes]] = {}
 
 
 class OffsetCommits:
@@ -86,21 +84,20 @@ class OffsetCommits:
         await cancel_and_wait(self._task)
         await self._committer.close()
 
-    def submit(
-        self, offsets: Mapping[TopicPartition, int], finished: Mapping[TopicPartition, bytes] = NOTHING
-    ) -> asyncio.Future[None]:
-        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed.
+    def submit_offsets(self, offsets: Mapping[TopicPartition, int]) -> asyncio.Future[None]:
+        """As `submit`, of offsets that nothing goes with."""
+        return self.submit({partition: OffsetCommit(offset) for partition, offset in offsets.items()})
 
-        `finished`: what is finished beyond the offset (`offset_ranges`); what was known before is forgotten.
-        """
+    def submit(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> asyncio.Future[None]:
+        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed."""
         commits: dict[TopicPartition, Commit] = {}
         strangers: list[TopicPartition] = []
-        for partition, offset in offsets.items():
+        for partition, what in wanted.items():
             owner = self._owner_of(partition)
             if owner is None:
                 strangers.append(partition)
             else:
-                commits[partition] = Commit(offset, owner[1], owner[0], finished.get(partition, b""))
+                commits[partition] = Commit(what, owner[1], owner[0])
         future = self._committer.submit(commits)
         if not strangers:
             return future
@@ -114,7 +111,7 @@ class OffsetCommits:
         if not offsets:
             return
         try:
-            await self.submit(offsets)
+            await self.submit_offsets(offsets)
         except (FencedError, ClosedClientError):
             return  # another has it: nothing to say
         except RaftMQError as error:
@@ -137,7 +134,7 @@ class OffsetCommits:
         if state is None or state.owner_epoch != commit.owned.owner_epoch:
             return
         if error is None:
-            state.committed = commit.offset
+            state.committed = commit.what.offset
         elif isinstance(error, FencedError) and state.owner_epoch:
             state.is_withheld = (
                 True  # it is another's: what is buffered must not be handed out, whatever we have heard so far

@@ -58,6 +58,8 @@ class PartitionFetch:
         """What the group has committed, as far as is known."""
         self.finished: Ranges = ()
         """What the group had finished beyond that when the partition was assigned."""
+        self.note = ""
+        """What the group's last commit noted when the partition was assigned."""
         self.must_ask_committed = False
         """Where a group stands is to be looked up before `reset_time` counts."""
         self.owner_epoch = 0

@@ -71,6 +71,28 @@ class ProducerName:
             await self._fence_predecessors(identity, answer.metadata_revision, deadline)
         return identity
 
+    async def claim(self, epoch: int, timeout_seconds: float) -> int:
+        """Take the name at an epoch that the caller chose, and fence all lower ones as `register` does; return its producer id.
+
+        The epoch goes out with the batches as it is. Claiming the same one again changes nothing.
+
+        Raises:
+            ProducerFencedError: the name is at a later epoch.
+            RaftMQError: it could not be had in time. The name may have the epoch all the same.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        request = self._request()
+        request.epoch = epoch
+        answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
+        self.resume(answer.producer_id, epoch)
+        await self._fence_predecessors(Identity(answer.producer_id, epoch), answer.metadata_revision, deadline)
+        return answer.producer_id
+
+    def resume(self, producer_id: int, epoch: int) -> None:
+        """Go on as the producer that claimed the name at this epoch, for `keep`."""
+        self._producer_id, self._epoch = producer_id, epoch
+
     async def _fence_predecessors(self, identity: Identity, revision: int, deadline: float) -> None:
         """Have all brokers told of the epoch. A broker that does not answer is told by nobody, and waited for instead."""
         loop = asyncio.get_running_loop()

@@ -172,7 +172,30 @@ REDRIVE_CHUNK_RECORDS_MAX: Final = 500
 """Dead letters sent back under one entry of the ledger: three calls to the metadata group for each 500 records."""
 REDRIVE_CHUNK_BYTES_MAX: Final = 2 * MIB
 """Of them, unless one alone has more: a chunk for one partition fits one append request."""
-REDRIVE_BATCH_BYTES_MAX: Final = 512 * KIB
-"""Of redriven records in a batch, unless one alone has more: as the producer's."""
+EXACT_BATCH_BYTES_MAX: Final = 512 * KIB
+"""Of redriven or transformed records in a batch, unless one alone has more: as the producer's."""
+REQUEST_BATCHES_MAX: Final = 64
+"""Batches of one partition in an append request; brokers refuse more."""
 REDRIVE_REQUEST_SECONDS: Final = 10.0
 """How long a broker may take for one append of a redrive before it is repeated."""
+TRANSFORM_CHUNK_RECORDS_MAX: Final = 2_000
+"""Input records of one partition that a transformer handles, writes and commits together: their outputs make batches worth a request even when
+they are spread over some partitions."""
+TRANSFORM_CHUNK_BYTES_MAX: Final = 2 * MIB
+"""Of them, and of their outputs; the record that passes it is still in the chunk."""
+TRANSFORM_CHUNK_SECONDS: Final = 0.2
+"""A chunk ends after the handlers took this long, so that outputs of slow handlers are written while the next ones run."""
+TRANSFORM_AHEAD_RECORDS: Final = 8_000
+"""How far beyond the committed offset outputs may be written: four chunks, so that nothing waits for a commit. A transformer uses a changed
+number of output partitions so many input records later at the latest."""
+TRANSFORM_BUFFER_RECORDS: Final = 4_000
+"""Records of one partition that wait for their chunk; the partition is not read while there are more."""
+TRANSFORM_PROOF_SECONDS: Final = 13 * 86_400.0
+"""Brokers remember a named producer for 14 days after its last batch in a partition (`fsm/producer_ids.py` NAMED_EXPIRY_MS). What is younger than
+this is remembered for certain: the rest is for clocks that differ."""
+TRANSFORM_NOTE_BYTES_MAX: Final = 4096
+"""Of a transformer's state, which is the note of a commit: the brokers' limit."""
+TRANSFORM_CLAIM_SECONDS: Final = 30.0
+"""One attempt to begin under a producer's name: brokers that cannot be told of it are waited for up to `PREDECESSOR_SECONDS`."""
+TRANSFORM_DRAIN_SECONDS: Final = 10.0
+"""How long a transformer that stops waits for its chunks. What is cut short is done again by the next one, and written once."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB
 """Of rows in a batch, before compression, unless one row alone has more: as the SDK's producer."""
-REQUEST_BATCHES_MAX: Final = 64
-"""Of one partition in a request; brokers refuse more."""
 REQUESTS_IN_FLIGHT_MAX: Final = 4
 """Of one task, each to another partition and of at most 3.5 MiB."""
 
@@ -83,7 +81,7 @@ class PartitionWriter:
                 for batch_rows in _cut(group, self._batch_records_max, bytes_max):
                     batch = self._seal(batch_rows, sequence)
                     sequence += len(batch_rows)
-                    is_full = len(gathered) == REQUEST_BATCHES_MAX
+                    is_full = len(gathered) == settings.REQUEST_BATCHES_MAX
                     if is_full or (gathered and gathered_bytes + len(batch) > settings.REQUEST_BYTES_MAX):
                         self._send(topic, partition, gathered)
                         gathered, gathered_bytes = [], 0

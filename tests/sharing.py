@@ -25,6 +25,7 @@ TOGETHER = (
     "test_fork.py",
     "test_group_consumers.py",
     "test_node_faults.py",
+    "test_transformer.py",
     "test_user_errors.py",
     "test_worker.py",
     "test_worker_command.py",

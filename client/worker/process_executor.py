@@ -22,7 +22,7 @@ from raftmq.client import settings
 from raftmq.client.worker.executor import Hook, call_hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome
-from raftmq.client.worker.thread_executor import ThreadPool
+from raftmq.client.worker.thread_executor import ThreadPool, Try
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import Record
 
@@ -137,14 +137,14 @@ class _Child:
             why = f"{answer.failure.error}: {answer.failure.message}"
         raise InvalidArgumentError(f"the handler cannot be loaded in a process of its own: {why}")
 
-    def call(self, record: Record, attempt: Attempt) -> Outcome:
+    def call(self, request: Try) -> Outcome:
         """Have a record worked on. Raises as `begin` and as `check_has_run`: that is not the record's fault."""
         self.begin()
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
         try:
-            connection.send((record, attempt))
+            connection.send(request)
             if connection.poll(self._timeout_seconds):
                 answer: _PortableFailure | str | None = connection.recv()
                 if isinstance(answer, str):
@@ -194,7 +194,7 @@ class ProcessExecutor:
         self._children: list[_Child] = []
         self._first: _Child | None = None
         self._lock = threading.Lock()
-        self._pool = ThreadPool(count, self._make_call)
+        self._pool: ThreadPool[Try, Outcome] = ThreadPool(count, self._make_call)
 
     async def start(self) -> None:
         """Start one process, to see that the handler can be loaded there; the others start when they are needed."""
@@ -207,7 +207,7 @@ class ProcessExecutor:
 
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
         """As `Executor.run`."""
-        return await self._pool.run(record, attempt)
+        return await self._pool.run((record, attempt))
 
     async def close(self) -> None:
         """Kill the processes."""
@@ -216,7 +216,7 @@ class ProcessExecutor:
             for child in self._children:
                 child.kill()
 
-    def _make_call(self) -> Callable[[Record, Attempt], Outcome]:
+    def _make_call(self) -> Callable[[Try], Outcome]:
         with self._lock:
             first, self._first = self._first, None
         return (first or self._new_child()).call

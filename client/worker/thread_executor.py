@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from raftmq.client.logs import log
 from raftmq.client.worker.executor import Hook, call_hook
@@ -15,41 +15,45 @@ from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_ru
 from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
+Try = tuple[Record, Attempt]
+"""What a handler is called with."""
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
+
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    record: Record
-    attempt: Attempt
-    future: asyncio.Future[Outcome]
+class _Call(Generic[RequestT, AnswerT]):
+    request: RequestT
+    future: asyncio.Future[AnswerT]
 
 
-class ThreadPool:
+class ThreadPool(Generic[RequestT, AnswerT]):
     """Threads that each call a function of their own. They are daemons: a handler that never ends does not keep the program from ending.
 
     (Those of `concurrent.futures` are joined at the interpreter's exit, which would then never come.)
     """
 
-    def __init__(self, count: int, make_call: Callable[[], Callable[[Record, Attempt], Outcome]]) -> None:
+    def __init__(self, count: int, make_call: Callable[[], Callable[[RequestT], AnswerT]]) -> None:
         self._count = count
         self._make_call = make_call
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_Call[RequestT, AnswerT] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = 0
         self._busy = 0
         self._is_closed = False
 
-    async def run(self, record: Record, attempt: Attempt) -> Outcome:
+    async def run(self, request: RequestT) -> AnswerT:
         """Call in one of the threads, which are started as they are needed. Raises what the function raises.
 
-        Cancelled, the call goes on, and its outcome is dropped.
+        Cancelled, the call goes on, and its answer is dropped.
         """
         self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        future: asyncio.Future[AnswerT] = self._loop.create_future()
         self._busy += 1
         if self._busy > self._threads and self._threads < self._count:
             self._threads += 1
             threading.Thread(target=self._work, name=f"raftmq-worker-{self._threads}", daemon=True).start()
-        self._calls.put(_Call(record, attempt, future))
+        self._calls.put(_Call(request, future))
         return await future
 
     def close(self) -> None:
@@ -64,25 +68,25 @@ class ThreadPool:
         while (call := self._calls.get()) is not None:
             if self._is_closed:
                 return
-            outcome: Outcome | BaseException
+            answer: AnswerT | BaseException
             try:
-                outcome = function(call.record, call.attempt)
+                answer = function(call.request)
             except BaseException as error:  # noqa: BLE001 - a thread's root: `run` raises it
-                outcome = error
+                answer = error
             assert self._loop is not None
             try:
-                self._loop.call_soon_threadsafe(self._set, call.future, outcome)
+                self._loop.call_soon_threadsafe(self._set, call.future, answer)
             except RuntimeError:
                 return  # the loop is closed: the worker has ended without waiting for us
 
-    def _set(self, future: asyncio.Future[Outcome], outcome: Outcome | BaseException) -> None:
+    def _set(self, future: asyncio.Future[AnswerT], answer: AnswerT | BaseException) -> None:
         self._busy -= 1
         if future.done():
             return
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
         else:
-            future.set_result(outcome)
+            future.set_result(answer)
 
 
 class ThreadExecutor:
@@ -96,7 +100,7 @@ class ThreadExecutor:
     def __init__(self, handlers: Handlers[object, object], count: int, timeout_seconds: float | None) -> None:
         self._handlers = handlers
         self._timeout_seconds = timeout_seconds
-        self._pool = ThreadPool(count, lambda: self._call)
+        self._pool: ThreadPool[Try, Outcome] = ThreadPool(count, lambda: self._call)
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -108,8 +112,8 @@ class ThreadExecutor:
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
         """As `Executor.run`."""
         if self._timeout_seconds is None:
-            return await self._pool.run(record, attempt)
-        call = asyncio.ensure_future(self._pool.run(record, attempt))
+            return await self._pool.run((record, attempt))
+        call = asyncio.ensure_future(self._pool.run((record, attempt)))
         try:
             done, _ = await asyncio.wait((call,), timeout=self._timeout_seconds)
             if done:
@@ -125,9 +129,9 @@ class ThreadExecutor:
         """As `Executor.close`."""
         self._pool.close()
 
-    def _call(self, record: Record, attempt: Attempt) -> Outcome:
+    def _call(self, request: Try) -> Outcome:
         try:
-            result = self._handlers(record, attempt)
+            result = self._handlers(*request)
         except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
             return Failure.of(error)
         check_has_run(result)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 
 from raftmq.client.consumer import Consumer
+from raftmq.client.group_calls import OffsetCommit
 from raftmq.client.worker.prefix import Progress
 from raftmq.offset_ranges import Ranges
 from raftmq.types import TopicPartition
@@ -25,6 +26,5 @@ class WorkConsumer(Consumer):
     async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """As `GroupConsumer.commit_progress`; raises as `Consumer.commit`."""
         self._check_alive()
-        offsets = {partition: made.offset for partition, made in progress.items()}
-        finished = {partition: made.finished for partition, made in progress.items()}
-        await asyncio.shield(self._assignment.commits().submit(offsets, finished))
+        wanted = {partition: OffsetCommit(made.offset, made.finished) for partition, made in progress.items()}
+        await asyncio.shield(self._assignment.commits().submit(wanted))

@@ -6,13 +6,10 @@ Must not work on records (the work loop's part). A worker runs once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import random
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Final, Generic, get_args
 
 from raftmq.client import settings
@@ -25,6 +22,7 @@ from raftmq.client.metrics import WorkerMetrics
 from raftmq.client.producer import Producer
 from raftmq.client.rebalance_listener import RebalanceListener
 from raftmq.client.resolver import parse_addresses
+from raftmq.client.stop_requests import StopRequests, signals_taken
 from raftmq.client.texts import check_text, check_texts
 from raftmq.client.transport import Transport
 from raftmq.client.worker.back_pressure import WorkLimits
@@ -45,7 +43,6 @@ from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
 from raftmq.types import KeyT_co, ValueT_co
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 HEARTBEAT_MS_MAX: Final = 5_000
 HEARTBEATS_PER_SESSION: Final = 3
 """So that a session outlives two heartbeats that are lost."""
@@ -249,11 +246,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._executor = self._make_executor()
         self._work_loop: WorkLoop | None = None
         self._was_started = False
-        self._lock = threading.RLock()
-        """Guards the two below it, which `stop` may use in another thread, or in a signal handler."""
-        self._stop_requests = 0
-        self._event_loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = asyncio.Event()
+        self._stops = StopRequests(self._pass_on_stop)
         self._dead_letters: DeadLetters | None = None
 
     # -------------------------------------------------------------------------------------------------------- running
@@ -269,7 +262,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         asyncio.run(self._serve_until_signal())
 
     async def _serve_until_signal(self) -> None:
-        with _signals_taken(self.stop):
+        with signals_taken(self.stop):
             await self.serve()
 
     async def serve(self) -> None:
@@ -292,14 +285,10 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         if self._was_started:
             raise ClosedClientError("a worker runs once; make a new one")
         self._was_started = True
-        with self._lock:
-            self._event_loop = asyncio.get_running_loop()
-        try:
+        with self._stops.bound():
             async with AsyncExitStack() as stack:
-                if await done_before(self._open_letters(stack), self._stopped):
+                if await done_before(self._open_letters(stack), self._stops.stopped):
                     await self._work()
-        finally:
-            self._event_loop = None
 
     async def _work(self) -> None:
         loop = self._work_loop = WorkLoop(
@@ -312,23 +301,15 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             self._source,
             self._hooks,
         )
-        for number in range(self._stop_requests):
+        for number in range(self._stops.count):
             loop.stop(at_once=number > 0)
         await loop.run()
 
     def stop(self) -> None:
         """Ask the worker to drain and end; does not wait, and may be called from any thread. A second call ends the draining."""
-        with self._lock:
-            self._stop_requests += 1
-            event_loop = self._event_loop
-            if event_loop is None:  # then nobody waits for the event yet, or any more
-                self._stopped.set()
-                return
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: there is nothing to stop
-            event_loop.call_soon_threadsafe(self._pass_on_stop, self._stop_requests > 1)
+        self._stops.add()
 
     def _pass_on_stop(self, at_once: bool) -> None:
-        self._stopped.set()
         if self._work_loop is not None:
             self._work_loop.stop(at_once=at_once)
 
@@ -416,21 +397,3 @@ def _names_of(types: ErrorTypes, argument: str) -> frozenset[str]:
             raise InvalidArgumentError(f"{argument} takes an exception class, or a tuple of them, not {one!r}")
         names.add(name_of_class(one))
     return frozenset(names)
-
-
-@contextmanager
-def _signals_taken(stop: Callable[[], None]) -> Iterator[None]:
-    """In the main thread, what ends a program asks the worker to drain instead."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

@@ -12,6 +12,7 @@ import pytest
 from raftmq.client.admin import Admin
 from raftmq.client.consumer import Consumer
 from raftmq.client.producer import Producer
+from raftmq.client.transformer.transformer import Transformer
 from raftmq.client.worker.worker import Worker
 from raftmq.errors import ClosedClientError, WrongEventLoopError
 from raftmq.types import TopicPartition
@@ -242,11 +243,14 @@ def test_a_loop_may_move_to_another_thread(opened: OpenClients) -> None:
     assert len(found) == 2
 
 
-def test_a_worker_that_has_run_is_refused_on_another_loop(other_loop: asyncio.AbstractEventLoop) -> None:
+@pytest.mark.parametrize("kind", [Worker, Transformer])
+def test_a_worker_that_has_run_is_refused_on_another_loop(
+    other_loop: asyncio.AbstractEventLoop, kind: type[Worker | Transformer]
+) -> None:
     loop = asyncio.new_event_loop()
     cluster = FakeCluster()
     cluster.create_topic("t")
-    worker = Worker("t", "g", print, transport=None)
+    worker = kind("t", "g", print, transport=None)
 
     async def start_and_cancel() -> None:
         worker._transport = MemoryTransport(cluster)

@@ -13,6 +13,7 @@ MAPPED = (
     "broker",
     "cli",
     "client",
+    "client/transformer",
     "client/worker",
     "fsm",
     "raft",

@@ -20,10 +20,13 @@ CACHE = ROOT / ".venv/mypy_programs"
 TUTORIAL = read_page(ROOT / "docs/guides/tutorial.md").files
 
 TYPED = """
+from collections.abc import Iterator
 from typing import Any, assert_type
 
 import msgspec
-from raftmq import Attempt, BulkDelivery, Consumer, Delivery, Producer, Record, TopicPartition, Worker, sync
+from raftmq import (
+    Attempt, BulkDelivery, Consumer, Delivery, Output, Producer, Record, TopicPartition, Transformer, Worker, sync,
+)
 from raftmq.serializers import Json, String
 
 
@@ -106,6 +109,35 @@ def work() -> None:
     Worker(("t", "u"), "g", {"t": bytes_of, "u": bytes_of})
     Worker("t", "g", bytes_of, value_deserializer=ORDERS.deserialize)  # type: ignore[misc]
     Worker("t", "g", handle_order, value_deserializer=int)  # type: ignore[misc]
+
+
+def copy(record: Record) -> Output:
+    return Output("u", record.value, record.key)
+
+
+def split(record: Record[bytes, Order]) -> Iterator[Output]:
+    assert_type(record.value, Order | None)
+    yield Output("u", record.value, partition=1, headers=[("name", b"value")])
+
+
+async def drop(record: Record) -> None:
+    assert_type(record, Record[bytes, bytes])
+
+
+async def copy_again(record: Record[bytes, Order]) -> list[Output]:
+    return []
+
+
+def transform() -> None:
+    assert_type(Transformer("t", "g", copy), Transformer[bytes, bytes])
+    Transformer(
+        "t", "g", split, value_deserializer=ORDERS.deserialize, value_serializer=ORDERS.serialize, key_serializer=str.encode
+    )
+    Transformer("t", "g", drop)
+    Transformer("t", "g", copy_again, value_deserializer=ORDERS.deserialize)
+    Transformer("t", "g", copy, value_deserializer=ORDERS.deserialize)  # type: ignore[misc]
+    Transformer("t", "g", bytes_of)  # type: ignore[arg-type]
+    Output()  # type: ignore[call-arg]
 """
 
 

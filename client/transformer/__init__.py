@@ -1,0 +1,1 @@
+"""Consume, transform, produce: each record's outputs are written exactly once."""

@@ -1,0 +1,169 @@
+"""`HandlerCalls`: runs a transformer's handler over records of a partition, and makes bytes of what it returns.
+
+A plain function runs in a thread, many records for one hop; an async one runs on the event loop, several records side by side. Must not
+know topics, partitions or what was written. Invariant: results are in the order of the records, and end before the first that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+from raftmq.client import settings
+from raftmq.client.background import cancel_and_wait
+from raftmq.client.record_checks import check_headers, check_timestamp, to_bytes
+from raftmq.client.sequenced_batches import cells_of
+from raftmq.client.transformer.output import Output
+from raftmq.client.transformer.routing import MadeOutput
+from raftmq.client.worker.handlers import FIRST, Handlers
+from raftmq.client.worker.thread_executor import ThreadPool
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import Record
+
+Serializer = Callable[[Any], bytes | None]  # Any: whatever the program puts into its outputs
+MadeOutputs = tuple[MadeOutput, ...]
+
+
+class Handled(NamedTuple):
+    """What became of the first records of those that were given."""
+
+    outputs: list[MadeOutputs]
+    """Of each record that was handled. None may be: then the time was over, or the first one failed."""
+    failure: BaseException | None
+    """What the record after these failed with. None: it was not handled, because the time was over, or there is none."""
+
+
+class HandlerCalls:
+    """Of one transformer.
+
+    Args:
+        handlers: The handler and its deserializers.
+        key_serializer, value_serializer: Make bytes of what is in outputs.
+        concurrency: Threads, or async handlers that run at once, over all partitions.
+        inputs: The topics that are read, to which no output may go.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers[object, object],
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+        concurrency: int,
+        inputs: frozenset[str],
+    ) -> None:
+        self._handlers = handlers
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._inputs = inputs
+        self._slots = asyncio.Semaphore(concurrency)
+        self._threads: ThreadPool[Sequence[Record], Handled] = ThreadPool(concurrency, lambda: self._handle_all)
+
+    async def handle(self, records: Sequence[Record]) -> Handled:
+        """Handle records until one fails, or until time or outputs are enough for one chunk.
+
+        Cancelled, async handlers are cancelled; a thread goes on, and what it makes is dropped.
+        """
+        if self._handlers.is_async:
+            return await self._handle_on_loop(records)
+        return await self._threads.run(records)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.close()
+
+    # ------------------------------------------------------------------------------------------------------ in a thread
+
+    def _handle_all(self, records: Sequence[Record]) -> Handled:
+        outputs: list[MadeOutputs] = []
+        size = 0
+        end_at = time.monotonic() + settings.TRANSFORM_CHUNK_SECONDS
+        for record in records:
+            try:
+                made = self._made(record, self._handlers(record, FIRST))
+            except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
+                return Handled(outputs, error)
+            outputs.append(made)
+            for one in made:
+                size += one.cells.size
+            if size > settings.TRANSFORM_CHUNK_BYTES_MAX or time.monotonic() > end_at:
+                break
+        return Handled(outputs, None)
+
+    # ------------------------------------------------------------------------------------------------------ on the loop
+
+    async def _handle_on_loop(self, records: Sequence[Record]) -> Handled:
+        """Let several tasks take one record after the other; all that are taken are finished, so results have no gap."""
+        results: list[MadeOutputs | BaseException] = []
+        queue = iter(records)
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + settings.TRANSFORM_CHUNK_SECONDS
+        is_over = False
+        size = 0
+
+        async def work() -> None:
+            nonlocal is_over, size
+            while not is_over and (record := next(queue, None)) is not None:
+                number = len(results)
+                results.append(())
+                try:
+                    returned = await cast("Awaitable[object]", self._handlers(record, FIRST))
+                    made = results[number] = self._made(record, returned)
+                    size += sum(one.cells.size for one in made)
+                except BaseException as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise
+                    results[number] = error
+                    is_over = True
+                is_over = is_over or size > settings.TRANSFORM_CHUNK_BYTES_MAX or loop.time() > end_at
+
+        workers: list[asyncio.Task[None]] = []
+        try:
+            while not workers or (len(workers) < len(records) and not self._slots.locked()):
+                await self._slots.acquire()
+                workers.append(loop.create_task(work(), name="raftmq-transform-handlers"))
+                workers[-1].add_done_callback(lambda _: self._slots.release())
+            await asyncio.gather(*workers)
+        finally:
+            await cancel_and_wait(*workers)
+        outputs: list[MadeOutputs] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                return Handled(outputs, result)
+            outputs.append(result)
+        return Handled(outputs, None)
+
+    # ---------------------------------------------------------------------------------------------------------- outputs
+
+    def _made(self, record: Record, returned: object) -> MadeOutputs:
+        """The outputs as bytes. Raises what a serializer raises, or `TypeError` for what is no output."""
+        if returned is None:
+            return ()
+        if isinstance(returned, Output):
+            return (self._made_one(record, returned),)
+        if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
+            raise _no_output(returned)
+        return tuple(self._made_one(record, one) for one in returned)
+
+    def _made_one(self, record: Record, output: object) -> MadeOutput:
+        if not isinstance(output, Output):
+            raise _no_output(output)
+        if output.topic in self._inputs:
+            raise InvalidArgumentError(
+                f"an output for {output.topic!r}, which this transformer reads, would come back to it: choose another topic"
+            )
+        cells = cells_of(
+            to_bytes(output.value, self._value_serializer, "value"),
+            to_bytes(output.key, self._key_serializer, "key"),
+            record.timestamp if output.timestamp_ms is None else check_timestamp(output.timestamp_ms),
+            check_headers(output.headers)[0] if output.headers else (),
+        )
+        return MadeOutput(output.topic, output.partition, cells)
+
+
+def _no_output(returned: object) -> TypeError:
+    return TypeError(
+        f"a transformer's handler returns an Output, several in a list or another iterable, or None; not {type(returned).__name__}"
+    )

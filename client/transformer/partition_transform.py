@@ -1,0 +1,463 @@
+"""`PartitionTransform`: transforms the records of one partition of the input, as long as the member owns it.
+
+A chunk of records after the other: handle, route, append to all output partitions side by side, commit the offset with the state, go on
+without waiting for that commit. Must not decide what exactly once takes: `output_state.py` has the rules, and what is said here of rules
+is there. Invariants: between two chunks the state counts what the brokers acknowledged, for all records below the offset; a state that
+changes where outputs go is committed before one goes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import TypeVar
+
+from raftmq.client import settings
+from raftmq.client.background import Backoff
+from raftmq.client.error_details import name_of
+from raftmq.client.exact_append import ExactAppender
+from raftmq.client.logs import Pace, log
+from raftmq.client.partitioner import Partitioner
+from raftmq.client.producer_name import ProducerName
+from raftmq.client.resolver import TopicInfo
+from raftmq.client.sequenced_batches import requests_of, sequenced_batches
+from raftmq.client.transformer.handler_calls import HandlerCalls, MadeOutputs
+from raftmq.client.transformer.output_state import OutputState, first_epoch
+from raftmq.client.transformer.routing import Stretch, route
+from raftmq.client.transformer.transform_consumer import TransformConsumer
+from raftmq.errors import (
+    ClosedClientError,
+    FencedError,
+    OutOfOrderSequenceError,
+    PoisonRecordError,
+    ProducerFencedError,
+    RaftMQError,
+    TransformStateError,
+    UnknownOutcomeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftmq.types import Record, TopicPartition
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class TransformParts:
+    """What the partitions of a transformer share."""
+
+    group_id: str
+    consumer: TransformConsumer
+    appender: ExactAppender
+    calls: HandlerCalls
+    partitioner: Partitioner
+    codec: int
+    timeout_seconds: float
+    """Of a lookup, and of one attempt to append."""
+
+
+class PartitionTransform:
+    """Runs once, in a task of its own, by `run`. Made when the partition was assigned."""
+
+    def __init__(self, parts: TransformParts, partition: TopicPartition) -> None:
+        self.partition = partition
+        self._parts = parts
+        self._consumer = parts.consumer
+        self._resolver = parts.consumer.resolver
+        self._opened = parts.consumer.opened(partition)
+        self._name = ProducerName(
+            self._resolver, producer_name_of(parts.group_id, partition), settings.TRANSFORM_CLAIM_SECONDS
+        )
+        self._keeper: asyncio.Task[None] | None = None
+        self._first_offset = self._opened.offset
+        """Where the partition begins; None until that is known."""
+        self._waiting: deque[Record] = deque()
+        """Records that were read and are in no chunk."""
+        self._news = asyncio.Event()
+        """More records, another bound, the wish to end, or an error."""
+        self._is_ending = False
+        self._failure: BaseException | None = None
+        """Of a commit in the background."""
+        self._state: OutputState | None = None
+        """As of `_offset`; None until the partition has begun."""
+        self._offset = 0
+        """The outputs of all records below are written."""
+        self._inherited_until = 0
+        """Owners before this one may have written outputs of records below; rule 3."""
+        self._promised_until = 0
+        """The highest bound that was found or submitted. A lower one is submitted only at the end: records up to it may be handled."""
+        self._sent_until = 0
+        """This one may have written outputs of records below."""
+        self._committed_until = 0
+        """Records below may be handled: the committed state says so."""
+        self._has_waiting_count = False
+        """An output topic has another number of partitions, which may not be used yet."""
+        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+
+    # ---------------------------------------------------------------------------------------------- what the loop calls
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more records should be read for now."""
+        return len(self._waiting) >= settings.TRANSFORM_BUFFER_RECORDS
+
+    def feed(self, records: Sequence[Record]) -> None:
+        """Take records, in order."""
+        self.begin_at(records[0].offset)
+        self._waiting.extend(records)
+        self._news.set()
+
+    @property
+    def needs_beginning(self) -> bool:
+        """Whether it waits for `begin_at`, as the group has committed nothing and no record came."""
+        return self._first_offset is None
+
+    def begin_at(self, offset: int) -> None:
+        """Where the partition begins if the group has committed nothing; only the first call counts."""
+        if self._first_offset is None:
+            self._first_offset = offset
+            self._news.set()
+
+    def end(self) -> None:
+        """Begin no chunk any more: `run` returns after the one at work."""
+        self._is_ending = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Transform until cancelled or told to end; returns when the partition is another member's, too.
+
+        Raises:
+            PoisonRecordError: The handler failed, or its outputs cannot be written. What is before the record is committed.
+            TransformStateError: Outputs cannot be written exactly once.
+            RaftMQError: What does not pass by trying again, such as `UnknownTopicError`.
+        """
+        try:
+            await self._begin()
+            while records := await self._next_chunk():
+                await self._transform(records)
+        except FencedError as error:  # the consumer will hear of it, too
+            data = (self._parts.group_id, *self.partition, name_of(error))
+            log.info("transform_partition_lost consumer_group=%s topic=%s partition=%d error_code=%s", *data)
+
+    def submit_last(self) -> asyncio.Future[None] | None:
+        """Commit what was written, after `run` has ended; None when nothing has begun. The state leaves nothing open that is not."""
+        if self._state is None:
+            return None
+        return self._submit(max(self._inherited_until, self._sent_until, self._offset))
+
+    def close(self) -> None:
+        """Stop keeping the producer's name."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    # -------------------------------------------------------------------------------------------------------- beginning
+
+    async def _begin(self) -> None:
+        found = OutputState.decode(self._opened.note) if self._opened.offset is not None else None
+        if found is None or self._opened.offset is None:
+            while self._first_offset is None:
+                self._news.clear()
+                await self._news.wait()
+            self._offset = self._first_offset
+            await self._begin_generation()
+        else:
+            self._offset = self._sent_until = self._opened.offset
+            self._inherited_until = self._promised_until = max(found.until, self._offset)
+            if found.until > self._offset:
+                await self._check_remembered(found, self._offset)
+            self._state, self._committed_until = found, found.until
+            self._name.resume(found.producer_id, first_epoch(found.generation))
+        self._keeper = self._name.keep(self._on_name_lost, self._fail)
+        data = (*self.partition, self._offset, found is not None)
+        log.info("transform_partition_begun topic=%s partition=%d offset=%d is_resumed=%s", *data)
+
+    async def _begin_generation(self) -> None:
+        """Begin a state at the offset: nothing that an earlier one wrote is known to it, and nothing of an earlier one is taken any more.
+
+        Raises `FencedError` when a later owner has begun one.
+        """
+        generation = self._opened.owner_epoch
+        try:
+            producer_id = await self._persist(
+                lambda: self._name.claim(first_epoch(generation), settings.TRANSFORM_CLAIM_SECONDS)
+            )
+        except ProducerFencedError as error:
+            raise FencedError(f"{_name(self.partition)} has a later owner") from error
+        self._inherited_until = self._promised_until = self._sent_until = self._offset
+        self._state = OutputState(producer_id, generation, self._offset, _now_s())
+        await self._commit()
+
+    async def _check_remembered(self, state: OutputState, offset: int) -> None:
+        """Rule 4: raise `TransformStateError` unless brokers remember the producer wherever outputs of records from `offset` on were written."""
+        if offset >= self._inherited_until or _now_s() - state.since_s < settings.TRANSFORM_PROOF_SECONDS:
+            return
+        if offset >= await self._persist(self._first_young_offset):  # nor were outputs written before their record
+            return
+        raise TransformStateError(
+            f"{_name(self.partition)}: whether outputs of the records from offset {offset} to {state.until} are written is not known, as they"
+            " may be older than what brokers remember of producers (14 days). Look whether they are there; then reset the offsets of group"
+            f" {self._parts.group_id!r} to {offset}, which writes them (again), or to {state.until}, which does not"
+        )
+
+    async def _first_young_offset(self) -> int:
+        """From where on records were appended so lately that brokers remember who wrote since."""
+        end = (await self._consumer.end_offsets([self.partition]))[self.partition]
+        time_ms = int((_now_s() - settings.TRANSFORM_PROOF_SECONDS) * 1000)
+        found = (await self._consumer.offsets_for_times({self.partition: time_ms}))[self.partition]
+        return end if found is None else found.offset
+
+    async def _skip_to(self, offset: int) -> None:
+        """Records up to `offset` were deleted before they were handled."""
+        state = self._started()
+        data = (*self.partition, self._offset, offset)
+        log.warning("transform_records_missed topic=%s partition=%d offset=%d next_offset=%d", *data)
+        is_alone = self._offset >= self._inherited_until
+        self._offset = offset
+        if is_alone:
+            return
+        # How many outputs of the deleted records were written is not known, so these counts are of no use.
+        if state.generation >= self._opened.owner_epoch:
+            raise TransformStateError(
+                f"{_name(self.partition)}: records were deleted while they were handled: start again"
+            )
+        await self._begin_generation()
+
+    # ------------------------------------------------------------------------------------------------------------ chunks
+
+    async def _next_chunk(self) -> list[Record]:
+        """The next records to handle; none when it is time to end."""
+        while not self._is_ending:
+            self._news.clear()
+            self._check()
+            if self._waiting and self._waiting[0].offset != self._offset:
+                await self._skip_to(self._waiting[0].offset)
+            if self._waiting and self._offset >= self._committed_until:
+                await self._commit()
+                continue
+            if self._waiting:
+                return self._chunk()
+            await self._news.wait()
+        return []
+
+    def _chunk(self) -> list[Record]:
+        records: list[Record] = []
+        size = 0
+        for record in self._waiting:
+            is_full = len(records) == settings.TRANSFORM_CHUNK_RECORDS_MAX or size > settings.TRANSFORM_CHUNK_BYTES_MAX
+            if is_full or record.offset >= self._committed_until:
+                break
+            records.append(record)
+            size += len(record.key or b"") + len(record.value or b"")
+        return records
+
+    async def _transform(self, records: Sequence[Record]) -> None:
+        """Handle the first of these and write their outputs. Raises what the next one failed with."""
+        outputs, failure = await self._parts.calls.handle(records)
+        written, cause = await self._write(records, outputs)
+        if written:
+            self._advance(records[written - 1].offset + 1)
+            for _ in range(written):
+                self._waiting.popleft()
+            self._submit(self._until())
+        cause = cause or failure
+        if cause is not None:
+            await self._commit()
+            raise _poison(records[written], cause) from cause
+
+    def _advance(self, offset: int) -> None:
+        state = self._started()
+        self._offset = offset
+        if offset >= self._inherited_until:
+            self._state = replace(state, since_s=_now_s())
+
+    async def _write(
+        self, records: Sequence[Record], outputs: Sequence[MadeOutputs]
+    ) -> tuple[int, BaseException | None]:
+        """Write outputs; return of how many records, and why those of the next one cannot be."""
+        names = sorted({one.topic for made in outputs for one in made})
+        is_fresh = False
+        before: dict[str, TopicInfo] = {}
+        while True:
+            topics = {name: await self._topic(name, outputs, is_fresh=is_fresh) for name in names}
+            await self._declare(topics.values())
+            routed = route(records, outputs, topics, self._started(), self._parts.partitioner)
+            if routed.record_count:
+                self._sent_until = max(self._sent_until, records[routed.record_count - 1].offset + 1)
+            try:
+                await self._append(routed.stretches)
+            except (UnknownTopicError, UnknownPartitionError):
+                if before == topics:
+                    raise
+                # A topic was deleted, and perhaps created again: then nothing is written there, and its counts begin at 0.
+                before, is_fresh = topics, True
+                continue
+            state = self._started()
+            for stretch in routed.stretches:
+                state = state.written(stretch.topic.topic_id, stretch.partition, len(stretch.records))
+            self._state = state
+            return routed.record_count, routed.failure
+
+    async def _topic(self, name: str, outputs: Sequence[MadeOutputs], *, is_fresh: bool) -> TopicInfo:
+        chosen = [one.partition for made in outputs for one in made if one.topic == name and one.partition is not None]
+        partition = max(chosen, default=None)
+        timeout = self._parts.timeout_seconds
+        return await self._persist(lambda: self._resolver.topic(name, timeout, partition=partition, is_fresh=is_fresh))
+
+    async def _declare(self, topics: Iterable[TopicInfo]) -> None:
+        """Rule 2: commit what decides where outputs go before the first one does."""
+        wanted = list(topics)
+        state = self._started()
+        # In another attempt at the chunk (a topic was deleted meanwhile) some of its outputs are written already.
+        is_alone = self._offset >= max(self._inherited_until, self._sent_until)
+        declared = state.declared(wanted, is_alone=is_alone)
+        self._has_waiting_count = not is_alone and declared != declared.declared(wanted, is_alone=True)
+        if declared is not state:
+            self._state = declared
+            await self._commit()
+
+    async def _append(self, stretches: Sequence[Stretch]) -> None:
+        """Append all outputs of a chunk; those that are there already are not written again. Raises what no other try can help."""
+        open_ = list(stretches)
+        while open_:
+            outcomes = await asyncio.gather(*map(self._append_one, open_), return_exceptions=True)
+            forgotten: list[Stretch] = []
+            for stretch, error in zip(open_, outcomes, strict=True):
+                if isinstance(error, OutOfOrderSequenceError) and not error.is_certain:
+                    forgotten.append(stretch)
+                elif isinstance(error, ProducerFencedError):
+                    await self._commit()  # raises FencedError if the partition is another member's
+                    raise error
+                elif error is not None:
+                    raise error
+            if forgotten:
+                await self._restart(forgotten)
+            open_ = forgotten
+
+    async def _append_one(self, stretch: Stretch) -> None:
+        state, topic, partition = self._started(), stretch.topic, stretch.partition
+        batches = sequenced_batches(
+            stretch.records,
+            state.producer_id,
+            state.epoch(topic.topic_id, partition),
+            topic,
+            first_sequence=state.at(topic.topic_id, partition).count,
+            codec=self._parts.codec,
+        )
+        for request in requests_of(batches):
+            await self._persist(partial(self._parts.appender.append, topic, partition, request))
+
+    async def _restart(self, stretches: Sequence[Stretch]) -> None:
+        """Rule 4: brokers have forgotten the producer in these partitions, so the next outputs are not there; count them from 0."""
+        state = self._started()
+        for stretch in stretches:
+            await self._check_remembered(state, stretch.first_offset)
+            state = state.restarted(stretch.topic.topic_id, stretch.partition)
+        self._state = state
+        await self._commit()
+
+    # ---------------------------------------------------------------------------------------------------------- commits
+
+    def _until(self) -> int:
+        """Up to where the next records may be handled. A number of partitions that waits holds it back: else it would wait without end."""
+        if not self._has_waiting_count or self._offset >= self._inherited_until:
+            self._promised_until = max(self._promised_until, self._offset + settings.TRANSFORM_AHEAD_RECORDS)
+        return self._promised_until
+
+    def _submit(self, until: int) -> asyncio.Future[None]:
+        note = replace(self._started(), until=until).encode()
+        future = self._consumer.submit(self.partition, self._offset, note)
+        future.add_done_callback(partial(self._on_committed, until))
+        return future
+
+    def _on_committed(self, until: int, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled():
+            return
+        if error is None:
+            self._committed_until = max(self._committed_until, until)
+        elif isinstance(error, FencedError) or not _may_pass(error):
+            self._fail(error)
+        elif self._pace.is_due():
+            self._say_delayed(error)
+        self._news.set()
+
+    async def _commit(self) -> None:
+        """Commit and wait for it. Raises `FencedError` when the partition is another member's."""
+        until = self._until()
+        await self._persist(lambda: asyncio.shield(self._submit(until)))
+
+    # --------------------------------------------------------------------------------------------------------- internal
+
+    async def _persist(self, step: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Repeat a step as long as it fails with what passes: without a cluster there is nothing better to do."""
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        while True:
+            self._check()
+            try:
+                return await step()
+            except RaftMQError as error:
+                if not _may_pass(error):
+                    raise
+                if self._pace.is_due():
+                    self._say_delayed(error)
+            await asyncio.sleep(backoff.next_seconds())
+
+    def _say_delayed(self, error: BaseException) -> None:
+        data = (*self.partition, self._offset, name_of(error) if isinstance(error, RaftMQError) else str(error))
+        log.warning("transform_delayed topic=%s partition=%d offset=%d error_code=%s", *data)
+
+    def _on_name_lost(self, error: ProducerFencedError) -> None:
+        """A later owner has begun again, as the next commit will say; or the name was forgotten, which harms nothing."""
+        log.info("transform_name_lost topic=%s partition=%d error_code=%s", *self.partition, name_of(error))
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _started(self) -> OutputState:
+        if self._state is None:
+            raise RuntimeError("the partition has not begun")
+        return self._state
+
+
+def producer_name_of(group_id: str, partition: TopicPartition) -> str:
+    """The name of the producer that writes because of a partition."""
+    name = f"transformer/{group_id}/{partition.topic}/{partition.partition}"
+    if len(name.encode()) <= settings.NAME_BYTES_MAX:
+        return name
+    return f"transformer/sha256/{sha256(name.encode()).hexdigest()}"
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether another try may help. By the class: a refusal whose outcome is in doubt stays one."""
+    if isinstance(error, ClosedClientError) or not isinstance(error, RaftMQError):
+        return False
+    return error.retriable or isinstance(error, UnknownOutcomeError)
+
+
+def _poison(record: Record, cause: BaseException) -> PoisonRecordError:
+    text = f"{type(cause).__name__}: {cause}"[: settings.DEAD_LETTER_TEXT_BYTES_MAX]
+    return PoisonRecordError(
+        f"{record.topic}/{record.partition} offset {record.offset} could not be transformed: {text}",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        attempts=1,
+    )
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"
+
+
+def _now_s() -> int:
+    return int(time.time())

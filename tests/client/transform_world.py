@@ -1,0 +1,366 @@
+"""What a `PartitionTransform` meets, in memory: an input partition with a group's offset, output topics, producers' names, and bad luck.
+
+Output partitions judge batches as brokers do, with the real judge and the real table of producers; names are those of the real metadata. Every
+call reaches its destination some turns of the loop later, also when its caller is gone by then, and some answers are lost. Time is a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from raftmq.batch_header import parse_header
+from raftmq.client.batch_codec import decode_records
+from raftmq.client.exact_append import ExactAppender
+from raftmq.client.partitioner import crc32_partition
+from raftmq.client.resolver import Leader, TopicInfo
+from raftmq.client.sequenced_batches import cells_of
+from raftmq.client.transformer.handler_calls import Handled
+from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
+from raftmq.client.transformer.routing import MadeOutput
+from raftmq.client.transformer.transform_consumer import OpenedPartition
+from raftmq.errors import BrokenConnectionError, FencedError, Outcome, ProducerFencedError, UnknownTopicError
+from raftmq.fsm import codes
+from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.append_judge import Accept, AppendJudge, Duplicate, Fenced, Gap, Overlap
+from raftmq.fsm.metadata_producers import init_named_producer
+from raftmq.fsm.metadata_tables import MetadataTables
+from raftmq.fsm.producer_table import ProducerTable
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import LogIndex, Record, TopicPartition
+
+IN = TopicPartition("in", 3)
+DAY_S = 86_400
+TURNS_MAX = 6
+"""Of the loop, that a call takes."""
+
+
+class _Clock:
+    now_ms = 0
+
+
+class OutputPartition:
+    """One partition of an output topic, on a leader that applies at once."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.applied_index = LogIndex(0)
+        self.expiry = _Clock()
+        self.producers = ProducerTable(2)
+        self.judge = AppendJudge(self)  # as much of an `AppliedState` as the judge looks at
+        self.records: list[tuple[str, bytes | None, int]] = []
+        """The value, the key and the generation of each."""
+
+    def append(self, batch: bytes) -> pb.ErrorDetail | int:
+        """A base offset, or the refusal."""
+        header = parse_header(batch)
+        self.expiry.now_ms = self._world.now_s * 1000
+        self.producers.expire(self.expiry.now_ms)
+        epoch_min = self._world.batch_epoch_min(header.producer_id)
+        if header.producer_epoch < epoch_min:
+            return pb.ErrorDetail(code=pb.PRODUCER_FENCED, message="by name")
+        verdict = self.judge.judge(header)
+        if isinstance(verdict, Duplicate):
+            return max(verdict.base_offset, 0)
+        if isinstance(verdict, Overlap):
+            return pb.ErrorDetail(code=pb.SEQUENCE_OVERLAP, last_sequence=verdict.last_sequence)
+        if isinstance(verdict, Gap):
+            return pb.ErrorDetail(code=pb.OUT_OF_ORDER_SEQUENCE, is_certain=verdict.is_certain)
+        if isinstance(verdict, Fenced):
+            return pb.ErrorDetail(code=pb.PRODUCER_FENCED, message="by the log")
+        assert isinstance(verdict, Accept)
+        base_offset = len(self.records)
+        for record in decode_records(batch, header, "out", 0, base_offset):
+            assert record.value is not None
+            self.records.append((record.value.decode(), record.key, header.producer_epoch >> 16))
+        self.producers.record(header, base_offset, self.expiry.now_ms)
+        return base_offset
+
+
+@dataclass
+class OutputTopic:
+    """One incarnation."""
+
+    info: TopicInfo
+    partitions: list[OutputPartition]
+
+
+@dataclass
+class World:
+    """See the module."""
+
+    chance: random.Random
+    lost_answers: float = 0.1
+    """How many of all answers to appends."""
+    now_s: int = 1_700_000_000
+    records: list[Record] = field(default_factory=list)
+    append_times_s: list[int] = field(default_factory=list)
+    log_start: int = 0
+    committed: tuple[int, str] | None = None
+    owner_epoch: int = 100
+    topics: dict[str, OutputTopic] = field(default_factory=dict)
+    incarnations: list[OutputTopic] = field(default_factory=list)
+    """All that there ever were."""
+    handler: Callable[[Record], list[MadeOutput]] = field(default=lambda _: [])
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._tables = MetadataTables()
+        self._next_group_id = 1
+        self._groups: dict[int, OutputPartition] = {}
+
+    # ------------------------------------------------------------------------------------------------- what happens to it
+
+    def write(self, count: int) -> None:
+        """Append records to the input."""
+        for _ in range(count):
+            offset = len(self.records)
+            key = b"k%d" % self.chance.randrange(4)
+            self.records.append(Record(*IN, offset, 1000 + offset, key, b"%d" % offset))
+            self.append_times_s.append(self.now_s)
+
+    def create(self, name: str, partitions: int) -> None:
+        """Create an output topic, or create it again: the one of the name before is gone."""
+        topic = OutputTopic(TopicInfo(name, len(self.incarnations) + 1, ()), [])
+        self.topics[name] = topic
+        self.incarnations.append(topic)
+        self.grow(name, partitions)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Give an output topic more partitions."""
+        topic = self.topics[name]
+        while len(topic.partitions) < partitions:
+            topic.partitions.append(OutputPartition(self))
+            self._groups[self._next_group_id] = topic.partitions[-1]
+            topic.info = TopicInfo(name, topic.info.topic_id, (*topic.info.group_ids, self._next_group_id))
+            self._next_group_id += 1
+
+    def reset(self, offset: int) -> None:
+        """An operator resets the group's offset."""
+        self.owner_epoch += 1
+        self.committed = (offset, "")
+
+    def assign(self) -> Owner:
+        """Another member opens the partition."""
+        self.owner_epoch += 1
+        return Owner(self, self.owner_epoch)
+
+    def written(self) -> list[tuple[str, bytes | None, int]]:
+        """All that is in the topics that there are."""
+        return [one for topic in self.topics.values() for part in topic.partitions for one in part.records]
+
+    # --------------------------------------------------------------------------------------------------------- services
+
+    def batch_epoch_min(self, producer_id: int) -> int:
+        return self._tables.producer_names.batch_epoch_min(producer_id)
+
+    async def turns(self) -> None:
+        for _ in range(self.chance.randrange(TURNS_MAX)):
+            await asyncio.sleep(0)
+
+    async def reach(self, serve: Callable[[], Any], *, may_lose: bool = False) -> Any:
+        """Have a call served in a task of its own, so that it arrives although its caller was cancelled."""
+
+        async def arrive() -> Any:
+            await self.turns()
+            answer = serve()
+            await self.turns()
+            return answer
+
+        task = asyncio.get_running_loop().create_task(arrive())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        answer = await asyncio.shield(task)
+        if may_lose and self.chance.random() < self.lost_answers:
+            error = BrokenConnectionError("the answer was lost")
+            error.outcome = Outcome.UNKNOWN
+            raise error
+        return answer
+
+    def serve(self, request: Any) -> Any:
+        if isinstance(request, pb.AppendRequest):
+            return pb.AppendResponse(partitions=[self._append(part) for part in request.partitions])
+        if isinstance(request, pb.InitProducerRequest):
+            self._tables.producer_names.expire(self.now_s * 1000)
+            command = mc.InitNamedProducer(request.name, request.epoch)
+            result = init_named_producer(self._tables, command, self.now_s * 1000)
+            if isinstance(result, mc.Rejected):
+                assert result.code == codes.PRODUCER_FENCED
+                return ProducerFencedError(result.message)
+            return pb.InitProducerResponse(producer_id=result.producer_id, epoch=result.epoch)
+        raise AssertionError(request)
+
+    def _append(self, part: pb.PartitionAppend) -> pb.PartitionAppendResult:
+        result = pb.PartitionAppendResult()
+        topic = next((topic for topic in self.topics.values() if topic.info.topic_id == part.topic_id), None)
+        for batch in part.batches:
+            if topic is None:
+                result.error.CopyFrom(pb.ErrorDetail(code=pb.UNKNOWN_TOPIC, message="deleted"))
+                break
+            answer = topic.partitions[part.partition].append(batch)
+            if isinstance(answer, pb.ErrorDetail):
+                result.error.CopyFrom(answer)
+                break
+            result.base_offsets.append(answer)
+        return result
+
+
+class Owner:
+    """One member that owns the input partition, or believes so: a consumer, a resolver and a connection in one, and its transform."""
+
+    def __init__(self, world: World, owner_epoch: int) -> None:
+        self.world = world
+        self.owner_epoch = owner_epoch
+        self.source = world.chance
+        self.metadata_revision = 0
+        self.resolver = self
+        found = world.committed
+        self._opened = OpenedPartition(found[0] if found else None, found[1] if found else "", owner_epoch)
+        self._position = max(found[0] if found else 0, world.log_start)
+        self._commits: list[tuple[int, str, asyncio.Future[None]]] = []
+        self._committing: asyncio.Task[None] | None = None
+        parts = TransformParts("group", self, ExactAppender(self), self, crc32_partition, 0, 1.0)
+        self.transform = PartitionTransform(parts, IN)
+        if found is None:
+            self.transform.begin_at(self._position)
+        self.task = asyncio.get_running_loop().create_task(self.transform.run())
+        self.task.add_done_callback(self._on_done)
+        self.failure: BaseException | None = None
+
+    def read(self, count: int) -> None:
+        """Be handed so many records more."""
+        end = min(self._position + count, len(self.world.records))
+        if end > self._position:
+            self.transform.feed(self.world.records[self._position : end])
+            self._position = end
+
+    def crash(self) -> None:
+        """End at once; what is under way arrives all the same."""
+        self.task.cancel()
+
+    async def release(self) -> None:
+        """End in order, as when a partition is revoked."""
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+        last = self.transform.submit_last()
+        if last is not None:
+            await asyncio.wait((last,))
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self.transform.close()
+        if not task.cancelled():
+            self.failure = task.exception()
+
+    # --------------------------------------------------------------------------------------------------------- as a consumer
+
+    def opened(self, _: TopicPartition) -> OpenedPartition:
+        return self._opened
+
+    async def end_offsets(self, _: object) -> dict[TopicPartition, int]:
+        return {IN: len(self.world.records)}
+
+    async def offsets_for_times(self, times_ms: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        young = (
+            Leader(offset, 0) for offset, at_s in enumerate(self.world.append_times_s) if at_s * 1000 >= times_ms[IN]
+        )
+        found = next(young, None)
+        return {IN: None if found is None else _At(found.node_id)}
+
+    def submit(self, _: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
+        """One commit under way at a time, and the last one wins, as `Committer` does it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._commits.append((offset, note, future))
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.get_running_loop().create_task(self._commit_all())
+            self.world.tasks.add(self._committing)
+            self._committing.add_done_callback(self.world.tasks.discard)
+        return future
+
+    async def _commit_all(self) -> None:
+        while self._commits:
+            gathered, self._commits = self._commits, []
+            offset, note, _ = gathered[-1]
+
+            def commit(offset: int = offset, note: str = note) -> bool:
+                if self.owner_epoch != self.world.owner_epoch:
+                    return False
+                self.world.committed = (offset, note)
+                return True
+
+            has_committed = await self.world.reach(commit)
+            for _, _, future in gathered:
+                if not future.done():
+                    if has_committed:
+                        future.set_result(None)
+                    else:
+                        future.set_exception(FencedError("another's"))
+
+    # --------------------------------------------------------------------------------------------------------- as a resolver
+
+    async def topic(self, name: str, _: float, *, partition: int | None = None, is_fresh: bool = False) -> TopicInfo:
+        del partition, is_fresh
+        if name not in self.world.topics:
+            raise UnknownTopicError(name)
+        return self.world.topics[name].info
+
+    def leader(self, _: int) -> Leader:
+        return Leader(1, 1)
+
+    def address(self, _: Leader) -> str:
+        return "node-1"
+
+    def connection(self, _: str) -> Owner:
+        return self
+
+    def check(self) -> None: ...
+
+    def suspect(self, _: str) -> None: ...
+
+    def note_revision(self, _: int) -> None: ...
+
+    def node_addresses(self) -> list[str]:
+        return []
+
+    async def call_any(self, _: object, request: Any, __: float, *, is_read: bool) -> Any:
+        assert is_read
+        answer = await self.world.reach(lambda: self.world.serve(request))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def call(self, _: object, request: Any, __: float) -> Any:
+        return await self.world.reach(lambda: self.world.serve(request), may_lose=True)
+
+    # --------------------------------------------------------------------------------------------------------- as a handler
+
+    async def handle(self, records: list[Record]) -> Handled:
+        """A chunk of some of them, as time would cut it."""
+        count = self.world.chance.randint(1, len(records))
+        await self.world.turns()
+        return Handled([tuple(self.world.handler(record)) for record in records[:count]], None)
+
+
+@dataclass
+class _At:
+    offset: int
+
+
+def made(topic: str, name: str, key: bytes | None = None, partition: int | None = None) -> MadeOutput:
+    """An output whose value is its name."""
+    return MadeOutput(topic, partition, cells_of(name.encode(), key, 1))
+
+
+async def settled(world: World, condition: Callable[[], bool], turns: int = 200_000) -> None:
+    """Let the loop turn until it holds. Raises `AssertionError` when it does not."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not come about")
+
+
+Step = Callable[[], Awaitable[None]]
