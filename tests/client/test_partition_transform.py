@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from raftmq import errors
@@ -104,6 +105,45 @@ async def test_a_changed_number_of_partitions_is_used_when_no_predecessor_can_wr
     assert values(world) == names(0, 22)
     assert [value for number in range(1, 7) for value in values(world, partition=number)] == ["22"]
     await ended(successor)
+
+
+async def test_a_bound_never_falls_while_records_are_handled(world: World) -> None:
+    """Else the next owner would believe that it has passed what this one may have written."""
+    owner = world.assign()
+    await done(owner, 2)
+    await crash_uncommitted(owner, 2)
+    successor = world.assign()
+    await done(successor, 3)
+    bound = state_of(world).until
+    world.grow("out", 7)  # which may not be used yet
+    await done(successor, 1)
+    assert state_of(world).until >= bound
+    await ended(successor)
+
+
+async def test_a_changed_number_is_not_used_in_another_attempt_at_a_chunk(world: World) -> None:
+    """A topic is created again while a chunk is written: what went to the other topics stays where it is."""
+    world.create("other", 1)
+    world.handler = lambda record: [
+        made("out", str(record.offset), b"key of 2"),
+        made("other", str(record.offset)),
+    ]
+    owner = world.assign()
+    await done(owner, 1)
+    append = owner.transform._append
+
+    async def append_late(stretches: Sequence[Stretch]) -> None:
+        owner.transform._append = append  # type: ignore[method-assign]
+        world.create("other", 1)
+        world.grow("out", 7)
+        await append(stretches)
+
+    owner.transform._append = append_late  # type: ignore[method-assign]
+    await done(owner, 1)
+    assert values(world) == ["0", "1"]
+    assert [values(world, partition=number) for number in range(1, 7)] == [[]] * 6
+    assert values(world, "other") == ["1"]
+    await ended(owner)
 
 
 async def test_an_owner_uses_a_changed_number_at_once_if_nobody_was_before_it(world: World) -> None:
