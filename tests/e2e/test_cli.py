@@ -17,6 +17,9 @@ from tests.e2e.raftmq_command import RAFTMQ, answer, assert_one_sentence, enviro
 
 pytestmark = [pytest.mark.e2e]
 
+WAIT_SECONDS = 120.0
+"""For what takes a second or two, on a machine that does much else."""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
@@ -33,7 +36,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 def status_until(cluster: LocalCluster, *codes: int) -> subprocess.CompletedProcess[bytes]:
     """`cluster status`, once it ends with one of these codes."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + WAIT_SECONDS
     while (done := raftmq(cluster, "cluster", "status")).returncode not in codes:
         assert time.monotonic() < end, done
         time.sleep(0.05)
@@ -59,7 +62,7 @@ def test_status_says_in_words_json_and_code_what_one_more_failure_would_hurt(clu
     owner = next(n for n in (1, 2, 3) if n not in cluster.leaders(topic).values())
     cluster.kill(owner)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + WAIT_SECONDS
         while not (_is_said_to_be_missing(cluster, owner, topic) and _is_out_of_sync(cluster, owner, topic)):
             assert time.monotonic() < end, raftmq(cluster, "cluster", "status", "--output", "json")
     finally:
