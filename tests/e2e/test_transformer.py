@@ -183,7 +183,7 @@ async def judge(fleet: Fleet) -> tuple[Counter[str], int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("async", marks=pytest.mark.long)])
 async def test_outputs_are_there_once_and_in_order_whatever_is_killed(
     cluster: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
