@@ -60,7 +60,8 @@ class Fault:
     hold_seconds: tuple[float, float]
     """It holds for a time in this range."""
     needs_whole: bool = False
-    """Only when every replica is whole before, and the next fault only when it is again."""
+    """Only when every replica is whole before, and the next fault only when it is again. For faults that damage data, and those that ask
+    something of every broker, which no other fault may then keep from hearing of it."""
     is_light: bool = False
     """It stops no process and touches no file, so another fault can happen in the meantime."""
 

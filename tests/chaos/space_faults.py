@@ -92,11 +92,11 @@ def _full(target: Target, *, whole_topic: bool) -> Iterator[str]:
         asyncio.run(_delete_topic(servers, ballast))
 
 
-@fault("full", (0.0, 1.0))
+@fault("full", (0.0, 1.0), needs_whole=True)
 def full_until_records_are_deleted(target: Target) -> Iterator[str]:
     yield from _full(target, whole_topic=False)
 
 
-@fault("full", (0.0, 1.0))
+@fault("full", (0.0, 1.0), needs_whole=True)
 def full_until_a_topic_is_deleted(target: Target) -> Iterator[str]:
     yield from _full(target, whole_topic=True)
