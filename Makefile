@@ -50,7 +50,7 @@ fix: setup ## format, sort imports, regenerate protobuf modules and the referenc
 	$(BIN)/python -m scripts.generate_docs
 
 sim: setup ## simulate whole brokers and clients: FIRST=0 SEEDS=100, or one SEED=17 again
-	@$(BIN)/python -m sim.node $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	@$(BIN)/python -m sim.cluster $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 sim-core: setup ## simulate the consensus core alone: FIRST=0 SEEDS=1000, or one SEED=17 again
 	@$(BIN)/python -m sim.core $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)

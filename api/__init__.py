@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from raftmq import errors as errors
     from raftmq import serializers as serializers
     from raftmq import sync as sync
-    from raftmq.client.admin import Admin as Admin
-    from raftmq.client.admin import BrokerRemoval as BrokerRemoval
-    from raftmq.client.admin import ClusterDescription as ClusterDescription
-    from raftmq.client.admin import NewTopic as NewTopic
-    from raftmq.client.admin import NodeDescription as NodeDescription
-    from raftmq.client.admin import PartitionDescription as PartitionDescription
-    from raftmq.client.admin import TopicDescription as TopicDescription
-    from raftmq.client.cluster_health import ClusterHealth as ClusterHealth
-    from raftmq.client.cluster_health import NodeHealth as NodeHealth
-    from raftmq.client.cluster_health import PartitionNames as PartitionNames
-    from raftmq.client.cluster_health import PartitionState as PartitionState
-    from raftmq.client.consumer import Consumer as Consumer
-    from raftmq.client.group_admin import GroupDescription as GroupDescription
-    from raftmq.client.group_admin import GroupListing as GroupListing
-    from raftmq.client.group_admin import GroupMemberDescription as GroupMemberDescription
-    from raftmq.client.group_admin import GroupOffset as GroupOffset
-    from raftmq.client.group_admin import OffsetChange as OffsetChange
-    from raftmq.client.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
-    from raftmq.client.metrics import ConsumerMetrics as ConsumerMetrics
-    from raftmq.client.metrics import ProducerMetrics as ProducerMetrics
-    from raftmq.client.metrics import WorkerMetrics as WorkerMetrics
-    from raftmq.client.partitioner import Partitioner as Partitioner
-    from raftmq.client.producer import Producer as Producer
-    from raftmq.client.producer_batch import AppendedSpan as AppendedSpan
-    from raftmq.client.producer_batch import BulkDelivery as BulkDelivery
-    from raftmq.client.producer_batch import Delivery as Delivery
-    from raftmq.client.producer_batch import FailedRecords as FailedRecords
-    from raftmq.client.rebalance_listener import RebalanceListener as RebalanceListener
+    from raftmq.client.admin.admin import Admin as Admin
+    from raftmq.client.admin.admin import BrokerRemoval as BrokerRemoval
+    from raftmq.client.admin.admin import ClusterDescription as ClusterDescription
+    from raftmq.client.admin.admin import NewTopic as NewTopic
+    from raftmq.client.admin.admin import NodeDescription as NodeDescription
+    from raftmq.client.admin.admin import PartitionDescription as PartitionDescription
+    from raftmq.client.admin.admin import TopicDescription as TopicDescription
+    from raftmq.client.admin.cluster_health import ClusterHealth as ClusterHealth
+    from raftmq.client.admin.cluster_health import NodeHealth as NodeHealth
+    from raftmq.client.admin.cluster_health import PartitionNames as PartitionNames
+    from raftmq.client.admin.cluster_health import PartitionState as PartitionState
+    from raftmq.client.admin.group_admin import GroupDescription as GroupDescription
+    from raftmq.client.admin.group_admin import GroupListing as GroupListing
+    from raftmq.client.admin.group_admin import GroupMemberDescription as GroupMemberDescription
+    from raftmq.client.admin.group_admin import GroupOffset as GroupOffset
+    from raftmq.client.admin.group_admin import OffsetChange as OffsetChange
+    from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
+    from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
+    from raftmq.client.base.metrics import WorkerMetrics as WorkerMetrics
+    from raftmq.client.connection.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
+    from raftmq.client.consumer.consumer import Consumer as Consumer
+    from raftmq.client.consumer.rebalance_listener import RebalanceListener as RebalanceListener
+    from raftmq.client.producer.batch import AppendedSpan as AppendedSpan
+    from raftmq.client.producer.batch import BulkDelivery as BulkDelivery
+    from raftmq.client.producer.batch import Delivery as Delivery
+    from raftmq.client.producer.batch import FailedRecords as FailedRecords
+    from raftmq.client.producer.partitioner import Partitioner as Partitioner
+    from raftmq.client.producer.producer import Producer as Producer
     from raftmq.client.transformer.output import Output as Output
     from raftmq.client.transformer.transformer import Transformer as Transformer
     from raftmq.client.worker.failure_reports import HandlerFailure as HandlerFailure
@@ -61,46 +61,46 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition as TopicPartition
 
 _HOMES = {
-    "Admin": "raftmq.client.admin",
-    "AppendedSpan": "raftmq.client.producer_batch",
+    "Admin": "raftmq.client.admin.admin",
+    "AppendedSpan": "raftmq.client.producer.batch",
     "Attempt": "raftmq.client.worker.handlers",
-    "BrokerRemoval": "raftmq.client.admin",
-    "BulkDelivery": "raftmq.client.producer_batch",
-    "ClusterDescription": "raftmq.client.admin",
-    "ClusterHealth": "raftmq.client.cluster_health",
-    "Consumer": "raftmq.client.consumer",
-    "ConsumerMetrics": "raftmq.client.metrics",
-    "Delivery": "raftmq.client.producer_batch",
-    "FailedRecords": "raftmq.client.producer_batch",
-    "GroupDescription": "raftmq.client.group_admin",
-    "GroupListing": "raftmq.client.group_admin",
-    "GroupMemberDescription": "raftmq.client.group_admin",
-    "GroupOffset": "raftmq.client.group_admin",
+    "BrokerRemoval": "raftmq.client.admin.admin",
+    "BulkDelivery": "raftmq.client.producer.batch",
+    "ClusterDescription": "raftmq.client.admin.admin",
+    "ClusterHealth": "raftmq.client.admin.cluster_health",
+    "Consumer": "raftmq.client.consumer.consumer",
+    "ConsumerMetrics": "raftmq.client.base.metrics",
+    "Delivery": "raftmq.client.producer.batch",
+    "FailedRecords": "raftmq.client.producer.batch",
+    "GroupDescription": "raftmq.client.admin.group_admin",
+    "GroupListing": "raftmq.client.admin.group_admin",
+    "GroupMemberDescription": "raftmq.client.admin.group_admin",
+    "GroupOffset": "raftmq.client.admin.group_admin",
     "HandlerFailure": "raftmq.client.worker.failure_reports",
-    "NewTopic": "raftmq.client.admin",
-    "NodeDescription": "raftmq.client.admin",
-    "NodeHealth": "raftmq.client.cluster_health",
-    "OffsetAndTimestamp": "raftmq.client.leader_calls",
-    "OffsetChange": "raftmq.client.group_admin",
+    "NewTopic": "raftmq.client.admin.admin",
+    "NodeDescription": "raftmq.client.admin.admin",
+    "NodeHealth": "raftmq.client.admin.cluster_health",
+    "OffsetAndTimestamp": "raftmq.client.connection.leader_calls",
+    "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
     "Output": "raftmq.client.transformer.output",
-    "PartitionDescription": "raftmq.client.admin",
-    "PartitionNames": "raftmq.client.cluster_health",
-    "PartitionState": "raftmq.client.cluster_health",
-    "Partitioner": "raftmq.client.partitioner",
-    "Producer": "raftmq.client.producer",
-    "ProducerMetrics": "raftmq.client.metrics",
+    "PartitionDescription": "raftmq.client.admin.admin",
+    "PartitionNames": "raftmq.client.admin.cluster_health",
+    "PartitionState": "raftmq.client.admin.cluster_health",
+    "Partitioner": "raftmq.client.producer.partitioner",
+    "Producer": "raftmq.client.producer.producer",
+    "ProducerMetrics": "raftmq.client.base.metrics",
     "RaftMQError": "raftmq.errors",
-    "RebalanceListener": "raftmq.client.rebalance_listener",
+    "RebalanceListener": "raftmq.client.consumer.rebalance_listener",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "Reject": "raftmq.client.worker.signals",
     "Retry": "raftmq.client.worker.signals",
-    "TopicDescription": "raftmq.client.admin",
+    "TopicDescription": "raftmq.client.admin.admin",
     "TopicPartition": "raftmq.types",
     "Transformer": "raftmq.client.transformer.transformer",
     "Worker": "raftmq.client.worker.worker",
-    "WorkerMetrics": "raftmq.client.metrics",
+    "WorkerMetrics": "raftmq.client.base.metrics",
 }
 _MODULES = ("errors", "serializers", "sync", "testing", "types")
 

@@ -1,6 +1,43 @@
-"""``python -m raftmq``: the same command as ``raftmq``, for places where scripts are not on the path."""
+"""The ``raftmq`` command, also as ``python -m raftmq``: says what to install where its packages are missing."""
 
-from raftmq.extras import main
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+from raftmq.extras import MissingExtraError, require
+
+SERVER_COMMANDS: Final = ("broker", "config", "dev", "doctor")
+"""Commands of ``raftmq`` that run a broker, or read its files."""
+DEFECT_EXIT_CODE: Final = 1
+"""Something about this machine; see `raftmq.cli.exit_codes`, which needs typer."""
+
+
+def require_for_command(arguments: list[str]) -> None:
+    """As `require`, for a command line of ``raftmq``. Help is there without a broker's packages."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    name = " ".join(("raftmq", *words[:2])) if words[:1] == ["broker"] else " ".join(("raftmq", *words[:1]))
+    is_help = any(argument in ("-h", "--help") for argument in arguments)
+    is_of_server = words[:1] and words[0] in SERVER_COMMANDS
+    require("server" if is_of_server and not is_help else "cli", name)
+
+
+def main() -> None:
+    """Run the command line where its packages are installed; else say what to install, and end the process."""
+    try:
+        require_for_command(sys.argv[1:])
+    except MissingExtraError as error:
+        _end(str(error))
+    from raftmq.cli.main import main as run
+
+    run()
+
+
+def _end(sentence: str) -> NoReturn:
+    if sys.stderr is not None:
+        sys.stderr.write(f"raftmq: {sentence}\n")
+    raise SystemExit(DEFECT_EXIT_CODE)
+
 
 if __name__ == "__main__":
     main()

@@ -16,6 +16,8 @@ FILE_NAME = "cluster.json"
 PORTS_PER_BROKER = 10
 """Distance of the ports of neighbours, of which the first three are used: 9400, 9410, 9420."""
 ANY = "127.0.0.1:0"
+DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
+"""The client address of a broker, or of the first of several on one machine, unless another one is chosen."""
 
 
 class Addresses(NamedTuple):

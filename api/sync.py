@@ -27,25 +27,25 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar
 
-from raftmq.client import settings
-from raftmq.client.admin import Admin as _AsyncAdmin
-from raftmq.client.admin import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
-from raftmq.client.consumer import Consumer as _AsyncConsumer
-from raftmq.client.consumer_settings import OffsetReset
-from raftmq.client.fork_guard import check_not_forked, current_generation
-from raftmq.client.group_admin import GroupDescription, GroupListing, OffsetChange
-from raftmq.client.leader_calls import OffsetAndTimestamp
-from raftmq.client.loop_thread import LoopThread as _Loop
-from raftmq.client.metrics import ConsumerMetrics, ProducerMetrics
-from raftmq.client.partitioner import Partitioner, PartitionerName
-from raftmq.client.producer import CompressionType
-from raftmq.client.producer import Producer as _AsyncProducer
-from raftmq.client.producer_batch import AppendedSpan, FailedRecords
-from raftmq.client.producer_batch import BulkDelivery as _AsyncBulkDelivery
-from raftmq.client.producer_batch import Delivery as _AsyncDelivery
-from raftmq.client.rebalance_listener import RebalanceListener as _AsyncRebalanceListener
-from raftmq.client.record_checks import BulkRecord
-from raftmq.client.transport import Transport
+from raftmq.client.admin.admin import Admin as _AsyncAdmin
+from raftmq.client.admin.admin import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
+from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
+from raftmq.client.base import settings
+from raftmq.client.base.fork_guard import check_not_forked, current_generation
+from raftmq.client.base.loop_thread import LoopThread as _Loop
+from raftmq.client.base.metrics import ConsumerMetrics, ProducerMetrics
+from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.connection.transport import Transport
+from raftmq.client.consumer.consumer import Consumer as _AsyncConsumer
+from raftmq.client.consumer.consumer_settings import OffsetReset
+from raftmq.client.consumer.rebalance_listener import RebalanceListener as _AsyncRebalanceListener
+from raftmq.client.producer.batch import AppendedSpan, FailedRecords
+from raftmq.client.producer.batch import BulkDelivery as _AsyncBulkDelivery
+from raftmq.client.producer.batch import Delivery as _AsyncDelivery
+from raftmq.client.producer.partitioner import Partitioner, PartitionerName
+from raftmq.client.producer.producer import CompressionType
+from raftmq.client.producer.producer import Producer as _AsyncProducer
+from raftmq.client.producer.record_checks import BulkRecord
 from raftmq.errors import ClosedClientError
 from raftmq.types import KeyT_co, KeyT_contra, Record, RecordMetadata, TopicPartition, ValueT_co, ValueT_contra
 

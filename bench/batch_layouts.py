@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from raftmq.batch_header import parse_header
-from raftmq.client.batch_arrow import binary_array
-from raftmq.client.batch_codec import decode_columns, decode_records, encode_body
+from raftmq.client.codec.arrow import binary_array
+from raftmq.client.codec.batch import decode_columns, decode_records, encode_body
 
 REPETITIONS = 30
 

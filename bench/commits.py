@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import uvloop
-from raftmq.broker.loop_pause import LoopPause
+from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.main import SWITCH_INTERVAL_SECONDS
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 import uvloop
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_codec import WIRE_VERSION, FrameType
-from raftmq.broker.peer_protocol import Channel, Hello
-from raftmq.broker.peer_transport import PeerTransport
-from raftmq.broker.supervisor import Work
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers.codec import WIRE_VERSION, FrameType
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.broker.peers.transport import PeerTransport
 from raftmq.types import NodeId
 
 ROUNDS = 5

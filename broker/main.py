@@ -20,12 +20,12 @@ from typing import IO
 
 import structlog
 import uvloop
-from raftmq.broker.config import BrokerConfig, split_address
-from raftmq.broker.limits import why_process_is_too_small
-from raftmq.broker.logs import configure_logs
+from raftmq.broker.base.config import BrokerConfig, split_address
+from raftmq.broker.base.limits import why_process_is_too_small
+from raftmq.broker.base.logs import configure_logs
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.environment import end_process
 from raftmq.broker.node import Node
-from raftmq.broker.node_parts import end_process
-from raftmq.broker.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import VolumeFullError
 from raftmq.storage.errors import ReplicaStorageError

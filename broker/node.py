@@ -11,41 +11,41 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import structlog
-from raftmq.broker.clock_watch import ClockWatch
-from raftmq.broker.config import BrokerConfig, split_address
-from raftmq.broker.disk_watch import DiskWatch
-from raftmq.broker.engine import Engine
-from raftmq.broker.forming import Forming, NodeAddresses
-from raftmq.broker.gc_pauses import GcPauses
-from raftmq.broker.group import Group
-from raftmq.broker.hand_over import hand_over
-from raftmq.broker.housekeeping import Housekeeping
-from raftmq.broker.limits import Limits, Timing, within_this_process
-from raftmq.broker.local_replicas import LocalReplicas
-from raftmq.broker.metadata_replica import MetadataReplica
-from raftmq.broker.node_parts import NodeParts
-from raftmq.broker.other_clusters import OtherClusters
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.peer_boots import PeerBoots, lineage_of
-from raftmq.broker.peer_codec import FrameError, FrameType
-from raftmq.broker.peer_directory import PeerDirectory
-from raftmq.broker.peer_protocol import Channel, Hello
-from raftmq.broker.peer_transport import PeerTransport
-from raftmq.broker.readiness import (
+from raftmq.broker.base.config import BrokerConfig, split_address
+from raftmq.broker.base.gc_pauses import GcPauses
+from raftmq.broker.base.limits import Limits, Timing, within_this_process
+from raftmq.broker.base.readiness import (
     STALL_REMEMBERED_SECONDS,
     STARTING,
     NotReady,
     Reason,
 )
-from raftmq.broker.reconciler import Reconciler
-from raftmq.broker.replica_files import refuse_lost_registry, refuse_stale_directory
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.scrubber import Scrubber
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
+from raftmq.broker.cluster.bootstrap import Forming, NodeAddresses
+from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.cluster.disk_watch import DiskWatch
+from raftmq.broker.cluster.housekeeping import Housekeeping
+from raftmq.broker.cluster.leadership_drain import hand_over
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.peer_boots import PeerBoots, lineage_of
+from raftmq.broker.cluster.peer_directory import PeerDirectory
+from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.cluster.replica_files import refuse_lost_registry, refuse_stale_directory
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.scrubber import Scrubber
+from raftmq.broker.cluster.space_return import SpaceReturn
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.broker.environment import NodeParts
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.peers.codec import FrameError, FrameType
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.broker.peers.transport import PeerTransport
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.replica import Group
 from raftmq.broker.services.call import Call
 from raftmq.broker.shutdown import Shutdown
-from raftmq.broker.space_return import SpaceReturn
-from raftmq.broker.supervisor import Supervisor, Work, is_fatal
-from raftmq.broker.unserved import NotServed, NotServedReason
 from raftmq.errors import InvariantError, UnsupportedDataError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.log_partition import LogPartition

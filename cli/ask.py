@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import Admin
+    from raftmq.client.admin.admin import Admin
 
 Answer = TypeVar("Answer")
 
@@ -15,7 +15,7 @@ def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awai
     """Run one call with an open Admin. `timeout` is in seconds."""
     import asyncio
 
-    from raftmq.client.admin import Admin
+    from raftmq.client.admin.admin import Admin
 
     async def run() -> Answer:
         async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout * 1000) as admin:

@@ -15,7 +15,7 @@ from raftmq.cli.options import COUNT_MAX, key_values
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
-    from raftmq.broker.config import LoadedConfig
+    from raftmq.broker.base.config import LoadedConfig
 
 app = typer.Typer(
     help="Run a broker.", no_args_is_help=True, epilog=examples("raftmq broker start --bootstrap --data-dir ./data")
@@ -38,7 +38,7 @@ SetOption = Annotated[
 
 def load(file: Path | None, flags: Mapping[str, object], settings: list[str] | None) -> LoadedConfig:
     """The configuration of all sources together; what cannot be used is a usage error."""
-    from raftmq.broker.config import ConfigError, load_config
+    from raftmq.broker.base.config import ConfigError, load_config
 
     environment = {name: value for name, value in os.environ.items() if name != DEBUG_VARIABLE}
     try:
@@ -198,7 +198,7 @@ def start(
 @reported_question
 def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
     """Show each value a broker started here would use, and where it comes from."""
-    from raftmq.broker.config import CONFIG_KEYS
+    from raftmq.broker.base.config import CONFIG_KEYS
 
     loaded = load(config, {}, settings)
     values = {name: getattr(loaded.config, name) for name in CONFIG_KEYS}

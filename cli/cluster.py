@@ -14,7 +14,6 @@ from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     BootstrapOption,
     TimeoutOption,
@@ -22,10 +21,11 @@ from raftmq.cli.options import (
     confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownNodeError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import BrokerRemoval, ClusterDescription, NodeDescription
+    from raftmq.client.admin.admin import BrokerRemoval, ClusterDescription, NodeDescription
 
 app = typer.Typer(
     help="Look at the cluster, and remove brokers from it.",

@@ -9,8 +9,8 @@ from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.output import counted
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import ClusterDescription, NodeDescription
-    from raftmq.client.cluster_health import NodeHealth, PartitionNames
+    from raftmq.client.admin.admin import ClusterDescription, NodeDescription
+    from raftmq.client.admin.cluster_health import NodeHealth, PartitionNames
 
 _NAMED_MAX = 10
 """Partitions named in a sentence; JSON has more."""

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import typer
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import Admin
+    from raftmq.client.admin.admin import Admin
 
 PATIENCE_MS = 1_000
 """A person who pressed Tab waits about this long; no answer is then better than a late one."""
@@ -38,8 +39,7 @@ def complete_group(context: typer.Context, incomplete: str) -> list[str]:
 def _complete(context: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]) -> list[str]:
     import asyncio
 
-    from raftmq.cli.options import DEFAULT_BOOTSTRAP
-    from raftmq.client.admin import Admin
+    from raftmq.client.admin.admin import Admin
     from raftmq.errors import RaftMQError
 
     servers = context.params.get("bootstrap_servers")

@@ -16,7 +16,6 @@ from raftmq.cli.exit_codes import CommandError, ExitCode, reported_question, sen
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     OFFSET_MAX,
     BootstrapOption,
@@ -27,10 +26,11 @@ from raftmq.cli.output import text_or_base64
 from raftmq.cli.record_filter import HeaderFilterOption, KeyFilterOption, record_filter
 from raftmq.cli.record_format import RecordFormat
 from raftmq.cli.times import parse_time_ms
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import OffsetOutOfRangeError, RaftMQError
 
 if TYPE_CHECKING:
-    from raftmq.client.consumer import Consumer
+    from raftmq.client.consumer.consumer import Consumer
     from raftmq.types import Record, TopicPartition
 
 POLL_MS = 500
@@ -184,7 +184,7 @@ def consume(
 
     async def run() -> bool:
         """Whether a signal ended it."""
-        from raftmq.client.consumer import Consumer
+        from raftmq.client.consumer.consumer import Consumer
         from raftmq.types import TopicPartition
 
         task = asyncio.current_task()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, complain, reported
 from raftmq.cli.numbers import WholeNumber
-from raftmq.cli.options import DEFAULT_BOOTSTRAP
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from raftmq.testing import LocalCluster, LocalClusterError

@@ -23,7 +23,6 @@ from raftmq.cli.letter_filter import (
 )
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     OFFSET_MAX,
     BootstrapOption,
@@ -36,10 +35,11 @@ from raftmq.cli.rates import DEFAULT_RATE, RateOption
 from raftmq.cli.record_filter import HeaderFilterOption, KeyFilterOption
 from raftmq.cli.redrive_plan import RedrivePlan, not_sent
 from raftmq.cli.times import format_time
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
-    from raftmq.client.dead_letter import DeadLetter
-    from raftmq.client.dead_letter_topic import DeadLetterTopic, LetterCount, RedriveReport
+    from raftmq.client.dead_letters.letter import DeadLetter
+    from raftmq.client.dead_letters.topic import DeadLetterTopic, LetterCount, RedriveReport
 
 app = typer.Typer(
     help="Show dead letters; send them back, or drop them.",
@@ -82,7 +82,7 @@ def list_topics(
     """
     import asyncio
 
-    from raftmq.client.dead_letter_topics import find_dead_letter_topics
+    from raftmq.client.dead_letters.topics import find_dead_letter_topics
 
     found = asyncio.run(find_dead_letter_topics(bootstrap_servers, timeout))
     if output is Output.JSON:
@@ -205,7 +205,7 @@ def redrive(
     async def send(letters: DeadLetterTopic) -> RedriveReport:
         import asyncio
 
-        from raftmq.client.dead_letter_topic import RedriveReport
+        from raftmq.client.dead_letters.topic import RedriveReport
 
         report = RedriveReport()
         try:
@@ -276,7 +276,7 @@ def purge(
         return counts, sum([1 async for letter in letters.waiting(counts) if chosen(letter)])
 
     async def drop(letters: DeadLetterTopic) -> RedriveReport:
-        from raftmq.client.dead_letter_topic import RedriveReport
+        from raftmq.client.dead_letters.topic import RedriveReport
 
         report = RedriveReport()
         await letters.purge(counts, None if chosen.is_everything else chosen, report)
@@ -310,7 +310,7 @@ def with_letters(
     """Run one action on an open dead-letter topic."""
     import asyncio
 
-    from raftmq.client.dead_letter_topic import DeadLetterTopic
+    from raftmq.client.dead_letters.topic import DeadLetterTopic
 
     async def run() -> Answer:
         async with DeadLetterTopic(topic, bootstrap_servers=bootstrap_servers, timeout_seconds=timeout) as letters:

@@ -14,7 +14,6 @@ from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     OFFSET_MAX,
     BootstrapOption,
@@ -24,10 +23,11 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.times import parse_time_ms
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import GroupNotEmptyError
 
 if TYPE_CHECKING:
-    from raftmq.client.group_admin import GroupDescription, GroupMemberDescription, GroupOffset, OffsetChange
+    from raftmq.client.admin.group_admin import GroupDescription, GroupMemberDescription, GroupOffset, OffsetChange
     from raftmq.types import TopicPartition
 
 app = typer.Typer(

@@ -15,8 +15,8 @@ from raftmq.cli.record_filter import record_filter
 from raftmq.cli.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from raftmq.client.dead_letter import DeadLetter
-    from raftmq.client.dead_letter_topic import LetterCount
+    from raftmq.client.dead_letters.letter import DeadLetter
+    from raftmq.client.dead_letters.topic import LetterCount
     from raftmq.types import Record
 
 PartitionOption = Annotated[

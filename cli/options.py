@@ -12,7 +12,6 @@ from raftmq.cli.exit_codes import CommandError, ExitCode
 
 DEFAULT_TIMEOUT = Duration(20)
 """Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
-DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
 COUNT_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 """What the protocol's fields hold: a larger number is refused as the command line's fault."""

@@ -17,18 +17,18 @@ from raftmq.cli.input_lines import InputFormat, read_lines
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     BootstrapOption,
     TimeoutOption,
     TopicArgument,
 )
 from raftmq.cli.output import Output, OutputOption, print_json
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 
 if TYPE_CHECKING:
     from raftmq.cli.input_records import InputRecord, LineParser
-    from raftmq.client.producer import Producer
+    from raftmq.client.producer.producer import Producer
 
 BUFFER_BYTES = 16 * 1024 * 1024
 """Taken and not yet acknowledged. Each record has the whole --timeout from being taken, so 1 MB/s is fast enough for the default."""
@@ -159,8 +159,8 @@ def produce(
     )
 
     async def run(read: Callable[[], AsyncIterator[tuple[list[bytes], int]]], size: int | None) -> int:
-        from raftmq.client.producer import Producer
-        from raftmq.client.settings import DELIVERY_TIMEOUT_MS_MAX
+        from raftmq.client.base.settings import DELIVERY_TIMEOUT_MS_MAX
+        from raftmq.client.producer.producer import Producer
 
         producer = Producer(
             bootstrap_servers=bootstrap_servers,
@@ -291,7 +291,7 @@ async def send(
     Raises:
         RecordTooLargeError: A record is larger than the topic takes. Exactly those before it were handed over.
     """
-    from raftmq.client.producer_batch import BulkDelivery
+    from raftmq.client.producer.batch import BulkDelivery
 
     if all(not record.headers and record.timestamp_ms is None for record in records):
         if records:

@@ -11,8 +11,8 @@ from raftmq.cli.durations import format_duration
 from raftmq.cli.output import counted, printable
 
 if TYPE_CHECKING:
-    from raftmq.client.dead_letter import DeadLetter
-    from raftmq.client.dead_letter_topic import LetterCount
+    from raftmq.client.dead_letters.letter import DeadLetter
+    from raftmq.client.dead_letters.topic import LetterCount
     from raftmq.types import TopicPartition
 
 

@@ -13,7 +13,6 @@ from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
-    DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT,
     OFFSET_MAX,
     TOPIC_PARTITIONS_MAX,
@@ -25,10 +24,11 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.topic_settings import parse_settings
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import TopicAlreadyExistsError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin import Admin, PartitionDescription, TopicDescription
+    from raftmq.client.admin.admin import Admin, PartitionDescription, TopicDescription
     from raftmq.types import TopicPartition
 
 app = typer.Typer(

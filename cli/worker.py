@@ -17,7 +17,8 @@ from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
 from raftmq.cli.numbers import WholeNumber
-from raftmq.cli.options import COUNT_MAX, DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 MILLISECONDS_PER_SECOND = 1000
 

@@ -2,7 +2,7 @@
 
 Holds the producers' table, consumer groups' offsets with their fences, and where the log starts and ends. Records stay in
 the log: of a batch only the 64-byte header is read. No data entry is ever refused here, since its offsets are taken: judging
-happens before proposing (`append_judge`).
+happens before proposing (`sequence_validator`).
 
 Invariants: 0 <= log_start_offset <= next_offset; equal logs give byte-equal rows; `apply` raises only for what a newer version wrote.
 """

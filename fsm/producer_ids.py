@@ -20,7 +20,7 @@ _HOUR_MS: Final = 60 * 60 * 1000
 
 REPLACEABLE_IDLE_MS: Final = 2 * _HOUR_MS
 """An anonymous producer that was idle for so long may lose its place to a new one in a table that is full. Twice the longest
-delivery timeout (`client/settings.py` DELIVERY_TIMEOUT_MS_MAX): it has nothing left to repeat."""
+delivery timeout (`client/base/settings.py` DELIVERY_TIMEOUT_MS_MAX): it has nothing left to repeat."""
 ANONYMOUS_EXPIRY_MS: Final = 24 * _HOUR_MS
 """Longer than any delivery timeout: a retry must still find what it repeats."""
 NAMED_EXPIRY_MS: Final = 14 * 24 * _HOUR_MS

@@ -4,7 +4,7 @@ A name that was not initialized for 14 days of the metadata log's expiry clock i
 is then as good as an anonymous producer's that nobody can continue. Partitions forget the id by the same rule.
 
 Every node has this table, and a partition's leader looks into it before it appends: a batch of an epoch that was succeeded is
-refused there, whether or not the successor ever writes to that partition (`broker/producer_fence.py`).
+refused there, whether or not the successor ever writes to that partition (`broker/partitions/producer_fence.py`).
 
 Source: KIP-98 (transactional ids and their epochs), without transactions.
 """

@@ -1,6 +1,6 @@
 """What a log partition remembers of its producers: epoch, last sequence and the last five batches of each.
 
-Fed by applied batches only, without judging them: the leader's `append_judge` decided before proposing, and what is in the
+Fed by applied batches only, without judging them: the leader's `sequence_validator` decided before proposing, and what is in the
 log has its offsets. Producers are forgotten by the log alone, so all replicas forget alike: when the expiry clock
 (`expiry_clock`) says that they were idle for long, and in a table that is full, when a new one needs the place of the
 anonymous producer that was idle for longest. One that may still repeat a batch keeps its place, and so does one with a name.

@@ -6,15 +6,10 @@ Source: Ongaro's thesis, figure 3.2, and what follows from it for one log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from raftmq.errors import invariant
-from raftmq.raft.membership import Membership, find_defect
 from raftmq.raft.progress import Progress, ProgressState
 from raftmq.raft.ready import Role
-
-if TYPE_CHECKING:
-    from raftmq.raft.state import CoreState
+from raftmq.raft.state import CoreState
 
 
 def check_core(core: CoreState) -> None:
@@ -73,10 +68,3 @@ def check_progress(progress: Progress, last_index: int) -> None:
         )
     elif progress.next_index > last_index + 1 or progress.inflights.bytes < 0:
         invariant(condition=False, name="next_within_log", next=progress.next_index, last_index=last_index)
-
-
-def check_membership(membership: Membership) -> None:
-    """The sets of a configuration fit together. Called when it changes."""
-    defect = find_defect(membership)
-    if defect:
-        invariant(condition=False, name="membership", defect=defect, membership=membership)

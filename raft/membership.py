@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from raftmq.errors import invariant
 from raftmq.types import ReplicaId
 
 
@@ -98,6 +99,13 @@ def find_defect(membership: Membership) -> str | None:
     if membership.is_joint and not voters:
         return "joint without incoming voters"
     return None
+
+
+def check_membership(membership: Membership) -> None:
+    """The sets of a configuration fit together. Called when it changes."""
+    defect = find_defect(membership)
+    if defect:
+        invariant(condition=False, name="membership", defect=defect, membership=membership)
 
 
 def apply_change(membership: Membership, change: MembershipChange) -> Membership:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.following import Following
-from raftmq.raft.invariants import check_membership
 from raftmq.raft.membership import (
     Membership,
     MembershipChange,
     MembershipError,
     apply_change,
+    check_membership,
     decode_change,
     encode_change,
 )

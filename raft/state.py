@@ -16,10 +16,9 @@ from typing import ClassVar
 from raftmq.errors import invariant
 from raftmq.raft.entry import EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.invariants import check_membership
 from raftmq.raft.log import RaftLog
 from raftmq.raft.log_view import LogView, Random
-from raftmq.raft.membership import Membership
+from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequest
 from raftmq.raft.progress import Progress
 from raftmq.raft.read_queue import ReadQueue

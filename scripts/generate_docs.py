@@ -1,8 +1,8 @@
 """Write the reference pages from the code, so that they cannot disagree with it. Usage: python -m scripts.generate_docs [DIRECTORY]
 
-errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/config.py,
-fsm/topic_config.py and broker/limits.py · metrics.md from broker/metric_catalog.py and client/metrics.py · logs.md from
-broker/log_events.py, client/logs.py and the calls in the code. Their docstrings are the text; this file only arranges it.
+errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/base/config.py,
+fsm/topic_config.py and broker/base/limits.py · metrics.md from broker/base/metric_catalog.py and client/base/metrics.py · logs.md from
+broker/base/log_events.py, client/base/logs.py and the calls in the code. Their docstrings are the text; this file only arranges it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 import typer
 from raftmq import errors
-from raftmq.broker import limits, log_events
-from raftmq.broker.config import CONFIG_KEYS, ConfigKey
-from raftmq.broker.metric_catalog import SECTIONS
-from raftmq.broker.readiness import STARTING, Reason
+from raftmq.broker.base import limits, log_events
+from raftmq.broker.base.config import CONFIG_KEYS, ConfigKey
+from raftmq.broker.base.metric_catalog import SECTIONS
+from raftmq.broker.base.readiness import STARTING, Reason
 from raftmq.cli.broker import shown
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
-from raftmq.client import logs as client_logs
-from raftmq.client import metrics as client_metrics
+from raftmq.client.base import logs as client_logs
+from raftmq.client.base import metrics as client_metrics
 from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -259,7 +259,7 @@ def metrics_page() -> str:
             labels = ", ".join(f"`{label}`" for label in metric.labels)
             lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {cell(metric.text)} |")
         lines.append("")
-    docs = attribute_docs(inspect.getsource(sys.modules["raftmq.broker.readiness"]))
+    docs = attribute_docs(inspect.getsource(sys.modules["raftmq.broker.base.readiness"]))
     lines += ["## Why a broker is not ready", ""]
     lines += [
         "The codes of `/readyz` and the values of `raftmq_not_ready{reason}`. The first group keeps a start from being complete.",

@@ -16,13 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from sim.cluster.batch import run_batch
+from sim.cluster.mutants import MUTANTS, SEEDS_MAX, Mutant
+from sim.cluster.run import Build, Outcome, Verdict
 from sim.core import mutants as core
 from sim.core.run import Outcome as CoreOutcome
 from sim.core.run import Verdict as CoreVerdict
 from sim.core.run import run_seed as run_core_seed
-from sim.node.batch import run_batch
-from sim.node.mutants import MUTANTS, SEEDS_MAX, Mutant
-from sim.node.run import Build, Outcome, Verdict
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/internals/testing.md"
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"

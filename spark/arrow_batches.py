@@ -16,8 +16,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from raftmq.batch_header import BatchFormatError
-from raftmq.client.batch_arrow import binary_array, timestamp_array
-from raftmq.client.batch_codec import BatchColumns, BinaryColumn, decode_columns
+from raftmq.client.codec.arrow import binary_array, timestamp_array
+from raftmq.client.codec.batch import BatchColumns, BinaryColumn, decode_columns
 from raftmq.errors import CorruptBatchError, UnsupportedCompressionError
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import FetchedBatch

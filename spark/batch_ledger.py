@@ -1,7 +1,7 @@
 """How the tasks of a batch make sure that nothing is written twice, however often the batch is run and however rows are divided then.
 
 Spark tells a task neither how many tasks there are nor whether the batch was run before. So that is found out in the cluster, by stamps
-that are changed by compare and swap (`client/exact_append.py`): a ledger for the batch and a claim for each task.
+that are changed by compare and swap (`client/producer/sequenced_append.py`): a ledger for the batch and a claim for each task.
 
 - The **ledger** has the number of the latest attempt (each run of the batch by a driver is one), `written`: the tasks that may have
   written in any attempt, and `proved`: those of them that have shown in this attempt that they have the same rows as before.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raftmq.client.leader_calls import LATEST_TIME
+from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import UnknownPartitionError, UnknownTopicError
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from raftmq.client.fork_guard import current_generation
-from raftmq.client.leader_calls import OffsetAndTimestamp, list_offsets
-from raftmq.client.loop_thread import LoopThread
-from raftmq.client.resolver import Resolver, TopicInfo
-from raftmq.client.transport import LIST_TOPICS, GrpcTransport
+from raftmq.client.base.fork_guard import current_generation
+from raftmq.client.base.loop_thread import LoopThread
+from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
+from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.connection.transport import LIST_TOPICS, GrpcTransport
 from raftmq.errors import UnknownTopicError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.leader_poll import Polled, poll_leader

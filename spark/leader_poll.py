@@ -9,11 +9,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.client import settings
-from raftmq.client.background import Backoff
-from raftmq.client.error_details import error_from_detail
-from raftmq.client.resolver import Resolver
-from raftmq.client.transport import POLL
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import POLL
 from raftmq.errors import NotLeaderError, NotReadyError, Outcome, RaftMQError, RequestTimedOutError, UnknownTopicError
 from raftmq.proto import queue_pb2 as pb
 

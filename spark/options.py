@@ -136,7 +136,7 @@ def read_client_options(reader: OptionReader) -> ClientOptions:
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
     """
-    from raftmq.client.resolver import parse_addresses  # brings gRPC, which looking at options does without
+    from raftmq.client.connection.resolver import parse_addresses  # brings gRPC, which looking at options does without
 
     servers = reader.setting("bootstrap.servers")
     if servers is None:

@@ -12,15 +12,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from raftmq.client import settings
-from raftmq.client.batch_codec import encode_body
+from raftmq.client.base import settings
+from raftmq.client.codec.batch import encode_body
 from raftmq.spark.sink_columns import unpack_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from raftmq.client.exact_append import ExactAppender
-    from raftmq.client.resolver import TopicInfo
+    from raftmq.client.connection.resolver import TopicInfo
+    from raftmq.client.producer.sequenced_append import ExactAppender
     from raftmq.spark.sink_columns import SinkRow
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB

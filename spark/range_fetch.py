@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from raftmq.batch_header import BatchFormatError, BatchHeader, validate
-from raftmq.client.settings import MESSAGE_BYTES_MAX
+from raftmq.client.base.settings import MESSAGE_BYTES_MAX
 from raftmq.errors import CorruptBatchError, OffsetOutOfRangeError, ProtocolError, UnknownTopicError
 from raftmq.spark.cluster import Cluster
 from raftmq.spark.leader_poll import Polled

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from raftmq.client.leader_calls import EARLIEST_TIME
+from raftmq.client.connection.leader_calls import EARLIEST_TIME
 from raftmq.errors import NotReadyError, UnknownPartitionError, UnknownTopicError
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import RaftMQSparkWarning, RecordsLostError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
-from raftmq.client.exact_append import ExactAppender
+from raftmq.client.producer.sequenced_append import ExactAppender
 from raftmq.errors import ProducerFencedError
 from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of

@@ -15,14 +15,14 @@ from operator import add
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
-from raftmq.client import settings
-from raftmq.client.partitioner import PARTITIONERS
+from raftmq.client.base import settings
+from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.errors import UnknownPartitionError
 from raftmq.spark.sink_errors import InvalidSchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from raftmq.client.batch_codec import Headers
+    from raftmq.client.codec.batch import Headers
     from raftmq.spark.sink_options import SinkOptions
 
 ROWS_PER_CHUNK: Final = 1000
@@ -290,7 +290,9 @@ class RowBuilder:
     def _check_size(self, size: int, topic: str) -> None:
         needed = size + settings.RECORD_OVERHEAD_BYTES
         if needed > settings.RECORD_BYTES_MAX and needed > (bytes_max := self._record_bytes_max(topic)):
-            from raftmq.client.record_checks import too_large  # here: it loads codecs, which a driver does not need
+            from raftmq.client.producer.record_checks import (
+                too_large,  # here: it loads codecs, which a driver does not need
+            )
 
             raise too_large(needed, bytes_max)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.client import settings
-from raftmq.client.batch_codec import CODECS
-from raftmq.client.partitioner import PARTITIONERS
+from raftmq.client.base import settings
+from raftmq.client.codec.batch import CODECS
+from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
 

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftmq.client.exact_append import ExactAppender
+from raftmq.client.producer.sequenced_append import ExactAppender
 from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, WriteIdentity, enter_batch, open_batch
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.partition_writer import Identity, PartitionWriter
@@ -28,7 +28,7 @@ from raftmq.spark.sink_columns import Chunk, RowBuilder, SinkColumns, SinkRow
 from raftmq.spark.sink_errors import ReplayMismatchError
 
 if TYPE_CHECKING:
-    from raftmq.client.resolver import TopicInfo
+    from raftmq.client.connection.resolver import TopicInfo
     from raftmq.spark.sink_options import SinkOptions
 
 LEDGER_POLL_SECONDS: Final = 0.5

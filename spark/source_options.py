@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import INITIAL_KEY, TOPIC_ID_KEY
 from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, listed, read_client_options

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from raftmq.client.leader_calls import LATEST_TIME
+from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import UnknownPartitionError, UnknownTopicError
 from raftmq.spark.bounds import existing_topics, position_at, starting_position
 from raftmq.spark.cluster import ClusterView, TopicView

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from raftmq.storage.disk_space import default_reserve_bytes, megabytes, start_bytes
-from raftmq.storage.file_exam import FileReport
+from raftmq.storage.file_inspection import FileReport
 from raftmq.storage.lmdb_log_store import replica_files
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, ReplicaState
@@ -370,7 +370,7 @@ class Examiner:
     def _running_child(self) -> subprocess.Popen[str]:
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "raftmq.storage.file_exam"],
+                [sys.executable, "-m", "raftmq.storage.file_inspection"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -386,7 +386,7 @@ class Examiner:
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples. The values are what `file_exam` made of a `FileReport`."""
+    """JSON has no tuples. The values are what `file_inspection` made of a `FileReport`."""
     if fields["identity"] is not None:
         fields["identity"] = tuple(fields["identity"])
     fields["replicas"] = [tuple(row) for row in fields["replicas"]]

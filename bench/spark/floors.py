@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
-from raftmq.client.batch_codec import decode_records
+from raftmq.client.codec.batch import decode_records
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.range_fetch import fetch_range
 from raftmq.spark.readers import BatchReader, RangePartition

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final, cast  # Any: pyspark's DataFrame and session have several classes
 
 from raftmq import sync
-from raftmq.client.producer import CompressionType
+from raftmq.client.producer.producer import CompressionType
 from raftmq.spark.arrow_batches import record_batches
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.range_fetch import fetch_range

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.messages import leader_message, node_message, topic_message
 from raftmq.broker.services.metadata_leader import MetadataLeader

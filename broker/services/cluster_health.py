@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.health import HealthService
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId

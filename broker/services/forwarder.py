@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
-from google.rpc import status_pb2
-from raftmq.broker.request_error import RequestError
-from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY, STATUS_DETAILS_KEY
+from google.protobuf.message import Message
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.statuses import detail_of
+from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY
 from raftmq.proto import queue_pb2 as pb
 
 _NOT_SENT = "failed to connect"
@@ -139,17 +139,3 @@ def _request_error(error: grpc.aio.AioRpcError, address: str) -> RequestError:
     if error.code() is grpc.StatusCode.UNAVAILABLE and _NOT_SENT in reason.lower():
         return RequestError(pb.NO_LEADER, f"the node at {address} cannot be reached: {reason}", retry_after_ms=200)
     return RequestError(pb.REQUEST_TIMED_OUT, f"no answer from the node at {address}: {reason}")
-
-
-def detail_of(error: grpc.aio.AioRpcError) -> pb.ErrorDetail | None:
-    """The ErrorDetail that a broker put into a failed call's trailing metadata, if it did."""
-    for key, value in error.trailing_metadata() or ():
-        if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
-            try:
-                for packed in status_pb2.Status.FromString(value).details:
-                    detail = pb.ErrorDetail()
-                    if packed.Unpack(detail):
-                        return detail
-            except DecodeError:
-                return None
-    return None

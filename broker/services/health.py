@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raftmq.broker.group import Group
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.replica import Group
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb

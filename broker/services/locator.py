@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import invalid_name_text, is_topic_name
 from raftmq.proto import queue_pb2 as pb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import NodeView, TopicView
 from raftmq.proto import queue_pb2 as pb

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from google.protobuf.message import Message
-from raftmq.broker.commands import execute
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.commands import execute
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
+from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NO_NODE

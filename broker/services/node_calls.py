@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from google.protobuf.message import Message
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
+from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId

@@ -7,10 +7,10 @@ made again elsewhere by the controller (`replacement_plan`), not here. Invariant
 from __future__ import annotations
 
 import structlog
-from raftmq.broker.membership_plan import has_healthy_majority
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.membership_plan import has_healthy_majority
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, RemoveNode

@@ -6,10 +6,10 @@ given up as lost unless a healthy majority remains without it, or an operator sa
 
 from __future__ import annotations
 
-from raftmq.broker.membership_plan import has_healthy_majority
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.membership_plan import has_healthy_majority
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.fsm.metadata import Metadata

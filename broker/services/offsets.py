@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError, expired
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError, expired
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.fsm.consumer_groups import PartitionId, is_group_text
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset

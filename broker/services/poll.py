@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.request_metrics import RequestMetrics
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
+from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry
 

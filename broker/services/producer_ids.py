@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.fsm.metadata_commands import AllocateProducerIds, InitNamedProducer, ProducerIdBlock, ProducerInitialized
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text

@@ -10,11 +10,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from raftmq.broker.request_error import RequestError, check_cluster
-from raftmq.broker.service_host import ServiceHost
+from raftmq.broker.base.request_error import RequestError, check_cluster
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message, topic_message
-from raftmq.broker.supervisor import Work
 from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId

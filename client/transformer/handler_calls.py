@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from raftmq.client import settings
-from raftmq.client.background import cancel_and_wait
-from raftmq.client.record_checks import check_headers, check_timestamp, to_bytes
-from raftmq.client.sequenced_batches import cells_of
+from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait
+from raftmq.client.producer.record_checks import check_headers, check_timestamp, to_bytes
+from raftmq.client.producer.sequenced_batches import cells_of
 from raftmq.client.transformer.output import Output
 from raftmq.client.transformer.routing import MadeOutput
 from raftmq.client.worker.handlers import FIRST, Handlers

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from raftmq.client import settings
-from raftmq.client.resolver import TopicInfo
+from raftmq.client.base import settings
+from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import TransformStateError
 
 RESTART_BITS: Final = 16

@@ -17,15 +17,15 @@ from functools import partial
 from hashlib import sha256
 from typing import TypeVar
 
-from raftmq.client import settings
-from raftmq.client.background import Backoff
-from raftmq.client.error_details import name_of
-from raftmq.client.exact_append import ExactAppender
-from raftmq.client.logs import Pace, log
-from raftmq.client.partitioner import Partitioner
-from raftmq.client.producer_name import ProducerName
-from raftmq.client.resolver import TopicInfo
-from raftmq.client.sequenced_batches import requests_of, sequenced_batches
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import Pace, log
+from raftmq.client.connection.resolver import TopicInfo
+from raftmq.client.producer.identity import ProducerName
+from raftmq.client.producer.partitioner import Partitioner
+from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_batches import requests_of, sequenced_batches
 from raftmq.client.transformer.handler_calls import HandlerCalls, MadeOutputs
 from raftmq.client.transformer.output_state import OutputState, first_epoch
 from raftmq.client.transformer.routing import Stretch, route

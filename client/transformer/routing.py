@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raftmq.client.partitioner import Partitioner, crc32_partition
-from raftmq.client.record_checks import too_large
-from raftmq.client.resolver import TopicInfo
-from raftmq.client.sequenced_batches import Cells
+from raftmq.client.connection.resolver import TopicInfo
+from raftmq.client.producer.partitioner import Partitioner, crc32_partition
+from raftmq.client.producer.record_checks import too_large
+from raftmq.client.producer.sequenced_batches import Cells
 from raftmq.client.transformer.output_state import OutputState
 from raftmq.errors import RaftMQError, UnknownPartitionError
 from raftmq.types import Record

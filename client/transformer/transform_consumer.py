@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from raftmq.client.consumer import Consumer
-from raftmq.client.group_calls import OffsetCommit
-from raftmq.client.resolver import Resolver
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.membership.group_calls import OffsetCommit
 from raftmq.types import TopicPartition
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from raftmq.client import settings
-from raftmq.client.background import cancel_and_wait, done_before, spawn
-from raftmq.client.error_details import name_of
-from raftmq.client.logs import log
-from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait, done_before, spawn
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import log
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
 from raftmq.client.transformer.transform_consumer import TransformConsumer
 from raftmq.errors import RaftMQError

@@ -9,24 +9,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic
 
-from raftmq.client import settings
-from raftmq.client.arguments import check_positive
-from raftmq.client.batch_codec import CODECS
-from raftmq.client.consumer_settings import OffsetReset
-from raftmq.client.exact_append import ExactAppender
-from raftmq.client.fork_guard import check_not_forked, current_generation
-from raftmq.client.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
-from raftmq.client.producer import CompressionType
-from raftmq.client.rebalance_listener import RebalanceListener
-from raftmq.client.resolver import parse_addresses
-from raftmq.client.stop_requests import StopRequests, signals_taken
-from raftmq.client.texts import check_text, check_texts
+from raftmq.client.base import settings
+from raftmq.client.base.arguments import check_positive
+from raftmq.client.base.fork_guard import check_not_forked, current_generation
+from raftmq.client.base.stop_requests import StopRequests, signals_taken
+from raftmq.client.base.texts import check_text, check_texts
+from raftmq.client.codec.batch import CODECS
+from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.connection.transport import Transport
+from raftmq.client.consumer.consumer_settings import OffsetReset
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.client.producer.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
+from raftmq.client.producer.producer import CompressionType
+from raftmq.client.producer.sequenced_append import ExactAppender
 from raftmq.client.transformer.handler_calls import HandlerCalls, Serializer
 from raftmq.client.transformer.output import Output
 from raftmq.client.transformer.partition_transform import TransformParts
 from raftmq.client.transformer.transform_consumer import TransformConsumer
 from raftmq.client.transformer.transform_loop import TransformLoop
-from raftmq.client.transport import Transport
 from raftmq.client.worker.handlers import Handlers
 from raftmq.client.worker.worker import HEARTBEAT_MS_MAX, HEARTBEATS_PER_SESSION
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCompressionError

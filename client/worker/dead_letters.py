@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from raftmq.client import settings
-from raftmq.client.background import Backoff
-from raftmq.client.logs import log
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff
+from raftmq.client.base.logs import log
+from raftmq.client.dead_letters.letter import HEADER_PREFIX
 from raftmq.client.worker.outcome import Failure
 from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 from raftmq.types import Record, RecordMetadata
 
-HEADER_PREFIX: Final = "raftmq.dead_letter."
 """Of every header that is added. Those of an earlier move are replaced."""
 HEADERS: Final = {
     "group": "the group whose worker gave the record up",

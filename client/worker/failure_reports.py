@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raftmq.client import settings
-from raftmq.client.logs import Pace, log
+from raftmq.client.base import settings
+from raftmq.client.base.logs import Pace, log
 from raftmq.client.worker.handlers import Attempt
 from raftmq.client.worker.outcome import Failure
 from raftmq.types import Record

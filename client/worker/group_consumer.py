@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from raftmq.client.worker.prefix import Progress
+from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.offset_ranges import Ranges
 from raftmq.types import Record, TopicPartition
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
-from raftmq.client.logs import log
+from raftmq.client.base.logs import log
 from raftmq.client.worker.executor import Hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from raftmq.client.background import Backoff
+from raftmq.client.base.background import Backoff
 from raftmq.client.worker.signals import Reject, Retry
 from raftmq.errors import DeserializationError, HandlerError
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from raftmq.client.worker.prefix import PrefixTracker, Progress
+from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
 from raftmq.types import Record, TopicPartition
 
 

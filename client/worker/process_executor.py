@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import ClassVar, Final, NamedTuple
 
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.worker.executor import Hook, call_hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome

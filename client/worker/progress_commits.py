@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from raftmq.client import settings
-from raftmq.client.error_details import name_of
-from raftmq.client.logs import Pace, log
-from raftmq.client.metrics import WorkerCounters
+from raftmq.client.base import settings
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.metrics import WorkerCounters
+from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.partition_work import PartitionWork, WorkState
-from raftmq.client.worker.prefix import Progress
 from raftmq.errors import RaftMQError
 from raftmq.types import TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.errors import InvalidArgumentError
 
 

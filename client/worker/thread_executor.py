@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar, Generic, TypeVar
 
-from raftmq.client.logs import log
+from raftmq.client.base.logs import log
 from raftmq.client.worker.executor import Hook, call_hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome

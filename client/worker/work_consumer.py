@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from raftmq.client.consumer import Consumer
-from raftmq.client.group_calls import OffsetCommit
-from raftmq.client.worker.prefix import Progress
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.membership.group_calls import OffsetCommit
+from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.offset_ranges import Ranges
 from raftmq.types import TopicPartition
 

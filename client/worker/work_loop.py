@@ -13,12 +13,13 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 
-from raftmq.client import settings
-from raftmq.client.background import cancel_and_wait, done_before, spawn
-from raftmq.client.logs import log
-from raftmq.client.metrics import WorkerCounters, WorkerMetrics
-from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait, done_before, spawn
+from raftmq.client.base.logs import log
+from raftmq.client.base.metrics import WorkerCounters, WorkerMetrics
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
+from raftmq.client.worker.contiguous_offsets import PrefixTracker
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, Hook
 from raftmq.client.worker.failure_reports import FailureReports
@@ -27,7 +28,6 @@ from raftmq.client.worker.handlers import Attempt
 from raftmq.client.worker.hooks import NO_HOOKS, Hooks
 from raftmq.client.worker.outcome import Failure, Outcome, RetryPolicy
 from raftmq.client.worker.partition_work import PartitionWork, RecordJob, WorkState, bytes_of
-from raftmq.client.worker.prefix import PrefixTracker
 from raftmq.client.worker.progress_commits import ProgressCommits
 from raftmq.client.worker.schedule import LaneSchedule, Ordering, lane_of
 from raftmq.errors import DrainTimeoutError, PoisonRecordError

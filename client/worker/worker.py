@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final, Generic, get_args
 
-from raftmq.client import settings
-from raftmq.client.admin import Admin, TopicDescription
-from raftmq.client.arguments import LONG_MAX, check_at_least, check_not_negative, check_positive, check_whole
-from raftmq.client.background import done_before
-from raftmq.client.consumer_settings import OffsetReset
-from raftmq.client.fork_guard import check_not_forked, current_generation
-from raftmq.client.metrics import WorkerMetrics
-from raftmq.client.producer import Producer
-from raftmq.client.rebalance_listener import RebalanceListener
-from raftmq.client.resolver import parse_addresses
-from raftmq.client.stop_requests import StopRequests, signals_taken
-from raftmq.client.texts import check_text, check_texts
-from raftmq.client.transport import Transport
+from raftmq.client.admin.admin import Admin, TopicDescription
+from raftmq.client.base import settings
+from raftmq.client.base.arguments import LONG_MAX, check_at_least, check_not_negative, check_positive, check_whole
+from raftmq.client.base.background import done_before
+from raftmq.client.base.fork_guard import check_not_forked, current_generation
+from raftmq.client.base.metrics import WorkerMetrics
+from raftmq.client.base.stop_requests import StopRequests, signals_taken
+from raftmq.client.base.texts import check_text, check_texts
+from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.connection.transport import Transport
+from raftmq.client.consumer.consumer_settings import OffsetReset
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.client.producer.producer import Producer
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, ExecutorName, Hook, place_of

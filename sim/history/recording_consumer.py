@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
-from raftmq.client.consumer import Consumer
+from raftmq.client.consumer.consumer import Consumer
 from raftmq.types import Record, TopicPartition
 
 from sim.history.events import Partition, Records, Start

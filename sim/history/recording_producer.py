@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from raftmq.client.producer import Producer
-from raftmq.client.producer_batch import AppendedSpan, BulkDelivery, Delivery
+from raftmq.client.producer.batch import AppendedSpan, BulkDelivery, Delivery
+from raftmq.client.producer.producer import Producer
 from raftmq.types import RecordMetadata
 
 from sim.history.recorder import Followers, OpenOperation, Recorder

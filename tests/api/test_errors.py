@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 from raftmq import errors
-from raftmq.client.error_details import error_from_detail
+from raftmq.client.base.error_details import error_from_detail
 from raftmq.errors import ERROR_CLASSES, CorruptBatchError, ErrorCode, Outcome, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from raftmq import Admin, Consumer, Producer, errors, sync
-from raftmq.client.loop_thread import LoopThread
+from raftmq.client.base.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -247,7 +247,7 @@ def test_a_read_that_is_interrupted_loses_no_record(cluster: FakeCluster, monkey
 FORK = """
 import os, sys
 from raftmq import errors, sync
-from raftmq.client.loop_thread import LoopThread
+from raftmq.client.base.loop_thread import LoopThread
 from tests.client.fake_broker import FakeCluster
 
 loop = LoopThread.get()
@@ -293,7 +293,7 @@ def test_open_clients_refuse_to_be_used_after_fork():
 FORGOTTEN = """
 import asyncio, atexit
 from raftmq import sync
-from raftmq.client.loop_thread import LoopThread
+from raftmq.client.base.loop_thread import LoopThread
 from tests.client.fake_broker import FakeCluster, records_in
 
 loop = LoopThread.get()
@@ -334,7 +334,7 @@ def test_what_a_producer_took_is_written_though_the_program_forgets_to_close_it(
 LET_GO = """
 import asyncio, atexit, gc
 from raftmq import sync
-from raftmq.client.loop_thread import LoopThread
+from raftmq.client.base.loop_thread import LoopThread
 from tests.client.fake_broker import FakeCluster
 
 async def make():

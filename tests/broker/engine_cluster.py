@@ -4,11 +4,11 @@ import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from raftmq.broker.clock import WallClock
-from raftmq.broker.engine import Engine
-from raftmq.broker.founding import born, unborn
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.reader_pools import ReaderPools
+from raftmq.broker.base.clock import WallClock
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership

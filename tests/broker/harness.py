@@ -14,33 +14,33 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from raftmq.batch_header import seal
-from raftmq.broker.assignor_process import InlinePlanRunner
-from raftmq.broker.config import BrokerConfig
-from raftmq.broker.founding import born
-from raftmq.broker.group import Group
-from raftmq.broker.group_coordinator import GroupCoordinator
-from raftmq.broker.group_log import GroupLog
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.readiness import NotReady
-from raftmq.broker.recent_entries import RecentEntriesBudget
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.readiness import NotReady
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
+from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
+from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
+from raftmq.broker.consumer_groups.service import GroupsService
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica_log import GroupLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
-from raftmq.broker.services.groups import GroupsService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.log import QueueService
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
-from raftmq.broker.services.partition_leaders import PartitionLeaders
 from raftmq.broker.services.producer_ids import ProducerIds
-from raftmq.broker.services.queue import QueueService
 from raftmq.broker.services.topology import TopologyService
-from raftmq.broker.supervisor import Supervisor, Work
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command

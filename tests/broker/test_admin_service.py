@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftmq.broker.limits import Limits
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 

@@ -4,11 +4,12 @@ import asyncio
 import threading
 
 import pytest
-from raftmq.broker import local_replicas, replica_files, unserved
-from raftmq.broker.metric_catalog import CATALOG
-from raftmq.broker.readiness import Reason
+from raftmq.broker.base.metric_catalog import CATALOG
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.cluster import replica_files, unserved
+from raftmq.broker.cluster import replica_manager as local_replicas
+from raftmq.broker.cluster.unserved import NotServedReason, Trouble
 from raftmq.broker.services.call import Call
-from raftmq.broker.unserved import NotServedReason, Trouble
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import StorageFullError, StorageUnavailableError, UnsupportedFormatError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftmq.broker import byte_marks
-from raftmq.broker.byte_marks import ByteMarks, spacing_for
+from raftmq.broker.partitions import size_index as byte_marks
+from raftmq.broker.partitions.size_index import ByteMarks, spacing_for
 from raftmq.raft.entry import EntryHeader, EntryKind
 from raftmq.types import LogIndex, Offset, Term
 

@@ -8,13 +8,14 @@ import socket
 import grpc
 import grpc.aio
 import pytest
-from raftmq.broker import call_guard, call_rooms
-from raftmq.broker.call_guard import CallGuard
-from raftmq.broker.call_rooms import Room
-from raftmq.broker.grpc_hardening import quiet_grpc
-from raftmq.broker.limits import MIB, Limits
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.slow_readers import close_connections_to, peer_address
+from raftmq.broker.base.limits import MIB, Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.grpc_port import admission as call_rooms
+from raftmq.broker.grpc_port import admission_interceptor as call_guard
+from raftmq.broker.grpc_port.admission import Room
+from raftmq.broker.grpc_port.admission_interceptor import CallGuard
+from raftmq.broker.grpc_port.hardening import quiet_grpc
+from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 

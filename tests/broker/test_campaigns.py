@@ -4,9 +4,9 @@ import asyncio
 import time
 from dataclasses import replace
 
-from raftmq.broker.campaigns import FIRST_CAMPAIGN_SECONDS
-from raftmq.broker.limits import Limits
-from raftmq.broker.peer_codec import FrameType, decode_message
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.peers.codec import FrameType, decode_message
+from raftmq.broker.replica.campaigns import FIRST_CAMPAIGN_SECONDS
 from raftmq.raft.messages import VoteRequest
 from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey

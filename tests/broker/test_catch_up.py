@@ -4,10 +4,10 @@ import asyncio
 import time
 
 import pytest
-from raftmq.broker import group_log
-from raftmq.broker.group_log import GroupLog
-from raftmq.broker.limits import Limits
-from raftmq.broker.recent_entries import RecentEntriesBudget
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.replica import replica_log as group_log
+from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+from raftmq.broker.replica.replica_log import GroupLog
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.memory_log_store import MemoryLogStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from raftmq.broker import client_connections
-from raftmq.broker.client_connections import ClientConnections
-from raftmq.broker.supervisor import Work
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.grpc_port import client_connections
+from raftmq.broker.grpc_port.client_connections import ClientConnections
 
 from tests.broker.waiting import until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from raftmq.broker.readiness import NotReady, Reason
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term

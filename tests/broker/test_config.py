@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raftmq.broker.config import (
+from raftmq.broker.base.config import (
     CONFIG_KEYS,
     BrokerConfig,
     ConfigError,
@@ -14,7 +14,7 @@ from raftmq.broker.config import (
     load_config,
     split_address,
 )
-from raftmq.broker.limits import Limits, Timing
+from raftmq.broker.base.limits import Limits, Timing
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftmq.broker.consumer_lag import ConsumerLag, Lag, Reader
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag, Reader
 from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId, Term

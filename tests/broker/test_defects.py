@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 
 import pytest
-from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.services.call import Call
-from raftmq.broker.supervisor import Work
 from raftmq.fsm.metadata import Metadata
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import CommitFailedError
@@ -224,8 +224,8 @@ async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other
     """A defect that the state of one consumer group shows must not keep the others from their plans."""
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights", 2)
-    is_planned_for = "raftmq.broker.group_coordinator.is_planned_for"
-    from raftmq.broker.group_planner import is_planned_for as real
+    is_planned_for = "raftmq.broker.consumer_groups.coordinator.is_planned_for"
+    from raftmq.broker.consumer_groups.planner import is_planned_for as real
 
     def planted(machine: Metadata, group):
         return fail() if group.name == "bad" else real(machine, group)

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raftmq.broker.disk_watch import DiskWatch
+from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import DiskReserve
 

@@ -4,10 +4,10 @@ import asyncio
 import dataclasses
 
 import pytest
-from raftmq.broker.limits import Limits
-from raftmq.broker.partition_appends import PartitionAppends
-from raftmq.broker.producer_fence import ProducerFence
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.appends import PartitionAppends
+from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import MembershipChange, MembershipOp

@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 
 import pytest
-from raftmq.broker.clock import WallClock
-from raftmq.broker.group import Group
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.clock import WallClock
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.replica import Group
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Proposal

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm import feature_levels
 from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc

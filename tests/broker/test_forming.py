@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from raftmq.broker.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
-from raftmq.broker.readiness import Reason
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.cluster.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
 from raftmq.proto import queue_pb2 as pb
 
 from tests.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from raftmq.assignors.assignor import Assignment, ConsumerGroup
-from raftmq.broker import assignor_process
-from raftmq.broker.assignor_process import InlinePlanRunner, PlanError, ProcessPlanRunner, serve
-from raftmq.broker.group_planner import (
+from raftmq.broker.consumer_groups import assignor_process
+from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner, PlanError, ProcessPlanRunner, serve
+from raftmq.broker.consumer_groups.planner import (
     Plan,
     PlannedMember,
     PlannedTopic,

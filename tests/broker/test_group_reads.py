@@ -4,11 +4,11 @@ import asyncio
 import dataclasses
 
 import pytest
-from raftmq.broker.founding import born
-from raftmq.broker.group import _ConfirmedRead
-from raftmq.broker.group_log import RETRY_SECONDS, GroupLog
-from raftmq.broker.recent_entries import RecentEntriesBudget
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+from raftmq.broker.replica.replica import _ConfirmedRead
+from raftmq.broker.replica.replica_log import RETRY_SECONDS, GroupLog
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendRequest, ReadIndexResponse

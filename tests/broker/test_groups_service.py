@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from raftmq.broker.assignor_process import PlanError
-from raftmq.broker.group_planner import Plan, PlanRequest
-from raftmq.broker.limits import Limits
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.consumer_groups.assignor_process import PlanError
+from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId, Term

@@ -12,13 +12,13 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from raftmq.broker.grpc_security import RIGHTS
-from raftmq.broker.grpc_server import GrpcServer
-from raftmq.broker.readiness import NotReady, Reason
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.statuses import STATUS_OF_CODE, status_details
+from raftmq.broker.grpc_port.security import RIGHTS
+from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.call import Principal, Right
 from raftmq.broker.services.forwarder import GrpcForwarder
-from raftmq.broker.services.statuses import STATUS_OF_CODE, status_details
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
@@ -233,7 +233,7 @@ async def test_a_port_in_use_is_an_os_error():
 
 
 async def test_health_follows_readiness_and_reflection_names_the_services(monkeypatch):
-    monkeypatch.setattr("raftmq.broker.grpc_server._HEALTH_SECONDS", 0.01)
+    monkeypatch.setattr("raftmq.broker.grpc_port.server._HEALTH_SECONDS", 0.01)
     async with serving() as (node, _server, channel, _address):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="raftmq.v1.Queue"))
         while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:

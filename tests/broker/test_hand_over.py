@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raftmq.broker.hand_over import hand_over
+from raftmq.broker.cluster.leadership_drain import hand_over
 from raftmq.raft.membership import MembershipChange, MembershipOp
 from raftmq.raft.ready import RefusalReason, Role
 

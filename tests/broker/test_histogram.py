@@ -1,8 +1,8 @@
 """Counting by size, as Prometheus reads it."""
 
-from raftmq.broker.histogram import Histogram
-from raftmq.broker.log_pace import LogPace
-from raftmq.broker.metric_catalog import CATALOG, SECTIONS
+from raftmq.broker.base.histogram import Histogram
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.metric_catalog import CATALOG, SECTIONS
 
 
 def test_a_value_that_equals_a_bound_is_not_above_it():

@@ -4,8 +4,8 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from raftmq.broker.housekeeping import Housekeeping
-from raftmq.broker.limits import Timing
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.cluster.housekeeping import Housekeeping
 from raftmq.types import LogIndex
 
 from tests.broker.harness import StrictSupervisor

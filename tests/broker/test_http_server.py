@@ -16,21 +16,21 @@ from typing import Any, cast
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
-from raftmq.broker.clock import WallClock
-from raftmq.broker.clock_watch import ClockWatch
-from raftmq.broker.disk_watch import DiskWatch
-from raftmq.broker.engine import Engine
-from raftmq.broker.gc_pauses import GcPauses
-from raftmq.broker.grpc_server import GrpcServer
-from raftmq.broker.http_server import HttpServer
-from raftmq.broker.metric_catalog import CATALOG
-from raftmq.broker.other_clusters import OtherClusters
-from raftmq.broker.peer_transport import PeerTransport
-from raftmq.broker.reader_pools import ReaderPools
-from raftmq.broker.readiness import NotReady, Reason
-from raftmq.broker.reconciler import Reconciler
-from raftmq.broker.supervisor import Supervisor
-from raftmq.broker.watchdog import Watchdog
+from raftmq.broker.base.clock import WallClock
+from raftmq.broker.base.gc_pauses import GcPauses
+from raftmq.broker.base.metric_catalog import CATALOG
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.supervisor import Supervisor
+from raftmq.broker.base.watchdog import Watchdog
+from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.cluster.disk_watch import DiskWatch
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.grpc_port.server import GrpcServer
+from raftmq.broker.http_port.server import HttpServer
+from raftmq.broker.peers.transport import PeerTransport
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.reader_pools import ReaderPools
 
 from tests.broker.harness import batch, poll_request, running
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from raftmq.broker.leadership_publisher import LeadershipPublisher
-from raftmq.broker.leadership_table import LeadershipTable
-from raftmq.broker.limits import Timing
-from raftmq.broker.peer_codec import decode_leadership
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.peers.codec import decode_leadership
+from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.raft.ready import Role, RoleChange
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
 

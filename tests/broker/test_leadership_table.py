@@ -1,6 +1,6 @@
 """Who leads what: highest term wins, and a leader can withdraw only its own claim."""
 
-from raftmq.broker.leadership_table import LeadershipTable
+from raftmq.broker.replica.leadership_table import LeadershipTable
 
 
 def table():

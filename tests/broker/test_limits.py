@@ -4,7 +4,7 @@ import contextlib
 import resource
 
 import pytest
-from raftmq.broker.limits import (
+from raftmq.broker.base.limits import (
     ACCEPT_FILES,
     ENGINE_FILES,
     FILES_PER_PEER,
@@ -18,7 +18,7 @@ from raftmq.broker.limits import (
     within_open_files,
     within_this_process,
 )
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 
 from tests.broker.harness import running

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raftmq.broker.founding import born, unborn
-from raftmq.broker.local_replicas import LocalReplicas
-from raftmq.broker.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.replica.initial_state import born, unborn
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind

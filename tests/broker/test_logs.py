@@ -7,7 +7,7 @@ import logging
 
 import pytest
 import structlog
-from raftmq.broker.logs import configure_logs
+from raftmq.broker.base.logs import configure_logs
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from raftmq.broker import loop_pause
-from raftmq.broker.loop_pause import PAUSE_ROWS_MIN, LoopPause
+from raftmq.broker.base import loop_pause
+from raftmq.broker.base.loop_pause import PAUSE_ROWS_MIN, LoopPause
 
 WAIT_SECONDS = 10.0
 

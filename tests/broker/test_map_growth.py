@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from raftmq.broker.founding import born
-from raftmq.broker.housekeeping import Housekeeping
-from raftmq.broker.limits import Timing
-from raftmq.broker.local_replicas import LocalReplicas
-from raftmq.broker.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full
-from raftmq.broker.replica_files import create_replica, open_replica
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.cluster.housekeeping import Housekeeping
+from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full
+from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.replica.initial_state import born
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState

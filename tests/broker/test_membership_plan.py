@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from raftmq.broker.membership_plan import (
+from raftmq.broker.cluster.membership_plan import (
     Target,
     choose_metadata_voters,
     has_healthy_majority,

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from raftmq.broker import log_tail
+from raftmq.broker.replica import log_tail
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError

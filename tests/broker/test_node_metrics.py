@@ -7,7 +7,7 @@ import asyncio
 import grpc.aio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from raftmq.broker import consumer_lag
+from raftmq.broker.http_port import consumer_lag
 from raftmq.broker.node import Node
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb

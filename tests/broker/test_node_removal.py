@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raftmq.broker.request_error import RETRIABLE_CODES, RequestError
+from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetMetadataMembership
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId, Term

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetReplicas
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import queue_pb2 as pb

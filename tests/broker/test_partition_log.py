@@ -7,9 +7,9 @@ import itertools
 import struct
 
 import pytest
-from raftmq.broker import log_tail
-from raftmq.broker.limits import Limits
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica import log_tail
 from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryKind

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from raftmq.broker import partition_offsets
-from raftmq.broker.partition_log import PartitionLog
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions import offsets as partition_offsets
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import queue_pb2 as pb

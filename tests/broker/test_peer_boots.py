@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 
-from raftmq.broker.limits import Limits
-from raftmq.broker.peer_boots import PeerBoots
-from raftmq.broker.peer_codec import WIRE_VERSION
-from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.cluster.peer_boots import PeerBoots
+from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.storage.registry import Registry
 
 

@@ -11,12 +11,12 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.broker.clock_watch import ClockWatch
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_clocks import Agreement, PeerClocks, Standing
-from raftmq.broker.peer_codec import FrameError, FrameType, encode_clock, encode_clock_question
-from raftmq.broker.readiness import Reason
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.peers.clocks import Agreement, PeerClocks, Standing
+from raftmq.broker.peers.codec import FrameError, FrameType, encode_clock, encode_clock_question
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.ready import Role
 from raftmq.types import NodeId

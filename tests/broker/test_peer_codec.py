@@ -7,8 +7,8 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.broker import peer_codec as codec
-from raftmq.broker.peer_codec import Beats, FrameError, FrameType
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import Beats, FrameError, FrameType
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (

@@ -4,12 +4,12 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from raftmq.broker.limits import Limits
-from raftmq.broker.other_clusters import OtherClusters
-from raftmq.broker.peer_boots import PeerBoots
-from raftmq.broker.peer_codec import WIRE_VERSION
-from raftmq.broker.peer_directory import PeerDirectory
-from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.peer_boots import PeerBoots
+from raftmq.broker.cluster.peer_directory import PeerDirectory
+from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.fsm.metadata_views import ReplicaView
 from raftmq.proto import queue_pb2 as pb
 

@@ -10,11 +10,11 @@ import socket
 import msgspec
 import pytest
 import structlog
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_link import NOT_FORMED_REASON, Link, verdict
-from raftmq.broker.peer_protocol import Channel, Hello
-from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.peers.codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
+from raftmq.broker.peers.link import NOT_FORMED_REASON, Link, verdict
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.broker.peers.transport import PeerTransport
 
 PASSES_OF_AN_ACCEPT = 6
 TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)

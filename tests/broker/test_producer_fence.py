@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from raftmq.broker.producer_fence import METADATA_AGE_SECONDS_MAX
-from raftmq.broker.request_error import RequestError
-from raftmq.client import settings
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.producer_fence import METADATA_AGE_SECONDS_MAX
+from raftmq.client.base import settings
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID
 

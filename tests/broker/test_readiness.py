@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from raftmq.broker.readiness import Reason
+from raftmq.broker.base.readiness import Reason
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError

@@ -4,7 +4,7 @@ import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.raft.entry import Entry, EntryKind
 
 

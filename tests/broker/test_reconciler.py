@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 
 import msgspec
-from raftmq.broker.limits import Limits
-from raftmq.broker.reconciler import Reconciler
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from raftmq.broker.engine import Engine
-from raftmq.broker.founding import born
-from raftmq.broker.group import Group
-from raftmq.broker.limits import Limits
-from raftmq.broker.partition_appends import PartitionAppends
-from raftmq.broker.peer_codec import FrameError, FrameType
-from raftmq.broker.reconciler import Reconciler
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.partitions.appends import PartitionAppends
+from raftmq.broker.peers.codec import FrameError, FrameType
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.replica import Group
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.hard_state import HardState

@@ -1,7 +1,7 @@
 """Which partitions get another replica, where, and how many at a time: pure functions, and a model that follows the plans."""
 
 import pytest
-from raftmq.broker.replacement_plan import WantedPartition, plan_replacements
+from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
 
 

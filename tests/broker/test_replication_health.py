@@ -1,7 +1,7 @@
 """Which voters keep up, as their leader knows it: from acknowledgements, not from connections."""
 
-from raftmq.broker.limits import Timing
-from raftmq.broker.replication_health import lagging_voters
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.cluster.replication_health import lagging_voters
 
 from tests.broker.engine_cluster import EngineCluster, data
 from tests.broker.waiting import until

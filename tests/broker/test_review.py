@@ -6,9 +6,9 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from raftmq.broker.founding import born
-from raftmq.broker.limits import Limits
-from raftmq.broker.peer_codec import FrameType, encode_snapshot_begin, encode_snapshot_rows
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.peers.codec import FrameType, encode_snapshot_begin, encode_snapshot_rows
+from raftmq.broker.replica.initial_state import born
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
@@ -178,7 +178,7 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
 
 
 async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
-    monkeypatch.setattr("raftmq.broker.snapshots.SPACE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("raftmq.broker.replica.snapshots.SPACE_RETRY_SECONDS", 0.01)
     async with EngineCluster() as cluster:
         group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
         node = cluster.nodes[1]

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from raftmq.broker.founding import born
-from raftmq.broker.limits import MIB, Limits, Timing
-from raftmq.broker.replica_files import create_replica
-from raftmq.broker.scrubber import Scrubber
+from raftmq.broker.base.limits import MIB, Limits, Timing
+from raftmq.broker.cluster.replica_files import create_replica
+from raftmq.broker.cluster.scrubber import Scrubber
+from raftmq.broker.replica.initial_state import born
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
@@ -136,7 +136,7 @@ async def test_the_rate_is_kept_and_a_file_is_swapped_in_between(parts: Parts, m
             pass
         await sleep(0)
 
-    monkeypatch.setattr("raftmq.broker.scrubber.asyncio.sleep", noted)
+    monkeypatch.setattr("raftmq.broker.cluster.scrubber.asyncio.sleep", noted)
     scrubber = parts.scrubber(replace(Limits(), scrub_bytes_per_second=MIB))
     await scrubber.one_pass()
     rows = len(KEYS) * ROWS

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.broker.sessions import Sessions
+from raftmq.broker.consumer_groups.sessions import Sessions
 
 KEYS = st.sampled_from("abcd")
 STEPS = st.one_of(

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from raftmq.broker.founding import born
+from raftmq.broker.replica.initial_state import born
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.membership import Membership

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from raftmq.broker import peer_codec as codec
-from raftmq.broker import snapshot_streams
-from raftmq.broker.limits import Limits
-from raftmq.broker.peer_codec import FrameError, FrameType
-from raftmq.broker.snapshot_rows import SnapshotRows
-from raftmq.broker.snapshot_streams import STREAM_BYTES, SnapshotReceiver
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import FrameError, FrameType
+from raftmq.broker.replica import snapshot_streams
+from raftmq.broker.replica.snapshot_rows import SnapshotRows
+from raftmq.broker.replica.snapshot_streams import STREAM_BYTES, SnapshotReceiver
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from raftmq.broker import space_return
-from raftmq.broker.engine_counters import EngineCounters
-from raftmq.broker.founding import born
-from raftmq.broker.limits import Timing
-from raftmq.broker.local_replicas import LocalReplicas
-from raftmq.broker.space_return import FileLook, SpaceReturn
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.cluster import space_return
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.space_return import FileLook, SpaceReturn
+from raftmq.broker.replica.engine_counters import EngineCounters
+from raftmq.broker.replica.initial_state import born
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.node import Node
-from raftmq.broker.readiness import Reason
-from raftmq.broker.request_error import RequestError
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.storage.registry import Registry, RegistryError
 

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from raftmq.broker import supervisor as module
-from raftmq.broker.request_error import RequestError
-from raftmq.broker.supervisor import Supervisor, Work, pause_after
+from raftmq.broker.base import supervisor as module
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work, pause_after
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import CommitFailedError
 from raftmq.storage.registry import RegistryError

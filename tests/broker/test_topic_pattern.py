@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftmq.broker.topic_pattern import POSITIONS_MAX, TopicPattern, TopicPatternError
+from raftmq.broker.consumer_groups.topic_pattern import POSITIONS_MAX, TopicPattern, TopicPatternError
 
 CHARACTERS = st.sampled_from(
     ["a", "b", "c", ".", r"\.", r"\d", r"\w", r"\W", "[ab]", "[^a]", "[a-c]", "[]x]", "1", "_", "-"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services import topology
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId, Term

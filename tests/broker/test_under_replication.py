@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.cluster.replication_health import lagging_voters
 from raftmq.broker.node import Node
-from raftmq.broker.reconciler import Reconciler
-from raftmq.broker.replication_health import lagging_voters
-from raftmq.broker.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftmq.broker.clock import WallClock
-from raftmq.broker.node_parts import NodeParts
-from raftmq.broker.readiness import Reason
-from raftmq.client.admin import Admin
-from raftmq.client.producer import Producer
+from raftmq.broker.base.clock import WallClock
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.environment import NodeParts
+from raftmq.client.admin.admin import Admin
+from raftmq.client.producer.producer import Producer
 
 from tests.broker.whole_nodes import WAIT_SECONDS, three_voters, until
 

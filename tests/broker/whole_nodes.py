@@ -7,11 +7,11 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from raftmq.broker.config import BrokerConfig
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.environment import NodeParts
 from raftmq.broker.node import Node
-from raftmq.broker.node_parts import NodeParts
-from raftmq.broker.readiness import NotReady, Reason
-from raftmq.broker.request_error import RequestError
 
 WAIT_SECONDS = 30.0
 NOBODY = "127.0.0.1:1"

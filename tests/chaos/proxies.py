@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
-from raftmq.broker.peer_codec import FRAME_HEADER
-from raftmq.broker.peer_protocol import Hello
+from raftmq.broker.peers.codec import FRAME_HEADER
+from raftmq.broker.peers.protocol import Hello
 
 from tests.chaos.links import CLIENTS, Place
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from raftmq.broker.peer_codec import WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_protocol import Hello
+from raftmq.broker.peers.codec import WIRE_VERSION, FrameType, frame
+from raftmq.broker.peers.protocol import Hello
 
 from tests.chaos.links import CLIENTS
 from tests.chaos.machine import missing_for_namespaces

@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.topology import TopologyService
-from raftmq.client.batch_codec import encode_body
-from raftmq.client.error_details import error_from_detail
-from raftmq.client.heartbeat_runner import LoopHeartbeats
-from raftmq.client.membership import Membership
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.codec.batch import encode_body
 from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 
@@ -26,6 +24,8 @@ ADDRESS = "node-1:9400"
 
 class BrokerTransport:
     """Give it to clients as `transport`; their `bootstrap_servers` are `ADDRESS`. One for each client process."""
+
+    uses_threads = False
 
     def __init__(self, node: Harness) -> None:
         self.node = node
@@ -40,9 +40,6 @@ class BrokerTransport:
 
     def connect(self, address: str) -> BrokerConnection:
         return BrokerConnection(self, address)
-
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> LoopHeartbeats:
-        return LoopHeartbeats(self, membership, on_news, cluster_id)
 
 
 class BrokerConnection:

@@ -592,7 +592,7 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
 def records_in(partition: FakePartition) -> list[tuple[bytes | None, bytes | None]]:
     """(key, value) of every record of a partition, in order."""
-    from raftmq.client.batch_codec import decode_records
+    from raftmq.client.codec.batch import decode_records
 
     found = []
     for base, _, batch, _ in partition.batches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from raftmq.client.worker.prefix import Progress
+from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import FencedError, RaftMQError
 from raftmq.offset_ranges import Ranges, decode_ranges

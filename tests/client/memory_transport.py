@@ -6,14 +6,12 @@ A node can be cut off: what is under way to it fails as a broken connection, wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import cast
 
 from google.rpc import status_pb2
 from raftmq import errors
-from raftmq.client.error_details import error_from_detail
-from raftmq.client.heartbeat_runner import LoopHeartbeats
-from raftmq.client.membership import Membership
+from raftmq.client.base.error_details import error_from_detail
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, FakeNode
@@ -32,6 +30,8 @@ class _Context:
 class MemoryTransport:
     """Give it to clients as `transport`; their `bootstrap_servers` are `addresses`."""
 
+    uses_threads = False
+
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.cut_off: set[str] = set()
@@ -46,9 +46,6 @@ class MemoryTransport:
 
     def connect(self, address: str) -> MemoryConnection:
         return MemoryConnection(self, address, self.nodes[address])
-
-    def run_heartbeats(self, membership: Membership, on_news: Callable[[], None], cluster_id: str) -> LoopHeartbeats:
-        return LoopHeartbeats(self, membership, on_news, cluster_id)
 
     def cut(self, address: str) -> None:
         self.cut_off.add(address)

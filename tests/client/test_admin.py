@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from raftmq import errors
-from raftmq.client.admin import Admin, NewTopic
-from raftmq.client.batch_codec import encode_body
-from raftmq.client.cluster_health import PartitionState
-from raftmq.client.producer import Producer
+from raftmq.client.admin.admin import Admin, NewTopic
+from raftmq.client.admin.cluster_health import PartitionState
+from raftmq.client.codec.batch import encode_body
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 

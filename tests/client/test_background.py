@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from raftmq.client import background
-from raftmq.client.background import cancel_and_wait, spawn
+from raftmq.client.base import background
+from raftmq.client.base.background import cancel_and_wait, spawn
 
 
 async def test_the_end_of_a_task_that_nobody_wanted_is_reported():

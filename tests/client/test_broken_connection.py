@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import grpc.aio
 import pytest
-from raftmq.client.transport import GrpcTransport, error_from_rpc
+from raftmq.client.connection.transport import GrpcTransport, error_from_rpc
 from raftmq.errors import BrokenConnectionError, InternalError, UnreachableError
 
 CHUNK = b"x" * 1_000_000

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from raftmq.client.byte_budget import ByteBudget
+from raftmq.client.producer.byte_budget import ByteBudget
 
 
 async def test_who_waits_is_served_in_order():

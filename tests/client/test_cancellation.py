@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from raftmq import errors
-from raftmq.client.admin import Admin
-from raftmq.client.batch_codec import encode_body
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
+from raftmq.client.admin.admin import Admin
+from raftmq.client.codec.batch import encode_body
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 
 from tests.client.fake_broker import FakeCluster
 from tests.client.memory_transport import MemoryTransport

@@ -6,10 +6,10 @@ import contextlib
 import pytest
 from raftmq import errors
 from raftmq.batch_header import seal
-from raftmq.client.batch_codec import encode_body
-from raftmq.client.consumer import Consumer
-from raftmq.client.leader_calls import OffsetAndTimestamp
-from raftmq.client.partition_fetch import PartitionFetch
+from raftmq.client.codec.batch import encode_body
+from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 

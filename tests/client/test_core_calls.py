@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 import pytest
-from raftmq.client import core_calls
-from raftmq.client.core_calls import CoreCalls, _calls_of, _stream_ended
+from raftmq.client.connection import grpc_calls as core_calls
+from raftmq.client.connection.grpc_calls import CoreCalls, _calls_of, _stream_ended
 
 
 class _Stream:

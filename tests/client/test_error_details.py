@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.error_details import detail_from_status, error_from_detail, fresh_copy, with_address
+from raftmq.client.base.error_details import detail_from_status, error_from_detail, fresh_copy, with_address
 from raftmq.errors import ERROR_CLASSES, ErrorCode, Outcome
 from raftmq.proto import queue_pb2 as pb
 

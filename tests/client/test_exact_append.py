@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq import errors
 from raftmq.batch_header import CODEC_LZ4, parse_header
-from raftmq.client.batch_codec import decode_records, encode_body
-from raftmq.client.exact_append import ExactAppender, NamedEpoch, tail_of
-from raftmq.client.resolver import Resolver, TopicInfo
-from raftmq.client.transport import GrpcTransport
+from raftmq.client.codec.batch import decode_records, encode_body
+from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.connection.transport import GrpcTransport
+from raftmq.client.producer.sequenced_append import ExactAppender, NamedEpoch, tail_of
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, detail

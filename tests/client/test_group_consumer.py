@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 from raftmq import errors
-from raftmq.client import group_admin
-from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer
-from raftmq.client.group_admin import OffsetChange
-from raftmq.client.leader_calls import OffsetAndTimestamp
-from raftmq.client.rebalance_listener import RebalanceListener
+from raftmq.client.admin import group_admin
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.group_admin import OffsetChange
+from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 

@@ -13,13 +13,20 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from raftmq.broker.group_planner import is_planned_for, plan, plan_request
-from raftmq.client.group_member import Grant, GroupMember, MemberSettings, PartitionId, Standing, Subscription
+from raftmq.broker.consumer_groups.planner import is_planned_for, plan, plan_request
+from raftmq.client.membership.group_member import (
+    Grant,
+    GroupMember,
+    MemberSettings,
+    PartitionId,
+    Standing,
+    Subscription,
+)
 from raftmq.errors import FencedError
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
-from raftmq.fsm.heartbeat_judge import Heartbeat, judge_heartbeat
-from raftmq.fsm.heartbeat_judge import Subscription as HeardSubscription
+from raftmq.fsm.heartbeat_validator import Heartbeat, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import Subscription as HeardSubscription
 from raftmq.fsm.log_commands import CommitOffset, Committed, Opened, OpenPartition
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata

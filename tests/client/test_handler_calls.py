@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from raftmq import Output
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.transformer.handler_calls import HandlerCalls
 from raftmq.client.transformer.transformer import Transformer
 from raftmq.client.worker.handlers import Handlers

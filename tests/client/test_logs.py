@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from raftmq import errors
-from raftmq.client import settings
-from raftmq.client.consumer import Consumer
-from raftmq.client.logs import Pace
-from raftmq.client.producer import Producer
+from raftmq.client.base import settings
+from raftmq.client.base.logs import Pace
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, detail
@@ -82,9 +82,7 @@ def test_the_pace_lets_the_first_through_and_then_waits():
 
 
 def test_without_a_handler_nothing_is_written():
-    code = (
-        "from raftmq.client.logs import log; log.warning('no_broker_reachable addresses=%s', 'a:1'); log.error('x_y')"
-    )
+    code = "from raftmq.client.base.logs import log; log.warning('no_broker_reachable addresses=%s', 'a:1'); log.error('x_y')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 

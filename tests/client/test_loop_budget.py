@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-from raftmq.client import loop_budget, settings
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
+from raftmq.client.base import loop_budget, settings
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.types import TopicPartition
 
 from tests.client.fake_broker import FakeCluster

@@ -10,9 +10,9 @@ import time
 
 import pytest
 from raftmq import errors
-from raftmq.client.group_member import GroupMember, MemberSettings, PartitionId, Standing, Subscription
-from raftmq.client.heartbeat_runner import LoopWatch, ThreadHeartbeats
-from raftmq.client.membership import FOREVER, GroupCall, Membership
+from raftmq.client.membership.group_member import GroupMember, MemberSettings, PartitionId, Standing, Subscription
+from raftmq.client.membership.heartbeat_runner import LoopWatch, ThreadHeartbeats
+from raftmq.client.membership.membership import FOREVER, GroupCall, Membership
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster

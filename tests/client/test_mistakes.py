@@ -8,11 +8,11 @@ import warnings
 from typing import Any
 
 import pytest
-from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
-from raftmq.client.record_checks import check_headers
-from raftmq.client.resolver import parse_addresses
+from raftmq.client.admin.admin import Admin
+from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
+from raftmq.client.producer.record_checks import check_headers
 from raftmq.errors import DeliveryTimeoutError, InvalidArgumentError, ProducerFencedError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition

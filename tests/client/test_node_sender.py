@@ -2,8 +2,8 @@
 
 import math
 
-from raftmq.client import settings
-from raftmq.client.node_sender import NodeSender, _Request
+from raftmq.client.base import settings
+from raftmq.client.producer.node_sender import NodeSender, _Request
 
 
 def sent_at_a_time_that_rounds_badly():

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.partitioner import crc32_partition, murmur2_partition
-from raftmq.client.resolver import TopicInfo
+from raftmq.client.connection.resolver import TopicInfo
+from raftmq.client.producer.partitioner import crc32_partition, murmur2_partition
 from raftmq.client.transformer.output_state import OutputState, PartitionState, TopicState
 from raftmq.client.transformer.routing import route
 from raftmq.errors import TransformStateError

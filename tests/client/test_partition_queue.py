@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from raftmq.client import settings
-from raftmq.client.partition_queue import Attempt, Identity, PartitionQueue
-from raftmq.client.producer_batch import ProducerBatch
+from raftmq.client.base import settings
+from raftmq.client.producer.batch import ProducerBatch
+from raftmq.client.producer.partition_queue import Attempt, Identity, PartitionQueue
 
 PLENTY = 1 << 30
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from raftmq import errors
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.transformer import partition_transform
 from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.output_state import OutputState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raftmq.client.partitioner import crc32_partition, murmur2, murmur2_partition
+from raftmq.client.producer.partitioner import crc32_partition, murmur2, murmur2_partition
 
 LIBRDKAFKA_KEYS = [b"", b"23456", b"this is another string with more length to it perhaps", b"hejsan"]
 

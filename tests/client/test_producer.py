@@ -8,9 +8,9 @@ from zlib import crc32
 import pytest
 from raftmq import errors
 from raftmq.batch_header import parse_header
-from raftmq.client import settings as limits
-from raftmq.client.exact_append import ExactAppender
-from raftmq.client.producer import Producer
+from raftmq.client.base import settings as limits
+from raftmq.client.producer.producer import Producer
+from raftmq.client.producer.sequenced_append import ExactAppender
 from raftmq.fsm.producer_ids import REPLACEABLE_IDLE_MS
 from raftmq.proto import queue_pb2 as pb
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq import errors
-from raftmq.client.producer import Producer
-from raftmq.client.producer_batch import BulkDelivery, Delivery
+from raftmq.client.producer.batch import BulkDelivery, Delivery
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.cancelling import passes

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq import errors
-from raftmq.client.producer import Producer
-from raftmq.client.producer_batch import BulkDelivery, Delivery
+from raftmq.client.producer.batch import BulkDelivery, Delivery
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.cancelling import Moment, cancelled_at, passes

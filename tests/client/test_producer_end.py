@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from raftmq import errors
-from raftmq.client import settings as limits
-from raftmq.client.producer import Producer
+from raftmq.client.base import settings as limits
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.cancelling import passes

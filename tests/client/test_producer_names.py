@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from raftmq import errors
 from raftmq.batch_header import parse_header
-from raftmq.client import settings as limits
-from raftmq.client.producer import Producer
-from raftmq.client.producer_name import check_name
+from raftmq.client.base import settings as limits
+from raftmq.client.producer.identity import check_name
+from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.cancelling import passes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
+from raftmq.client.dead_letters.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.errors import ProtocolError
 from raftmq.fsm.producer_names import STAMP_BYTES_MAX
 

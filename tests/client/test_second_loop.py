@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
+from raftmq.client.admin.admin import Admin
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.client.transformer.transformer import Transformer
 from raftmq.client.worker.worker import Worker
 from raftmq.errors import ClosedClientError, WrongEventLoopError

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq import errors
 from raftmq.batch_header import parse_header
-from raftmq.client import settings as limits
-from raftmq.client.batch_codec import decode_records
-from raftmq.client.producer import Producer
-from raftmq.client.producer_batch import BulkDelivery
-from raftmq.client.record_checks import check_records, record_sizes
+from raftmq.client.base import settings as limits
+from raftmq.client.codec.batch import decode_records
+from raftmq.client.producer.batch import BulkDelivery
+from raftmq.client.producer.producer import Producer
+from raftmq.client.producer.record_checks import check_records, record_sizes
 from raftmq.proto import queue_pb2 as pb
 from raftmq.serializers import Json
 from raftmq.types import Record

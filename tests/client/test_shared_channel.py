@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from raftmq.client import shared_channel, transport
-from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
-from raftmq.client.transport import DESCRIBE_CLUSTER, GrpcConnection
+from raftmq.client.admin.admin import Admin
+from raftmq.client.connection import shared_channel, transport
+from raftmq.client.connection.transport import DESCRIBE_CLUSTER, GrpcConnection
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.errors import BrokenConnectionError
 from raftmq.proto import queue_pb2 as pb
 

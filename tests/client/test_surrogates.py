@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from raftmq import serializers
 from raftmq.cli.input_records import parse_headers
-from raftmq.client.admin import Admin, NewTopic
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
+from raftmq.client.admin.admin import Admin, NewTopic
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.client.worker.worker import Worker
 from raftmq.errors import InvalidArgumentError
 from raftmq.spark.errors import InvalidOptionError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.transformer import partition_transform
 from raftmq.client.transformer.output_state import OutputState
 from raftmq.client.transformer.partition_transform import PartitionTransform

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client import settings
-from raftmq.client.worker.dead_letters import HEADER_PREFIX, HEADERS, DeadLetters, headers_of
+from raftmq.client.base import settings
+from raftmq.client.dead_letters.letter import HEADER_PREFIX
+from raftmq.client.worker.dead_letters import HEADERS, DeadLetters, headers_of
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.errors import (
     DeliveryExpiredError,

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 import raftmq
 from raftmq import Attempt, HandlerFailure, Record, Reject, Retry
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.worker.handlers import Handlers
 from raftmq.client.worker.hooks import Hooks
 from raftmq.client.worker.loop_executor import LoopExecutor

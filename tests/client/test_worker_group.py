@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 import pytest
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.worker.back_pressure import WorkLimits
+from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.handlers import Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.client.worker.partition_work import RecordJob
-from raftmq.client.worker.prefix import PrefixTracker, Progress
 from raftmq.client.worker.schedule import LaneSchedule, Ordering
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import FencedError

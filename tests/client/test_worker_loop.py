@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers

@@ -5,7 +5,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.worker.prefix import PrefixTracker, Progress
+from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
 from raftmq.errors import InvariantError
 from raftmq.offset_ranges import decode_ranges, encode_ranges
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raftmq.batch_header import parse_header
-from raftmq.client.batch_codec import decode_records
-from raftmq.client.exact_append import ExactAppender
-from raftmq.client.partitioner import crc32_partition
-from raftmq.client.resolver import Leader, TopicInfo
-from raftmq.client.sequenced_batches import cells_of
+from raftmq.client.codec.batch import decode_records
+from raftmq.client.connection.resolver import Leader, TopicInfo
+from raftmq.client.producer.partitioner import crc32_partition
+from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_batches import cells_of
 from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
 from raftmq.client.transformer.routing import MadeOutput
@@ -25,10 +25,10 @@ from raftmq.client.transformer.transform_consumer import OpenedPartition
 from raftmq.errors import BrokenConnectionError, FencedError, Outcome, ProducerFencedError, UnknownTopicError
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
-from raftmq.fsm.append_judge import Accept, AppendJudge, Duplicate, Fenced, Gap, Overlap
 from raftmq.fsm.metadata_producers import init_named_producer
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_table import ProducerTable
+from raftmq.fsm.sequence_validator import Accept, AppendJudge, Duplicate, Fenced, Gap, Overlap
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import LogIndex, Record, TopicPartition
 

@@ -11,8 +11,8 @@ import urllib.request
 
 import pytest
 from raftmq import Admin, Producer, errors
-from raftmq.broker.limits import Limits
-from raftmq.client.admin import ClusterDescription
+from raftmq.broker.base.limits import Limits
+from raftmq.client.admin.admin import ClusterDescription
 from raftmq.testing import LocalCluster
 
 from tests.e2e.helpers import cluster_with_topic, eventually, gauge

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from raftmq import Record, Worker, sync
-from raftmq.client import settings
-from raftmq.client.dead_letter_topic import DeadLetterTopic
-from raftmq.client.redrive_ledger import RedriveLedger
-from raftmq.client.redrive_ledgers import RedriveLedgers, StoredLedger
+from raftmq.client.base import settings
+from raftmq.client.dead_letters.redrive_ledger import RedriveLedger
+from raftmq.client.dead_letters.redrive_ledgers import RedriveLedgers, StoredLedger
+from raftmq.client.dead_letters.topic import DeadLetterTopic
 from raftmq.testing import LocalCluster
 
 from tests.e2e.raftmq_command import answer, assert_one_sentence, lines_of, raftmq, started

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from raftmq import Admin, Consumer, Producer, TopicPartition, errors
-from raftmq.client import settings
+from raftmq.client.base import settings
 from raftmq.testing import LocalCluster
 
 pytestmark = [pytest.mark.e2e]

@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 import pytest
 from raftmq import Admin, Consumer, Producer, Record, Worker
-from raftmq.client.worker.dead_letters import HEADER_PREFIX
+from raftmq.client.dead_letters.letter import HEADER_PREFIX
 from raftmq.errors import DrainTimeoutError, PoisonRecordError, UnknownTopicError
 from raftmq.testing import LocalCluster
 

@@ -18,10 +18,10 @@ from typing import Literal
 
 import msgspec
 from raftmq import Producer, RebalanceListener, Record, TopicPartition, Worker
+from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.outcome import Failure
-from raftmq.client.worker.prefix import Progress
 from raftmq.client.worker.work_loop import WorkLoop
 
 from sim.history.events import HistoryWriter

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.batch_header import BatchHeader, parse_header
-from raftmq.fsm.append_judge import (
+from raftmq.fsm.log_commands import TrimLog
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.sequence_validator import (
     Accept,
     AppendJudge,
     Duplicate,
@@ -17,8 +19,6 @@ from raftmq.fsm.append_judge import (
     TooManyProducers,
     Verdict,
 )
-from raftmq.fsm.log_commands import TrimLog
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
 

@@ -4,7 +4,7 @@ import pytest
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
-from raftmq.fsm.heartbeat_judge import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.entry import EntryKind
 

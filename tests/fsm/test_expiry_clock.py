@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.batch_header import parse_header
 from raftmq.fsm import metadata_commands as mc
-from raftmq.fsm.append_judge import AppendJudge, Duplicate
 from raftmq.fsm.expiry_clock import STEP_MS_MAX, ExpiryClock
 from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
@@ -15,6 +14,7 @@ from raftmq.fsm.producer_ids import (
     NAMED_PRODUCER_BIT,
     REPLACEABLE_IDLE_MS,
 )
+from raftmq.fsm.sequence_validator import AppendJudge, Duplicate
 
 from tests.fsm.harness import MetadataLog
 from tests.fsm.histories import HOUR_MS, LogBuilder, batch

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from raftmq.broker.group_planner import is_planned_for, plan, plan_request
+from raftmq.broker.consumer_groups.planner import is_planned_for, plan, plan_request
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId
-from raftmq.fsm.heartbeat_judge import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
 from raftmq.fsm.log_commands import CommitOffset, Committed, Opened, OpenPartition
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata

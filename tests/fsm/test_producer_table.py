@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.batch_header import parse_header
-from raftmq.fsm.append_judge import Accept, AppendJudge, Gap, TooManyProducers
 from raftmq.fsm.expiry_clock import STEP_MS_MAX
 from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT, REPLACEABLE_IDLE_MS
 from raftmq.fsm.producer_table import ProducerTable
+from raftmq.fsm.sequence_validator import Accept, AppendJudge, Gap, TooManyProducers
 from raftmq.raft.entry import Entry, EntryKind
 
 from tests.fsm.histories import HOUR_MS, LogBuilder, batch

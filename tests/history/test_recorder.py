@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 from raftmq import errors
-from raftmq.client.admin import Admin
-from raftmq.client.consumer import Consumer
-from raftmq.client.producer import Producer
+from raftmq.client.admin.admin import Admin
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
 from raftmq.errors import ERROR_CLASSES, Outcome, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition

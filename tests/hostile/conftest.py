@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import grpc
 import pytest
 from raftmq import sync
-from raftmq.broker.limits import MIB, Limits
-from raftmq.broker.peer_codec import FRAME_HEADER, FrameType
+from raftmq.broker.base.limits import MIB, Limits
+from raftmq.broker.peers.codec import FRAME_HEADER, FrameType
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.testing import LocalCluster

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftmq.broker import peer_codec as codec
-from raftmq.broker.peer_codec import FrameType
-from raftmq.broker.peer_protocol import Channel, Hello
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import FrameType
+from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.types import NodeId
 
 

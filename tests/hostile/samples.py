@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 from raftmq.batch_header import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD, seal
-from raftmq.broker import peer_codec as codec
-from raftmq.broker.peer_codec import WIRE_VERSION, Beats, FrameType, Parts, frame
-from raftmq.broker.peer_protocol import Channel
-from raftmq.client.batch_codec import encode_body
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import WIRE_VERSION, Beats, FrameType, Parts, frame
+from raftmq.broker.peers.protocol import Channel
+from raftmq.client.codec.batch import encode_body
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership

@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
-from raftmq.broker.call_guard import UNARY_CALLS_MAX, WATCHES_MAX
+from raftmq.broker.grpc_port.admission_interceptor import UNARY_CALLS_MAX, WATCHES_MAX
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 

@@ -28,12 +28,12 @@ from raftmq.batch_header import (
     seal,
     validate,
 )
-from raftmq.broker import peer_codec as codec
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_codec import FRAME_HEADER, FrameError, FrameType, frame
-from raftmq.broker.peer_protocol import Hello, decode_hello
-from raftmq.broker.peer_transport import PeerTransport, _Inbound
-from raftmq.client.batch_codec import compress, decode_columns, decode_records
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import FRAME_HEADER, FrameError, FrameType, frame
+from raftmq.broker.peers.protocol import Hello, decode_hello
+from raftmq.broker.peers.transport import PeerTransport, _Inbound
+from raftmq.client.codec.batch import compress, decode_columns, decode_records
 from raftmq.errors import UnsupportedCompressionError
 
 from tests.hostile import samples

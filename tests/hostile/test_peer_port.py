@@ -13,11 +13,11 @@ from random import Random
 import grpc
 import pytest
 from crc32c import crc32c
-from raftmq.broker import peer_codec as codec
-from raftmq.broker.limits import Limits, Timing
-from raftmq.broker.peer_codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peer_protocol import Channel
-from raftmq.broker.peer_transport import PeerTransport
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.peers import codec
+from raftmq.broker.peers.codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
+from raftmq.broker.peers.protocol import Channel
+from raftmq.broker.peers.transport import PeerTransport
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.types import NodeId

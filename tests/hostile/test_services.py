@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
-from raftmq.broker.limits import Limits
-from raftmq.broker.request_error import RequestError
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 

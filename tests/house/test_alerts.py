@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from raftmq.broker.metric_catalog import CATALOG, Metric
-from raftmq.broker.readiness import Reason
+from raftmq.broker.base.metric_catalog import CATALOG, Metric
+from raftmq.broker.base.readiness import Reason
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "monitoring"

@@ -1,11 +1,13 @@
 """The import rules hold, and each of them can fail: a copy of the packages with one bad import breaks exactly the rule meant for it."""
 
+import graphlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,8 @@ BAD_IMPORTS = {
     "raft/bad_layer.py": ("import raftmq.storage", "Layers, top to bottom"),
     "cli/bad.py": ("import raftmq.raft", "The command line uses the client, and starts the broker"),
     "spark/bad.py": ("import raftmq.broker", "Spark's source and sink use the client"),
+    "broker/peers/bad.py": ("import raftmq.broker.services", "Rooms of the broker, top to bottom"),
+    "client/codec/bad.py": ("import raftmq.client.producer", "Rooms of the client, top to bottom"),
     "broker/bad_bare.py": ("import raftmq", "Packages import submodules, never the bare raftmq"),
     "pyspark_raftmq/__init__.py": ("import pyarrow", "The module that Spark discovers imports nothing heavy"),
 }
@@ -83,3 +87,29 @@ def test_importing_raftmq_loads_nothing_heavy() -> None:
     program = "import sys, raftmq; print([m for m in ('grpc', 'lmdb', 'google.protobuf', 'uvloop', 'typer') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def circle_in(*packages: str) -> list[str]:
+    """Return the modules of a circle of imports, imports for the type checker included; empty when there is none."""
+    graph = grimp.build_graph(*packages, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("packages", [("raftmq", "pyspark_raftmq"), ("sim",), ("bench",)])
+def test_no_modules_import_each_other_in_a_circle(packages: tuple[str, ...]) -> None:
+    assert circle_in(*packages) == []
+
+
+def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "circular"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from circular import two\n")
+    (package / "two.py").write_text("if True:\n    import circular.one\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(circle_in("circular")) == {"circular.one", "circular.two"}

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from crc32c import crc32c
 from raftmq import batch_header
-from raftmq.broker import peer_codec
-from raftmq.broker.peer_codec import FrameType
-from raftmq.broker.peer_protocol import Channel, Hello
-from raftmq.client import batch_codec
+from raftmq.broker.peers import codec as peer_codec
+from raftmq.broker.peers.codec import FrameType
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.client.codec import batch as batch_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.expiry_clock import ExpiryRow
 from raftmq.fsm.group_offsets import GroupOffset

@@ -16,8 +16,8 @@ import pytest
 import raftmq
 import typer
 from raftmq.cli.main import app
-from raftmq.client import admin
-from raftmq.client.partitioner import PARTITIONERS
+from raftmq.client.admin import admin
+from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.fsm.topic_config import CONFIG_KEYS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/coming-from-kafka.md"

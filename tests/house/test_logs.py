@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from raftmq.broker import log_events
-from raftmq.client import logs
+from raftmq.broker.base import log_events
+from raftmq.client.base import logs
 
 from scripts.generate_docs import logged_events
 

@@ -22,7 +22,7 @@ MAPPED = (
     "storage",
     "tests",
 )
-LINES_MAX = 40
+LINES_MAX = 50
 FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|toml)")
 
 

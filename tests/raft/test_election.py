@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from raftmq.broker.founding import born, unborn
+from raftmq.broker.replica.initial_state import born, unborn
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import GENESIS

@@ -6,8 +6,8 @@ import pytest
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind
-from raftmq.raft.invariants import check_core, check_membership
-from raftmq.raft.membership import Membership
+from raftmq.raft.invariants import check_core
+from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 

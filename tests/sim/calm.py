@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from sim.node.options import FAULTS, Options, draw_options
+from sim.cluster.options import FAULTS, Options, draw_options
 
 
 def calm_options(seconds: float = 3.0, **changes: object) -> Options:

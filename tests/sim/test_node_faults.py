@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.node.batch import run_isolated
-from sim.node.options import FAULTS
-from sim.node.run import Outcome, Verdict
+from sim.cluster.batch import run_isolated
+from sim.cluster.options import FAULTS
+from sim.cluster.run import Outcome, Verdict
 from tests.sim.calm import calm_options
 
 MARKS = {

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from raftmq.broker.inbound_bytes import InboundBytes
-from raftmq.broker.limits import Limits
-from raftmq.broker.readiness import NotReady, Reason
-from raftmq.broker.recent_entries import RecentEntries, RecentEntriesBudget
-from raftmq.client.batch_codec import encode_body
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.replica.inbound_bytes import InboundBytes
+from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.client.codec.batch import encode_body
 from raftmq.fsm.log_commands import ForgetOffsets
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import DeleteConsumerGroup, InitNamedProducer
@@ -30,41 +30,41 @@ from raftmq.storage.registry import ReplicaRow, ReplicaState
 from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.types import Record, TopicPartition
 
-from sim.core.invariants.election_safety import ElectionSafety
-from sim.core.invariants.violation import InvariantViolation
-from sim.core.invariants.votes import Rounds
-from sim.history.checker import judge
-from sim.node import invariants, run
-from sim.node.disk import Disk, SimLogStore
-from sim.node.invariants.acknowledged import Acknowledged
-from sim.node.invariants.applied_once import AppliedOnce
-from sim.node.invariants.bounded_restart import check_bounded_restart, durable_clean_point
-from sim.node.invariants.budgets import Budgets
-from sim.node.invariants.committed_log import Batch, CommittedLog
-from sim.node.invariants.definite_failures import DefiniteFailures
-from sim.node.invariants.durable_answers import (
+from sim.cluster import invariants, run
+from sim.cluster.invariants.acknowledged import Acknowledged
+from sim.cluster.invariants.applied_once import AppliedOnce
+from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
+from sim.cluster.invariants.budgets import Budgets
+from sim.cluster.invariants.committed_log import Batch, CommittedLog
+from sim.cluster.invariants.definite_failures import DefiniteFailures
+from sim.cluster.invariants.durable_answers import (
     check_append_response,
     check_vote_request,
     check_vote_response,
     durable_meta,
 )
-from sim.node.invariants.exactly_once import ExactlyOnce
-from sim.node.invariants.group_ownership import GroupOwnership
-from sim.node.invariants.high_watermark import HighWatermark
-from sim.node.invariants.memory import Memory
-from sim.node.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
-from sim.node.invariants.reads import CommittedReads
-from sim.node.invariants.replica_state import ReplicaStates
-from sim.node.invariants.retention import Retention, check_stamp
-from sim.node.invariants.served import (
+from sim.cluster.invariants.exactly_once import ExactlyOnce
+from sim.cluster.invariants.group_ownership import GroupOwnership
+from sim.cluster.invariants.high_watermark import HighWatermark
+from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
+from sim.cluster.invariants.reads import CommittedReads
+from sim.cluster.invariants.replica_state import ReplicaStates
+from sim.cluster.invariants.retention import Retention, check_stamp
+from sim.cluster.invariants.served import (
     PlantedDefect,
     check_defect_ends_nothing,
     check_defect_stays,
     check_served_or_reported,
 )
-from sim.node.invariants.space import why_space_is_kept
-from sim.node.invariants.stale_leaders import StaleLeaders
-from sim.node.invariants.votes import VoteOnce
+from sim.cluster.invariants.space import why_space_is_kept
+from sim.cluster.invariants.stale_leaders import StaleLeaders
+from sim.cluster.invariants.votes import VoteOnce
+from sim.cluster.world.disk import Disk, SimLogStore
+from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.violation import InvariantViolation
+from sim.core.invariants.votes import Rounds
+from sim.history.checker import judge
 from tests.fsm.harness import MetadataLog
 from tests.fsm.histories import LogBuilder
 
@@ -187,7 +187,7 @@ def test_vote_once_and_durable() -> None:
     with broken("VoteOnce"):
         votes.on_vote(dataclasses.replace(first, target=cast("Any", 3)))
 
-    from raftmq.broker.founding import unborn
+    from raftmq.broker.replica.initial_state import unborn
 
     meta = meta_of_new_replica(unborn())
     voted = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))
@@ -197,7 +197,7 @@ def test_vote_once_and_durable() -> None:
 
 
 def test_request_durable() -> None:
-    from raftmq.broker.founding import born
+    from raftmq.broker.replica.initial_state import born
 
     disk = Disk(random.Random(1), 1 << 30)
     store = SimLogStore(disk, map_bytes=1 << 30)
@@ -229,7 +229,7 @@ def test_request_durable() -> None:
 
 
 def test_bounded_restart() -> None:
-    from raftmq.broker.founding import born
+    from raftmq.broker.replica.initial_state import born
     from raftmq.storage.log_scan import Verify
 
     disk = Disk(random.Random(1), 1 << 30)
@@ -258,7 +258,7 @@ def test_bounded_restart() -> None:
 
 
 def test_space_of_deleted_records_that_stays_is_seen() -> None:
-    from raftmq.broker.founding import born
+    from raftmq.broker.replica.initial_state import born
 
     store = SimLogStore(Disk(random.Random(1), 1 << 30), map_bytes=1 << 30)
     state: Any = born(Membership(cast("Any", (3, 4, 5))))
@@ -285,7 +285,7 @@ def test_space_of_deleted_records_that_stays_is_seen() -> None:
 
 
 def test_a_backup_takes_as_much_of_its_disk_as_what_it_copies() -> None:
-    from raftmq.broker.founding import born
+    from raftmq.broker.replica.initial_state import born
 
     disk = Disk(random.Random(1), 1 << 30)
     store = SimLogStore(disk, map_bytes=1 << 30)
@@ -320,7 +320,7 @@ def test_answer_of_round() -> None:
 
 
 def test_acknowledgement_durable() -> None:
-    from raftmq.broker.founding import unborn
+    from raftmq.broker.replica.initial_state import unborn
 
     meta = dataclasses.replace(meta_of_new_replica(unborn()), last_index=cast("Any", 9))
     durable = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sim.node.host import Host
-from sim.node.loop import SpinningError, VirtualLoop
+from sim.cluster.world.host import Host
+from sim.cluster.world.loop import SpinningError, VirtualLoop
 
 
 @pytest.fixture

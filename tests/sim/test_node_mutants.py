@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sim import mutant_table
+from sim.cluster.mutants import MUTANTS
+from sim.cluster.run import Outcome, Verdict
 from sim.core.mutants import MUTANTS as CORE_MUTANTS
 from sim.mutant_table import BEGIN, END, NOTHING, PAGE, Row, StaleMutantError, hunt, known_seeds, with_table
-from sim.node.mutants import MUTANTS
-from sim.node.run import Outcome, Verdict
 
 KNOWN_SEEDS = known_seeds(PAGE.read_text())
 

@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from sim.node.batch import run_batch, run_isolated
-from sim.node.options import SECONDS_MIN
-from sim.node.run import OPERATIONS_MIN, Verdict
+from sim.cluster.batch import run_batch, run_isolated
+from sim.cluster.options import SECONDS_MIN
+from sim.cluster.run import OPERATIONS_MIN, Verdict
 
 SEEDS = 16
 
 
 def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    command = [sys.executable, "-m", "sim.node", *arguments]
+    command = [sys.executable, "-m", "sim.cluster", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
@@ -57,19 +57,19 @@ def test_a_finding_has_its_exit_code_and_ends_with_the_command_that_replays_it()
 
     assert result.returncode == Verdict.SAFETY
     assert "safety: " in result.stdout
-    assert result.stdout.splitlines()[-1] == "python -m sim.node --seed 0 --mutant reads_uncommitted"
+    assert result.stdout.splitlines()[-1] == "python -m sim.cluster --seed 0 --mutant reads_uncommitted"
 
 
 def test_a_batch_ends_with_the_command_that_replays_its_first_finding() -> None:
     result = run_command("--first", "0", "--seeds", "1", "--jobs", "1", "--mutant", "reads_uncommitted")
 
     assert result.returncode == Verdict.SAFETY
-    assert result.stdout.splitlines()[-1] == "python -m sim.node --seed 0 --mutant reads_uncommitted"
+    assert result.stdout.splitlines()[-1] == "python -m sim.cluster --seed 0 --mutant reads_uncommitted"
     assert "1/1 seeds, 1 found" in result.stderr
 
 
 def test_an_exception_of_the_code_is_its_own_verdict() -> None:
-    from sim.node.run import Build
+    from sim.cluster.run import Build
 
     outcome = run_isolated(0, Build(patch=_broken))
 
@@ -79,7 +79,7 @@ def test_an_exception_of_the_code_is_its_own_verdict() -> None:
 
 def test_a_run_whose_process_dies_is_a_finding_and_the_others_go_on() -> None:
     """It ended the batch with the exit code of a broken safety property, and without a word of which seed it was."""
-    from sim.node.run import Build
+    from sim.cluster.run import Build
 
     outcomes = list(run_batch(0, 2, 2, Build(patch=_deadly)))
 
@@ -93,7 +93,7 @@ def _deadly():
 
 
 def _broken():
-    from raftmq.client.fetcher import Fetcher
+    from raftmq.client.consumer.fetcher import Fetcher
 
     def poll(self: object) -> None:
         raise ZeroDivisionError

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from sim.node.run import Outcome, Verdict
-from sim.node.run_records import PAGE, RunRecord, current_commit, with_row
+from sim.cluster.run import Outcome, Verdict
+from sim.cluster.run_records import PAGE, RunRecord, current_commit, with_row
 
 RECORD = RunRecord("`abc`", 100, 2_000, (), 500_000, 34_200.0, 1_830.0, 1_790.0, 2)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.errors import UnknownTopicError
 from raftmq.spark.cluster import TopicView
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription

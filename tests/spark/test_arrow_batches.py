@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.batch_header import CODEC_LZ4, CODEC_NONE, parse_header
-from raftmq.client.batch_codec import decode_records, encode_body
+from raftmq.client.codec.batch import decode_records, encode_body
 from raftmq.errors import CorruptBatchError
 from raftmq.spark import arrow_batches
 from raftmq.spark.arrow_batches import TIMESTAMP_MS_MAX, record_batches

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from raftmq.client.leader_calls import LATEST_TIME
+from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import NoLeaderError, UnknownPartitionError
 from raftmq.spark.cluster import Cluster, TopicView
 from raftmq.spark.options import ClientOptions

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from raftmq.client.batch_codec import encode_body
-from raftmq.client.resolver import Resolver, TopicInfo
-from raftmq.client.transport import GrpcTransport
+from raftmq.client.codec.batch import encode_body
+from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.connection.transport import GrpcTransport
 from raftmq.errors import NoLeaderError, OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicError
 from raftmq.spark.leader_poll import poll_leader
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
-from raftmq.client.batch_codec import encode_body
+from raftmq.client.codec.batch import encode_body
 from raftmq.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,

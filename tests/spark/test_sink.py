@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from raftmq import sync
-from raftmq.client.partitioner import crc32_partition
+from raftmq.client.producer.partitioner import crc32_partition
 
 from tests.spark.reading import read_all, value_counts
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-from raftmq.client.partitioner import murmur2_partition
+from raftmq.client.producer.partitioner import murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_columns import (

@@ -3,7 +3,7 @@
 import warnings
 
 import pytest
-from raftmq.client.leader_calls import EARLIEST_TIME, LATEST_TIME
+from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.options import OptionReader
 from raftmq.spark.source_options import (

@@ -24,7 +24,7 @@ from raftmq.storage.doctor import (
     examine,
 )
 from raftmq.storage.entry_codec import encode_entry, encode_key
-from raftmq.storage.file_exam import examine_registry, examine_replica
+from raftmq.storage.file_inspection import examine_registry, examine_replica
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
@@ -231,12 +231,12 @@ def test_a_file_that_ends_its_reader_is_damage_and_the_others_are_still_read(
     reader.write_text(
         f"#!{sys.executable}\n"
         "import os\n"
-        "from raftmq.storage import file_exam\n"
-        "examine = file_exam.examine_replica\n"
+        "from raftmq.storage import file_inspection\n"
+        "examine = file_inspection.examine_replica\n"
         "def deadly(path):\n"
         f"    return os.kill(os.getpid(), {int(signal.SIGBUS)}) if path.name == '0-1.mdb' else examine(path)\n"
-        "file_exam.examine_replica = deadly\n"
-        "file_exam.main()\n"
+        "file_inspection.examine_replica = deadly\n"
+        "file_inspection.main()\n"
     )
     reader.chmod(0o755)
     monkeypatch.setattr("raftmq.storage.doctor.sys.executable", str(reader))

@@ -14,7 +14,7 @@ from raftmq.storage import lmdb_replica
 from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.file_check import _without_long_rows, find_problem
-from raftmq.storage.file_exam import examine_registry, examine_replica
+from raftmq.storage.file_inspection import examine_registry, examine_replica
 from raftmq.storage.lmdb_pages import META_BYTES
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.meta_pages import check_commits

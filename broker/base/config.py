@@ -1,0 +1,416 @@
+"""A broker's configuration: defaults, then `raftmq.toml`, then `RAFTMQ_*`, then flags; each value knows where it came from.
+
+Every key is checked; an unknown one is refused with the list of those there are, so that a typing error never goes unseen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dynaconf import Dynaconf
+from dynaconf.utils.inspect import get_history
+from raftmq.broker.base.limits import GIB, MIB, Limits, Timing
+from raftmq.fsm.topic_config import suggestion
+
+T = TypeVar("T")
+
+ENVIRONMENT_PREFIX: Final = "RAFTMQ_"
+DEFAULT_FILE: Final = Path("raftmq.toml")
+FOREIGN_ENVIRONMENT: Final = frozenset({"bootstrap_servers"})
+"""`RAFTMQ_*` variables that belong to the clients."""
+_SERVICE_NAME: Final = re.compile(
+    r"RAFTMQ_(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)\Z"
+)
+_SERVICE_PORT_NAME: Final = re.compile(r"RAFTMQ_(?:[A-Z0-9_]+_)?PORT\Z")
+_SERVICE_PORT_VALUE: Final = re.compile(r"(?:tcp|udp|sctp)://\S+\Z")
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
+_SIZE = re.compile(r"([0-9]+)\s*([kmgt]i?b?|b)?\Z", re.IGNORECASE)
+_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": GIB, "t": 1024 * GIB}
+_TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)\Z")
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message says which key, where it came from, and what it may be."""
+
+
+# ------------------------------------------------------------------------------------------------------------- parsing
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    raise ValueError("a text")
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else _text(value) or None
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _TRUE | _FALSE:
+        return value.strip().lower() in _TRUE
+    raise ValueError("true or false")
+
+
+def _integer(minimum: int, maximum: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        expected = f"a number between {minimum} and {maximum}"
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError(expected)  # noqa: TRY004 -- one kind of error for whatever is wrong
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not minimum <= number <= maximum:
+            raise ValueError(expected)
+        return number
+
+    return parse
+
+
+def _seconds(minimum: float, maximum: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        expected = f"a time between {minimum:g} and {maximum:g} seconds (such as 500ms, 20s, 5m, 2h or 7d)"
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError(expected)  # noqa: TRY004 -- as above
+        try:
+            match = _TIME.match(value.strip()) if isinstance(value, str) else None
+            number = float(match[1]) * _TIME_UNITS[match[2]] if match is not None else float(value)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not minimum <= number <= maximum:  # also refuses nan
+            raise ValueError(expected)
+        return number
+
+    return parse
+
+
+def _bytes(minimum: int, maximum: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        expected = f"a size between {minimum} and {maximum} bytes (such as 512MiB)"
+        match = (
+            _SIZE.match(str(value).strip()) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+        )
+        if match is None:
+            raise ValueError(expected)
+        number = int(match[1]) * _UNITS[(match[2] or "").lower()[:1]]
+        if not minimum <= number <= maximum:
+            raise ValueError(expected)
+        return number
+
+    return parse
+
+
+def _optional_bytes(minimum: int, maximum: int) -> Callable[[object], int | None]:
+    parse = _bytes(minimum, maximum)
+    return lambda value: None if value is None or value == "" else parse(value)
+
+
+def _address(value: object) -> str:
+    text = _text(value)
+    try:
+        split_address(text)
+    except ValueError:
+        raise ValueError("HOST:PORT") from None
+    return text
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        raise ValueError("HOST:PORT[,HOST:PORT...]")  # noqa: TRY004 -- one kind of error for whatever is wrong
+    return tuple(_address(part) for part in parts if not isinstance(part, str) or part.strip())
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    text = _text(value)
+    if not text:
+        raise ValueError("a path")
+    return Path(text).expanduser()
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        text = _text(value).lower()
+        if text not in choices:
+            raise ValueError(" or ".join(choices))
+        return text
+
+    return parse
+
+
+def _voters(value: object) -> int:
+    number = _integer(1, 5)(value)
+    if number % 2 == 0:
+        raise ValueError("1, 3 or 5")
+    return number
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` → (host, port). Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if (":" in host) != is_bracketed:
+        raise ValueError(f"{address!r} is not HOST:PORT (an IPv6 address goes in brackets)")
+    return host.strip("[]"), int(port)
+
+
+def is_service_link(name: str, text: str) -> bool:
+    """Whether Kubernetes sets this variable in every container because a service is called ``raftmq`` or ``raftmq-*``.
+
+    It tells where the service listens (``RAFTMQ_SERVICE_HOST``, ``RAFTMQ_PORT_9400_TCP_ADDR``, ``RAFTMQ_PORT=tcp://...``) and
+    says nothing to a broker. A plain ``*_PORT`` counts only with a URL as its value: else it is a mistyped setting.
+    """
+    if _SERVICE_NAME.match(name) is not None:
+        return True
+    return _SERVICE_PORT_NAME.match(name) is not None and _SERVICE_PORT_VALUE.match(text) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------- the keys
+
+_PARSE: Final = "parse"
+_MEANING: Final = "meaning"
+
+
+def _key(default: T, parse: Callable[[object], T], meaning: str) -> T:
+    return field(default=default, metadata={_PARSE: parse, _MEANING: meaning})
+
+
+_DEFAULT_DATA_DIR = Path("raftmq-data")
+_LIMITS = Limits()
+_TIMING = Timing()
+
+
+def _time(default: float, meaning: str) -> float:
+    return _key(default, _seconds(0.001, 86_400), meaning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything a broker can be told. Fields named as in `Limits` and `Timing` set those."""
+
+    data_dir: Path = _key(_DEFAULT_DATA_DIR, _path, "where everything durable is kept")  # noqa: RUF009 -- a field
+    listen: str = _key("127.0.0.1:9400", _address, "clients' port (0: any free one)")
+    peer_listen: str = _key("127.0.0.1:9401", _address, "the other brokers' port")
+    http_listen: str = _key("127.0.0.1:9402", _address, "metrics and health")
+    advertise: str | None = _key(
+        None, _optional_text, "host name under which others reach this node; else the listen host"
+    )
+    host: str | None = _key(None, _optional_text, "machine label: replicas spread over these; else the host name")
+    rack: str = _key("", _text, "rack or zone label: replicas spread over these, too")
+    node_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
+    bootstrap: bool = _key(False, _flag, "form a new cluster of this one node")
+    join: tuple[str, ...] = _key(
+        (),
+        _addresses,
+        "client addresses of a cluster to join; with bootstrap: of brokers that may have formed it already",
+    )
+    cluster_id: str = _key("", _text, "the only cluster this broker may belong to; it is never formed anew")
+    replace_lost: bool = _key(
+        False,
+        _flag,
+        "the disk of the node with this node_id is lost: take its place even where partitions lose a majority",
+    )
+    disk_reserve_bytes: int | None = _key(
+        None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
+    )
+    metadata_voters: int = _key(3, _voters, "voters of the metadata group: 1, 3 or 5")
+    writer_threads: int = _key(4, _integer(1, 64), "threads that commit to disk")
+    partitions_max: int = _key(_LIMITS.partitions_max, _integer(1, 100_000), "partition replicas this process takes")
+    map_bytes: int = _key(64 * GIB, _bytes(MIB, 1 << 46), "address space of one replica's file")
+    log_level: str = _key("info", _one_of("debug", "info", "warning", "error"), "least level logged")
+    allow_insecure_remote: bool = _key(False, _flag, "listen beyond loopback although there are no credentials yet")
+    # limits
+    uncommitted_bytes_max: int = _key(
+        _LIMITS.uncommitted_bytes_max, _bytes(MIB, 1 << 40), "payload proposed and not yet applied"
+    )
+    inbound_append_bytes_max: int = _key(
+        _LIMITS.inbound_append_bytes_max, _bytes(MIB, 1 << 40), "payload received and not yet durable"
+    )
+    recent_entries_bytes_max: int = _key(
+        _LIMITS.recent_entries_bytes_max, _bytes(MIB, 1 << 40), "recent batches kept in memory"
+    )
+    parked_polls_max: int = _key(_LIMITS.parked_polls_max, _integer(1, 1_000_000), "long polls waiting at once")
+    consumer_groups_max: int = _key(_LIMITS.consumer_groups_max, _integer(1, 100_000), "consumer groups in the cluster")
+    group_members_max: int = _key(_LIMITS.group_members_max, _integer(1, 10_000), "members of one consumer group")
+    members_max: int = _key(_LIMITS.members_max, _integer(1, 1_000_000), "members of all consumer groups")
+    concurrent_rpcs_max: int = _key(_LIMITS.concurrent_rpcs_max, _integer(16, 1_000_000), "calls and streams at once")
+    # timing
+    data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat of partitions")
+    data_election_ticks: int = _key(
+        _TIMING.data_election_ticks, _integer(3, 1000), "heartbeats missed before an election"
+    )
+    metadata_tick_seconds: float = _time(_TIMING.metadata_tick_seconds, "heartbeat of the metadata group")
+    metadata_election_ticks: int = _key(
+        _TIMING.metadata_election_ticks, _integer(3, 1000), "heartbeats missed before its election"
+    )
+    retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "how often retention is enforced")
+    leadership_publish_seconds: float = _time(
+        _TIMING.leadership_publish_seconds, "how often leaders say again what they lead"
+    )
+    offsets_retention_seconds: float = _key(
+        _TIMING.offsets_retention_seconds,
+        _seconds(1, 10 * 366 * 86_400),
+        "how long offsets of a consumer group without members are kept",
+    )
+    controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")
+    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown as a whole")
+
+    def limits(self) -> Limits:
+        """The process's budgets."""
+        return replace(_LIMITS, **self._named_as(Limits))  # type: ignore[arg-type]  # fields of equal names and types
+
+    def timing(self) -> Timing:
+        """The node's times."""
+        return replace(_TIMING, **self._named_as(Timing))  # type: ignore[arg-type]  # fields of equal names and types
+
+    def host_label(self) -> str:
+        """The machine this node counts as."""
+        return self.host or socket.gethostname()
+
+    def _named_as(self, target: type[Limits | Timing]) -> dict[str, object]:
+        names = {one.name for one in fields(target)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key, for `raftmq config show`, for documents and for error messages."""
+
+    name: str
+    default: object
+    meaning: str
+    parse: Callable[[object], object]
+
+
+CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
+    one.name: ConfigKey(one.name, one.default, str(one.metadata[_MEANING]), one.metadata[_PARSE])
+    for one in fields(BrokerConfig)
+    if one.default is not MISSING
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and where each value came from."""
+
+    config: BrokerConfig
+    sources: Mapping[str, str]
+    """Key → "default", "file PATH", "environment RAFTMQ_X", "--set x" or "flag --x"."""
+
+
+def load_config(
+    path: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """Put the layers together: the later ones win.
+
+    Args:
+        path: the file; None: `raftmq.toml` in the working directory, if there is one.
+        env: the environment (`os.environ`); only names that begin with ``RAFTMQ_`` count.
+        flags: values given on the command line by options of their own; None values were not given.
+        settings: values given there by ``--set``; an option of its own wins.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range, an unreadable file, or keys that contradict each other.
+    """
+    layers = Dynaconf(settings_files=[], loaders=[], core_loaders=["TOML"], load_dotenv=False, environments=False)
+    if path is not None and not path.is_file():
+        raise ConfigError(f"there is no configuration file {path}")
+    file = path or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    if file is not None:
+        _add(layers, f"file {file}", _read_file(file))
+    for name, text in (env or {}).items():
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if not name.startswith(ENVIRONMENT_PREFIX) or key in FOREIGN_ENVIRONMENT:
+            continue
+        if key in CONFIG_KEYS or not is_service_link(name, text):
+            _add(layers, f"environment {name}", {key: text})
+    for key, text in (settings or {}).items():
+        _add(layers, f"--set {key}", {key: text})
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _add(layers, f"flag --{key.replace('_', '-')}", {key: value})
+    return _checked(layers)
+
+
+def _read_file(file: Path) -> dict[str, object]:
+    """A file of its own, so that an error in it is reported as its."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+
+
+def _add(layers: Dynaconf, source: str, values: Mapping[str, object]) -> None:
+    for key, value in values.items():
+        known = CONFIG_KEYS.get(key.lower())
+        if known is None:
+            raise ConfigError(f"{source}: there is no key {key!r}{suggestion(key, CONFIG_KEYS)}")
+        try:
+            parsed = known.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"{source}: {known.name} = {value!r}: must be {error} ({known.meaning})") from None
+        layers.set(known.name, parsed, loader_identifier=source, tomlfy=False, merge=False)
+
+
+def _checked(layers: Dynaconf) -> LoadedConfig:
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for name, key in CONFIG_KEYS.items():
+        if name in layers:
+            sources[name] = str(get_history(layers, key=name)[-1]["identifier"])
+            values[name] = key.parse(layers.get(name))  # lists come back as lists
+        else:
+            sources[name] = "default"
+            values[name] = key.default
+    config = BrokerConfig(**values)  # type: ignore[arg-type]  # parsed by the key's own parser above
+    _check_together(config, sources)
+    return LoadedConfig(config, sources)
+
+
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
+
+
+def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
+    for name in ("listen", "peer_listen", "http_listen"):
+        address = str(getattr(config, name))
+        if not config.allow_insecure_remote and not is_loopback(split_address(address)[0]):
+            raise ConfigError(
+                f"{sources[name]}: {name} = {address!r} is open to other machines, and there is no TLS and no credentials "
+                "yet: use a loopback address, or set allow_insecure_remote = true"
+            )
+        if config.advertise is None and split_address(address)[0] in _EVERY_ADDRESS:
+            raise ConfigError(
+                f"{sources[name]}: {name} = {address!r} is every address of this machine, which is none that others can "
+                "connect to: give the name that they reach it by with advertise (--advertise)"
+            )

@@ -1,0 +1,111 @@
+"""The gRPC status of each error code, for clients that know nothing of our details; ours read the `ErrorDetail`.
+
+A node that joins tells refusals from failures by these: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED and
+FAILED_PRECONDITION are final, everything else may pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
+from raftmq.broker.base.request_error import RequestError
+from raftmq.call_metadata import STATUS_DETAILS_KEY
+from raftmq.proto import queue_pb2 as pb
+
+_Code = grpc.StatusCode
+
+STATUS_OF_CODE: Final[Mapping[pb.ErrorCode, grpc.StatusCode]] = {
+    pb.INVALID_ARGUMENT: _Code.INVALID_ARGUMENT,
+    pb.UNKNOWN_TOPIC: _Code.NOT_FOUND,
+    pb.UNKNOWN_PARTITION: _Code.NOT_FOUND,
+    pb.TOPIC_ALREADY_EXISTS: _Code.ALREADY_EXISTS,
+    pb.INVALID_TOPIC_NAME: _Code.INVALID_ARGUMENT,
+    pb.INVALID_CONFIG: _Code.INVALID_ARGUMENT,
+    pb.INVALID_REPLICATION_FACTOR: _Code.INVALID_ARGUMENT,
+    pb.INVALID_PARTITIONS: _Code.INVALID_ARGUMENT,
+    pb.RECORD_TOO_LARGE: _Code.INVALID_ARGUMENT,
+    pb.CORRUPT_BATCH: _Code.INVALID_ARGUMENT,
+    pb.UNSUPPORTED_COMPRESSION: _Code.INVALID_ARGUMENT,
+    pb.UNSUPPORTED_VERSION: _Code.FAILED_PRECONDITION,
+    pb.WRONG_CLUSTER: _Code.FAILED_PRECONDITION,
+    pb.PERMISSION_DENIED: _Code.PERMISSION_DENIED,
+    pb.TOPIC_KIND_MISMATCH: _Code.FAILED_PRECONDITION,
+    pb.TOO_MANY_PARTITIONS: _Code.RESOURCE_EXHAUSTED,
+    pb.OFFSET_OUT_OF_RANGE: _Code.OUT_OF_RANGE,
+    pb.OFFSET_NOT_AVAILABLE: _Code.UNAVAILABLE,
+    pb.NOT_LEADER: _Code.UNAVAILABLE,
+    pb.LEADERSHIP_LOST: _Code.ABORTED,
+    pb.REQUEST_TIMED_OUT: _Code.DEADLINE_EXCEEDED,
+    pb.THROTTLED: _Code.RESOURCE_EXHAUSTED,
+    pb.DISK_FULL: _Code.RESOURCE_EXHAUSTED,
+    pb.NOT_READY: _Code.UNAVAILABLE,
+    pb.NO_LEADER: _Code.UNAVAILABLE,
+    pb.SHUTTING_DOWN: _Code.UNAVAILABLE,
+    pb.REPLICA_QUARANTINED: _Code.UNAVAILABLE,
+    pb.NOT_FORMED: _Code.UNAVAILABLE,
+    pb.CLUSTER_ALREADY_FORMED: _Code.FAILED_PRECONDITION,
+    pb.OUT_OF_ORDER_SEQUENCE: _Code.FAILED_PRECONDITION,
+    pb.SEQUENCE_OVERLAP: _Code.FAILED_PRECONDITION,
+    pb.PRODUCER_FENCED: _Code.FAILED_PRECONDITION,
+    pb.UNKNOWN_PRODUCER: _Code.NOT_FOUND,
+    pb.TOO_MANY_PRODUCERS: _Code.RESOURCE_EXHAUSTED,
+    pb.FENCED: _Code.FAILED_PRECONDITION,
+    pb.UNKNOWN_MEMBER: _Code.NOT_FOUND,
+    pb.STALE_EPOCH: _Code.FAILED_PRECONDITION,
+    pb.UNKNOWN_GROUP: _Code.NOT_FOUND,
+    pb.GROUP_NOT_EMPTY: _Code.FAILED_PRECONDITION,
+    pb.TOO_MANY_MEMBERS: _Code.RESOURCE_EXHAUSTED,
+    pb.CONFLICT: _Code.ABORTED,
+    pb.UNKNOWN_NODE: _Code.NOT_FOUND,
+    pb.NODE_ID_TAKEN: _Code.ALREADY_EXISTS,
+    pb.NODE_REMOVED: _Code.FAILED_PRECONDITION,
+    pb.STALE_DIRECTORY: _Code.FAILED_PRECONDITION,
+    pb.ADDRESS_TAKEN: _Code.ALREADY_EXISTS,
+    pb.NODE_IN_USE: _Code.FAILED_PRECONDITION,
+    pb.INTERNAL: _Code.INTERNAL,
+}
+
+_MESSAGE_CHARACTERS_MAX: Final = 1000
+"""Of a message in a status: it travels in headers, which have 8 KiB in all and hold it twice."""
+
+
+def status_of(code: pb.ErrorCode) -> grpc.StatusCode:
+    """The status for a code; UNKNOWN for one that a newer node sent."""
+    return STATUS_OF_CODE.get(code, _Code.UNKNOWN)
+
+
+def status_message(error: RequestError) -> str:
+    """The text for a status."""
+    return error.detail.message[:_MESSAGE_CHARACTERS_MAX]
+
+
+def status_details(error: RequestError) -> bytes:
+    """The serialized `google.rpc.Status` that carries the `ErrorDetail`."""
+    detail = pb.ErrorDetail()
+    detail.CopyFrom(error.detail)
+    detail.message = status_message(error)
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    number: int = status_of(error.code).value[0]
+    status = status_pb2.Status(code=number, message=detail.message, details=[packed])
+    return bytes(status.SerializeToString())
+
+
+def detail_of(error: grpc.aio.AioRpcError) -> pb.ErrorDetail | None:
+    """The ErrorDetail that a broker put into a failed call's trailing metadata, if it did."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
+            try:
+                for packed in status_pb2.Status.FromString(value).details:
+                    detail = pb.ErrorDetail()
+                    if packed.Unpack(detail):
+                        return detail
+            except DecodeError:
+                return None
+    return None

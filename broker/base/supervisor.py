@@ -1,0 +1,188 @@
+"""Keeps the broker's background work going: catches, counts and logs failures, and restarts the work after a pause.
+
+A defect in one control loop must not end the process: work that only a leader does would end one broker after the other, wherever
+the leadership goes. Only two failures are fatal, since nothing after them can be trusted: a failed commit, and a registry that
+cannot be written. Must not know what the work does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.storage.errors import CommitFailedError
+from raftmq.storage.registry import RegistryError
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS_MIN: Final = 0.5
+"""The pause after a first failure: most defects depend on a state that has passed by then."""
+PAUSE_SECONDS_MAX: Final = 30.0
+"""The longest pause: work that always fails costs a traceback and a round this often."""
+STEADY_SECONDS: Final = 60.0
+"""Work that has not failed for this long has recovered: its pauses begin at the shortest, and no warning names it."""
+
+
+class Work(StrEnum):
+    """Kinds of background work. A closed vocabulary: the values of a label of /metrics."""
+
+    ENGINE = "engine"
+    """Sends what has gathered for all groups together."""
+    METADATA_FOLLOWER = "metadata_follower"
+    """Follows metadata: peers' addresses and the replicas that this node should have."""
+    REPLICAS = "replicas"
+    """Creates, opens and retires replicas."""
+    RECONCILER = "reconciler"
+    """Repair, and changes of membership."""
+    COORDINATOR = "coordinator"
+    """Sessions and assignments of consumer groups."""
+    HOUSEKEEPING = "housekeeping"
+    """Retention, truncation, growth of maps."""
+    SPACE_RETURN = "space_return"
+    """Gives the volume back what deleted data took, and empties the trash."""
+    SCRUBBER = "scrubber"
+    """Reads replicas back."""
+    DISK_WATCH = "disk_watch"
+    """Looks at the free disk space."""
+    CLOCK_WATCH = "clock_watch"
+    """Compares the wall clock with the others'."""
+    ANNOUNCEMENT = "announcement"
+    """Tells the cluster this node's addresses."""
+    HEALTH = "health"
+    """Keeps gRPC health equal to readiness."""
+    TOPOLOGY = "topology"
+    """Tells clients who leads what."""
+    PEERS = "peers"
+    """Keeps the connections to peers, and takes in what they say of groups in common."""
+    CONNECTIONS = "connections"
+    """Watches the connections to the client port."""
+    HTTP = "http"
+    """The port for metrics and health."""
+    REGISTRY = "registry"
+    """Short writes of the registry."""
+    CALLBACK = "callback"
+    """Any other callback or task of the event loop."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Recent failures of one kind of work."""
+
+    count: int
+    failed_at: float
+    error: str
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the process must end: nobody knows what is on disk, or this node cannot remember what it did."""
+    return isinstance(error, CommitFailedError | RegistryError)
+
+
+class Supervisor:
+    """Background work of one node. On the loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._on_fatal = on_fatal
+        self._pace = LogPace()
+        self._troubles: dict[Work, _Trouble] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failures: dict[Work, int] = dict.fromkeys(Work, 0)
+        """Failures of each kind of work, ever."""
+
+    def spawn(self, work: Work, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the work until it returns. Restart it after each failure, with growing pauses."""
+        task = self._loop.create_task(self._keep(work, run))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep(self, work: Work, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await run()
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self.note_failure(work, error)  # nobody told it to end: something that it waited for was cancelled
+            except Exception as error:  # noqa: BLE001 -- the root of the work
+                self.note_failure(work, error)
+                if is_fatal(error):
+                    return
+            else:
+                return
+            await asyncio.sleep(self._pause_of(work))
+
+    def _pause_of(self, work: Work) -> float:
+        trouble = self._troubles.get(work)
+        return pause_after(trouble.count if trouble is not None else 1, PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
+
+    def step(self, work: Work) -> AbstractContextManager[None]:
+        """Run one step of a round. See `background_step`."""
+        return background_step(work, self.note_failure)
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """Count and log a failure that was caught. A fatal error ends the process."""
+        if is_fatal(error):
+            log.error("background_work_failed", loop=work.value, reason=repr(error), exc_info=error)
+            self._on_fatal(error)
+            return
+        self.failures[work] += 1
+        now = self._loop.time()
+        trouble = self._troubles.get(work)
+        if trouble is None or now - trouble.failed_at > STEADY_SECONDS:
+            trouble = self._troubles[work] = _Trouble(0, now, "")
+        trouble.count += 1
+        trouble.failed_at, trouble.error = now, f"{type(error).__name__}: {error}"
+        if self._pace.is_due((work, type(error))):
+            log.error("background_work_failed", loop=work.value, reason=repr(error), exc_info=error)
+
+    def failing(self) -> Mapping[Work, str]:
+        """Return the work that failed recently, with its last error and the number of failures since it last worked."""
+        now = self._loop.time()
+        return {
+            work: f"{trouble.error} ({trouble.count} times)"
+            for work, trouble in self._troubles.items()
+            if now - trouble.failed_at <= STEADY_SECONDS
+        }
+
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Note an error that no callback or task caught. To be set as the loop's exception handler."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.note_failure(Work.CALLBACK, error)
+        else:
+            loop.default_exception_handler(dict(context))
+
+    def cancel(self) -> None:
+        """End all work, and restart none."""
+        for task in list(self._tasks):
+            task.cancel()
+
+
+@contextmanager
+def background_step(work: Work, note_failure: Callable[[Work, BaseException], None]) -> Iterator[None]:
+    """Run one step of a round and note its failure, so that the steps after it still run. Fatal errors are raised.
+
+    A `RequestError` is no failure: leadership has moved, or metadata is not ready. The next round sees the new state.
+    """
+    try:
+        yield
+    except RequestError as error:
+        log.debug("background_step_postponed", loop=work.value, reason=str(error))
+    except Exception as error:
+        note_failure(work, error)
+        if is_fatal(error):
+            raise
+
+
+def pause_after(failures: int, seconds_min: float, seconds_max: float) -> float:
+    """Return the pause after this many failures in a row: twice as long each time, up to `seconds_max`."""
+    return float(min(seconds_min * 2.0 ** min(failures - 1, 30), seconds_max))

@@ -1,0 +1,98 @@
+"""A thread that watches the loop from outside: measures its lag and dumps every stack when it stands still.
+
+A thread, because a coroutine of a loop that hangs cannot say so. It writes what it measures alone; the loop only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+import structlog
+from raftmq.broker.base.histogram import SHORT_SECONDS, Histogram
+
+log = structlog.get_logger(__name__)
+
+_PROBE_SECONDS = 0.1
+MAX_WINDOW_SECONDS = 60.0
+"""The largest lag is that of the last minute: a scrape may come this seldom and still see it."""
+_WINDOW_PARTS = 60
+_DUMPS_MIN_SECONDS = 60.0
+"""Stacks are dumped at most this often: a machine that is too small would fill the log with them."""
+
+
+class Watchdog:
+    """Probes the loop ten times a second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
+        self._loop = loop
+        self._stall_seconds = stall_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raftmq-watchdog", daemon=True)
+        self.lag = Histogram(SHORT_SECONDS)
+        self.lag_seconds = 0.0
+        """The loop's latest measured lag."""
+        self._largest: deque[tuple[float, float]] = deque(maxlen=_WINDOW_PARTS + 1)
+        """(begin of a second, largest lag in it), by `time.monotonic`."""
+        self._turned = threading.Event()
+        """Set when the loop ran the probe under way."""
+        self._asked_at: float | None = None
+        """When the probe under way was sent; None between probes."""
+        self._dumped_at = float("-inf")
+
+    def start(self) -> None:
+        """Begin to probe."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._turned.set()  # the loop that stops us answers no probe meanwhile
+        if self._thread.is_alive():  # a node that could not bind its ports never started it
+            self._thread.join(timeout=1)
+
+    def lag_seconds_max(self, window_seconds: float = MAX_WINDOW_SECONDS) -> float:
+        """The largest lag measured in about so many last seconds, that of a probe not answered yet included."""
+        now = time.monotonic()
+        asked_at = self._asked_at
+        pending = now - asked_at if asked_at is not None else 0.0
+        return max(pending, *(lag for began_at, lag in list(self._largest) if began_at >= now - window_seconds), 0.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PROBE_SECONDS):
+            turned = self._turned = threading.Event()
+            asked_at = self._asked_at = time.monotonic()
+            try:
+                self._loop.call_soon_threadsafe(turned.set)
+            except RuntimeError:  # the loop is closed
+                return
+            if not turned.wait(self._stall_seconds) and not self._stop.is_set():
+                with suppress(Exception):  # stderr may be closed, and without this thread no stall would be seen again
+                    self._on_blocked(asked_at)
+                while not turned.wait(_PROBE_SECONDS) and not self._stop.is_set():
+                    pass
+            self._note(asked_at)
+
+    def _on_blocked(self, asked_at: float) -> None:
+        now = time.monotonic()
+        has_dump = now - self._dumped_at >= _DUMPS_MIN_SECONDS
+        log.warning("loop_blocked", elapsed_seconds=round(now - asked_at, 3), has_stacks=has_dump)
+        if has_dump:
+            self._dumped_at = now
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+
+    def _note(self, asked_at: float) -> None:
+        now = time.monotonic()
+        lag = self.lag_seconds = now - asked_at
+        self._asked_at = None
+        self.lag.observe(lag)
+        if self._largest and now - self._largest[-1][0] < MAX_WINDOW_SECONDS / _WINDOW_PARTS:
+            began_at, largest = self._largest[-1]
+            self._largest[-1] = (began_at, max(largest, lag))
+        else:
+            self._largest.append((now, lag))

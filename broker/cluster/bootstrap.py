@@ -1,0 +1,418 @@
+"""How a node comes to belong to a cluster: forms one, joins one, or continues in the one it is of.
+
+A cluster forms once, when the operator says so; a joiner never forms one. What must be durable before the next step is:
+identity, then the replica of metadata, then the cluster's id, and only then does the node speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import grpc.aio
+import structlog
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.statuses import detail_of
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.peer_boots import lineage_of
+from raftmq.broker.cluster.peer_directory import PeerDirectory
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.replica.commands import refused
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.errors import InvariantError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
+from raftmq.fsm.node_lineage import Boot
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+from raftmq.raft.membership import Membership
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, NodeId, ReplicaId
+
+log = structlog.get_logger(__name__)
+
+_FIRST_REPLICA = ReplicaId(1)
+"""The metadata replica of the node that forms the cluster."""
+_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --node-id that this broker had if its disk was replaced"
+_RETRY_SECONDS = 0.5
+_RETRY_SECONDS_MAX = 4.0
+_CALL_SECONDS = 5.0
+_SEED_CHECK_SECONDS = 2.0
+"""How long a restart may wait for seeds whose hosts do not even refuse a connection."""
+_DEFINITE_REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddresses:
+    """Where others reach this node, as `host:port`."""
+
+    client: str
+    peer: str
+    http: str
+
+
+class Forming:
+    """See the module. Made when the node's ports are bound, since the others must be told of them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        version: str,
+        addresses: NodeAddresses,
+        registry: Registry,
+        store: LmdbLogStore,
+        engine: Engine,
+        replicas: LocalReplicas,
+        metadata: MetadataReplica,
+        peers: PeerDirectory,
+        open_channel: Callable[[str], grpc.aio.Channel],
+        new_uuid: Callable[[], str],
+        on_stale: Callable[[str], None],
+    ) -> None:
+        """`on_stale` is told why the cluster says that this data directory is an older copy, or one that runs twice."""
+        self._on_stale = on_stale
+        self._config = config
+        self._version = version
+        self._addresses = addresses
+        self._registry = registry
+        self._store = store
+        self._engine = engine
+        self._replicas = replicas
+        self._metadata = metadata
+        self._peers = peers
+        self.removal = ""
+        """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
+        self.postponement = ""
+        """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
+        self._postponed_pace = LogPace()
+        self._unavailable_pace = LogPace()
+        self._open_channel = open_channel
+        self._new_uuid = new_uuid
+
+    async def bootstrap(self) -> None:
+        """Form a cluster of one. Identity is durable first, then the replica, then it may speak.
+
+        Raises:
+            RequestError: CLUSTER_ALREADY_FORMED when a broker named by --join is in a cluster, or when a cluster is insisted on.
+        """
+        await self._refuse_second_cluster()
+        node_uuid = self._new_uuid()
+        cluster_id = self._new_uuid()
+        key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
+        if not self._registry.uuid:
+            self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
+        await self._metadata.create(key, born(Membership((_FIRST_REPLICA,))))
+        self._registry.set_cluster(cluster_id)
+        await self._open_metadata(key)
+        group = self._metadata.require()
+        while not group.is_leader:
+            await group.wait_progress()
+        await self._initialize_cluster()
+        result = await self._metadata.propose(self._registration())
+        if isinstance(result, Rejected):
+            raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
+        log.info("cluster_formed", cluster_id=cluster_id, node_id=self._registry.node_id)
+
+    async def _refuse_second_cluster(self) -> None:
+        """A disk that was lost looks like the first start: a second cluster would answer at the addresses of the first.
+
+        A broker whose forming was interrupted has an identity, and goes on.
+        """
+        mine = self._config.cluster_id
+        if mine:
+            raise RequestError(
+                pb.CLUSTER_ALREADY_FORMED,
+                f"cluster_id = {mine} names a cluster that exists, and --bootstrap would form another one: {_REJOIN}",
+            )
+        answers = await asyncio.gather(*(self._membership_of(seed) for seed in self._config.join))
+        for seed, cluster_id in zip(self._config.join, answers, strict=True):
+            if cluster_id:
+                raise RequestError(
+                    pb.CLUSTER_ALREADY_FORMED,
+                    f"{seed} belongs to {cluster_id}, and --bootstrap would form another one: {_REJOIN}",
+                )
+
+    async def _initialize_cluster(self) -> None:
+        command = InitializeCluster(self._registry.cluster_id, FEATURE_LEVEL, self._registry.uuid)
+        result = await self._metadata.propose(command)
+        if isinstance(result, Rejected):
+            raise RequestError(pb.INTERNAL, f"the cluster could not be formed: {result.message}")
+
+    async def join(self) -> None:
+        """Register with a seed, then start a metadata replica that waits for its first snapshot.
+
+        Raises:
+            RequestError: NOT_FORMED when there is nobody to ask; INVALID_ARGUMENT when the cluster refuses this node.
+        """
+        if not self._config.join:
+            raise RequestError(
+                pb.NOT_FORMED,
+                f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "
+                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --node-id that it had to --join",
+            )
+        if not self._registry.uuid:
+            # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
+            self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
+        answer = await self._register(self._config.join)
+        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
+        await self._start_as_learner(answer)
+        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
+
+    async def _start_as_learner(self, answer: pb.RegisterNodeResponse) -> None:
+        """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
+        key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
+        if not self._registry.has_replica(key):
+            await self._metadata.create(key, unborn())
+        self._registry.set_cluster(answer.cluster_id)
+        self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
+        await self._open_metadata(key)
+        group = self._metadata.require()
+        for replica in answer.metadata_replicas:
+            group.learn_node(ReplicaId(replica.replica_id), NodeId(replica.node_id))
+
+    async def check_seeds(self) -> None:
+        """Before a restart: the seeds must not be of another cluster than this data directory.
+
+        Seeds that do not answer say nothing; one that says another cluster counts only while none says ours.
+
+        Raises:
+            RequestError: WRONG_CLUSTER.
+        """
+        mine = self._registry.cluster_id
+        insisted = self._config.cluster_id
+        if insisted not in ("", mine):
+            raise RequestError(
+                pb.WRONG_CLUSTER,
+                f"cluster_id = {insisted}, and the data directory {self._config.data_dir} belongs to cluster {mine}: correct the "
+                "setting, or give the broker its own data directory",
+            )
+        answers = await asyncio.gather(*(self._cluster_of(seed) for seed in self._config.join))
+        others = [
+            (seed, other) for seed, other in zip(self._config.join, answers, strict=True) if other not in ("", mine)
+        ]
+        if not others:
+            return
+        seed, other = others[0]
+        if mine in answers:
+            log.warning("seed_of_another_cluster", address=seed, cluster_id=other)
+            return
+        raise RequestError(
+            pb.WRONG_CLUSTER,
+            f"{seed} belongs to cluster {other}, and the data directory {self._config.data_dir} to cluster {mine}: name "
+            "brokers of that cluster with --join, or start on an empty data directory to join the other",
+        )
+
+    async def _membership_of(self, seed: str) -> str:
+        """The cluster that a broker is in, in words; empty for one that is in none, and for one that does not answer."""
+        try:
+            cluster_id = await self._ask_cluster_id(seed)
+        except grpc.aio.AioRpcError as error:
+            detail = detail_of(error)
+            if detail is None:
+                log.warning("seed_unavailable", address=seed, reason=error.details())
+            # a member says NOT_READY, and the like, while it has no majority of its cluster
+            return "" if detail is None or detail.code == pb.NOT_FORMED else "a cluster that is not ready"
+        return f"cluster {cluster_id}" if cluster_id else ""
+
+    async def _cluster_of(self, seed: str) -> str:
+        """The cluster that a broker says it belongs to; empty when it does not say."""
+        try:
+            return await self._ask_cluster_id(seed)
+        except grpc.aio.AioRpcError:
+            return ""
+
+    async def _ask_cluster_id(self, seed: str) -> str:
+        async with self._open_channel(seed) as channel:
+            stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
+            return str(answer.cluster_id)
+
+    async def resume(self) -> None:
+        """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
+        self._peers.learn(self._registry.peer_addresses())
+        live = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
+        quarantined = self._registry.quarantined()
+        sound = [key for key in live if key not in quarantined]
+        if sound:
+            try:
+                await self._open_metadata(sound[-1])
+            except (DamagedReplicaError, MissingReplicaError, InvariantError) as error:
+                await self._replace_metadata_replica(sound[-1], str(error))
+        else:
+            await self._replace_metadata_replica(live[-1], quarantined[live[-1]])
+
+    async def _open_metadata(self, key: ReplicaKey) -> None:
+        await self._metadata.open(key)
+        self._peers.refresh()
+
+    async def _replace_metadata_replica(self, damaged: ReplicaKey, reason: str) -> None:
+        """The metadata replica is of no use: its peers give this node another one, which catches up from them."""
+        self._registry.quarantine(damaged, reason)
+        log.error("replica_quarantined", group_id=damaged.group_id, replica_id=damaged.replica_id, reason=reason)
+        seeds = tuple(dict.fromkeys((*self._registry.seeds, *self._config.join)))
+        if not seeds:
+            raise RequestError(
+                pb.REPLICA_QUARANTINED,
+                f"the metadata replica in {self._config.data_dir} cannot be used ({reason}) and no other broker is known "
+                "that could replace it: name one with --join, or restore the directory",
+            )
+        answer = await self._register(seeds, damaged_metadata_replica=damaged.replica_id)
+        await self._start_as_learner(answer)
+        # the cluster has given it up: nobody will ever ask for it again
+        await self._replicas.on_writer(damaged, lambda: self._store.retire(damaged))
+        self._registry.retire_replica(damaged)
+
+    # ------------------------------------------------------------------------------------------------ announcing
+
+    async def announce(self) -> None:
+        """Tell the cluster this boot's addresses, until metadata has them; through the peers known, or the seeds.
+
+        Then again whenever metadata has had no leader for long: a node that was removed meanwhile is told so by nobody else.
+        Ends when the cluster refuses this node for ever.
+        """
+        pause = _RETRY_SECONDS / 2
+        while not self.removal:
+            if self._is_known() and not self._metadata.leaderless_seconds():
+                pause = _RETRY_SECONDS / 2
+                await asyncio.sleep(_RETRY_SECONDS_MAX)
+                continue
+            try:
+                await self._announce_once()
+            except RequestError as error:
+                if error.code == pb.STALE_DIRECTORY:
+                    self._on_stale(str(error))
+                    return
+                if error.code == pb.NODE_REMOVED:
+                    self.removal = str(error)
+                    log.error("node_removed", node_id=self._registry.node_id, reason=self.removal)
+                # else: leadership moved, or whoever was asked could not say yes: try again
+                elif self._postponed_pace.is_due(str(error)):
+                    log.warning("announcement_postponed", reason=str(error))
+            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+
+    def _is_known(self) -> bool:
+        """Whether metadata has the registration of this boot: what a node says of itself changes with its boots alone."""
+        me = self._metadata.require().machine.node(self._registry.node_id)
+        if me is None or me.uuid != self._registry.uuid:
+            return False
+        return Boot(me.boot, me.boot_mark) == lineage_of(self._registry).current
+
+    async def _announce_once(self) -> None:
+        group = self._metadata.require()
+        if group.is_leader:
+            if not group.machine.cluster_id and group.replica_id == _FIRST_REPLICA:
+                await self._initialize_cluster()  # a crash came between the replica's creation and this
+            result = await self._metadata.propose(self._registration())
+            if isinstance(result, Rejected):
+                raise refused(result)
+            return
+        me = self._registry.node_id
+        known = [n.client_address for n in group.machine.nodes() if n.node_id != me and n.state != "removed"]
+        seeds = dict.fromkeys((*known, *self._config.join))  # those known may all have moved
+        if seeds:
+            await self._register_once(tuple(seeds))
+
+    # ------------------------------------------------------------------------------------------------ registering
+
+    async def _register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterNodeResponse:
+        pause = _RETRY_SECONDS / 2
+        while True:
+            answer = await self._register_once(seeds, damaged_metadata_replica)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+
+    async def _register_once(
+        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
+    ) -> pb.RegisterNodeResponse | None:
+        """Ask one seed after the other; None when none of them could answer now.
+
+        A seed of another cluster says no for that one only: it may be at the old address of a broker of ours.
+        """
+        request = self._request(damaged_metadata_replica)
+        strangers: list[RequestError] = []
+        postponement = ""
+        for seed in seeds:
+            async with self._open_channel(seed) as channel:
+                stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() in _DEFINITE_REFUSALS:
+                        refusal = _refusal(seed, error)
+                        if refusal.code != pb.WRONG_CLUSTER:
+                            raise refusal from error
+                        strangers.append(refusal)
+                    elif (detail := detail_of(error)) is not None:
+                        postponement = f"{seed} says: {detail.message}"
+                    if self._unavailable_pace.is_due((seed, error.details())):
+                        log.warning("seed_unavailable", address=seed, reason=error.details())
+                else:
+                    self.postponement = ""
+                    return cast("pb.RegisterNodeResponse", answer)
+        self.postponement = postponement
+        if len(strangers) == len(seeds):
+            raise strangers[0]
+        return None
+
+    def _request(self, damaged_metadata_replica: int) -> pb.RegisterNodeRequest:
+        me = self._registration()
+        return pb.RegisterNodeRequest(
+            uuid=me.uuid,
+            node_id=me.node_id,
+            client_address=me.client_address,
+            peer_address=me.peer_address,
+            http_address=me.http_address,
+            host=me.host,
+            rack=me.rack,
+            version=me.version,
+            feature_level_max=me.feature_level_max,
+            partitions_max=me.partitions_max,
+            cluster_id=self._registry.cluster_id or self._config.cluster_id,
+            damaged_metadata_replica_id=damaged_metadata_replica,
+            replaces_lost=self._config.replace_lost,
+            boot=me.boot,
+            lineage=me.lineage,
+        )
+
+    def _registration(self) -> RegisterNode:
+        return RegisterNode(
+            uuid=self._registry.uuid,
+            node_id=self._registry.node_id or self._config.node_id,
+            client_address=self._addresses.client,
+            peer_address=self._addresses.peer,
+            http_address=self._addresses.http,
+            host=self._config.host_label(),
+            rack=self._config.rack,
+            version=self._version,
+            feature_level_max=FEATURE_LEVEL,
+            partitions_max=self._engine.limits.partitions_max,
+            boot=self._registry.boot,
+            lineage=self._registry.boot_marks,
+        )
+
+
+def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
+    """A definite no of the cluster, with what can be done about it."""
+    detail = detail_of(error)
+    if detail is not None and detail.code == pb.NODE_REMOVED:
+        return RequestError(
+            pb.NODE_REMOVED,
+            f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
+            "it on an empty data directory",
+        )
+    code = detail.code if detail is not None else pb.INVALID_ARGUMENT
+    return RequestError(code, f"{seed} refused this node: {error.details()}")

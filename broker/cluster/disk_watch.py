@@ -1,0 +1,86 @@
+"""Looks at the free disk space all the time, and refuses appends while there is less than the reserve.
+
+Disk full is prevented, not caught: LMDB reports it as an I/O error, after which nobody knows what is on disk. The ballast
+is given back to the volume meanwhile, so that votes, hard state and trims still find room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.replica.engine import Engine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.disk_space import DiskReserve
+from raftmq.types import NO_NODE
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+CHECK_SECONDS = 1.0
+NEAR_BYTES = 1024 * 1024 * 1024
+"""Of space above the reserve: with less, a fast disk could be past the reserve, and a small volume full, before the next look."""
+NEAR_CHECK_SECONDS = 0.1
+
+
+class DiskWatch:
+    """One node's data volume. Sets and clears `Engine.write_refusal`."""
+
+    def __init__(self, disk: DiskReserve, engine: Engine, data_dir: Path, supervisor: Supervisor) -> None:
+        self._disk = disk
+        self._engine = engine
+        self._data_dir = data_dir
+        self._supervisor = supervisor
+        self.free_bytes = 0
+        """On the volume, less a released ballast, as seen last; 0 before the first look."""
+        self.reserve_bytes = 0
+
+    async def run(self) -> None:
+        """Look for ever."""
+        with self._supervisor.step(Work.DISK_WATCH):  # without it the space is watched all the same
+            await self._in_thread(self._disk.create_ballast)
+        while True:
+            with self._supervisor.step(Work.DISK_WATCH):
+                await self.look()
+            await asyncio.sleep(self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        is_known = self.reserve_bytes > 0
+        is_near = is_known and self.free_bytes - self.reserve_bytes < NEAR_BYTES
+        return NEAR_CHECK_SECONDS if is_near and self._engine.write_refusal is None else CHECK_SECONDS
+
+    async def look(self) -> None:
+        """One look."""
+        engine = self._engine
+        self.free_bytes, self.reserve_bytes = await self._in_thread(self._measure)
+        has_room = await self._in_thread(self._disk.has_room, engine.inbound_bytes)
+        engine.refuses_entries = not await self._in_thread(self._disk.has_room_for_entries, engine.inbound_bytes)
+        if has_room and engine.write_refusal is not None:
+            await self._in_thread(self._disk.create_ballast)
+            log.info("disk_space_recovered", path=str(self._data_dir))
+            engine.write_refusal = None
+        elif not has_room and engine.write_refusal is None:
+            log.error("disk_reserve_reached", path=str(self._data_dir))
+            await self._in_thread(self._disk.release_ballast)
+            engine.write_refusal = RequestError(
+                pb.DISK_FULL,
+                f"{self._who()} has less free disk space than its reserve; free some or add disks",
+                retry_after_ms=1000,
+            )
+
+    def _who(self) -> str:
+        """The node, or its data directory while it belongs to no cluster: an id is given by the cluster that it joins."""
+        node_id = self._engine.node_id
+        return f"node {node_id}" if node_id != NO_NODE else f"the volume of data directory {self._data_dir}"
+
+    def _measure(self) -> tuple[int, int]:
+        return self._disk.usable_bytes(), self._disk.reserve_bytes
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await self._engine.loop.run_in_executor(None, function, *arguments)

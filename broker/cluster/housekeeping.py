@@ -1,0 +1,149 @@
+"""Maintains the replicas of a node periodically: retention, truncation, map growth, expiry of offsets.
+
+Looks at everything every `Timing.retention_check_seconds`, one replica at a time, so that other tasks run in between. Deletes by
+rules alone: records by the topic's configuration, and log rows below the log's start; never a replica. `SpaceReturn` returns the
+space of deleted data to the volume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import structlog
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full, map_fractions
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.log_tail import index_before_tail
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaClosedError, ReplicaStorageError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex
+
+log = structlog.get_logger(__name__)
+
+
+class Housekeeping:
+    """Maintains all replicas of one node."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: LmdbLogStore,
+        readers: Executor,
+        replicas: LocalReplicas,
+        metadata: MetadataReplica,
+        partitions: Mapping[GroupId, PartitionLog],
+        spared_index: Callable[[Group[StateMachine]], LogIndex | None],
+        timing: Timing,
+        supervisor: Supervisor,
+    ) -> None:
+        """`spared_index` says up to where the log of a led group may be deleted without cutting off a learner."""
+        self._engine = engine
+        self._store = store
+        self._readers = readers
+        self._replicas = replicas
+        self._metadata = metadata
+        self._partitions = partitions
+        self._spared_index = spared_index
+        self._timing = timing
+        self._step = partial(supervisor.step, Work.HOUSEKEEPING)
+        self._postponed_pace = LogPace()
+
+    async def run(self) -> None:
+        """Do a round every `Timing.retention_check_seconds`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._timing.retention_check_seconds)
+            await self.round()
+
+    async def round(self) -> None:
+        """Do one round. A step that fails, for one partition or for all, does not keep the others from running."""
+        for partition in list(self._partitions.values()):
+            with self._step(), self._postponing(partition.group):
+                await self._tend(partition)
+            await asyncio.sleep(0)
+        with self._step():
+            await self.tend_maps()
+        with self._step():
+            self._forget_deleted_groups()
+        with self._step():
+            await self._trim_metadata()
+
+    @contextmanager
+    def _postponing(self, group: Group[StateMachine]) -> Iterator[None]:
+        """Leave work that this group cannot do now to the next round. A damaged replica is given up."""
+        try:
+            yield
+        except DamagedReplicaError as error:
+            self._engine.break_group(group, error)
+        except CommitFailedError:
+            raise
+        except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed in the meantime
+            if self._postponed_pace.is_due((group.group_id, type(error))):
+                log.info("retention_postponed", group_id=group.group_id, reason=str(error))
+
+    async def _tend(self, partition: PartitionLog) -> None:
+        await partition.retention.enforce()
+        await self._expire_offsets(partition)
+        index = await partition.truncation_index()
+        group = partition.group
+        spared = self._spared_index(group)
+        if index is not None and spared is not None:
+            index = min(index, spared)
+        if index is not None and not group.is_closed:
+            self._engine.commits.flush_state(group)
+            await self._engine.commits.truncate(group, index)
+
+    async def _expire_offsets(self, partition: PartitionLog) -> None:
+        """Forget offsets that nobody touched for the retention, of groups that metadata does not know (any more).
+
+        A group with members is known to it, and one without is, for the same time after its last member left.
+        """
+        if not self._engine.clocks.is_trusted:
+            return
+        loop = self._engine.loop
+        machine = self._metadata.require().machine
+        before_ms = self._engine.now_ms() - int(self._timing.offsets_retention_seconds * 1000)
+        deadline = loop.time() + self._timing.retention_check_seconds
+        count = await partition.offsets.expire(
+            lambda name: machine.consumer_group(name) is not None, before_ms, deadline
+        )
+        if count:
+            log.info("offsets_expired", group_id=partition.group.group_id, count=count)
+
+    async def tend_maps(self) -> None:
+        """Grow the maps of files that are nearly full, each on its writer."""
+        keys = [group.key for group in self._engine.groups.values()]
+        fractions = await self._engine.loop.run_in_executor(self._readers, map_fractions, self._store, keys)
+        for key, fraction in fractions.items():
+            if fraction > NEARLY_FULL_FRACTION:
+                with self._step(), suppress(ReplicaClosedError):  # closed in the meantime
+                    await self._replicas.on_writer(key, partial(grow_map_if_nearly_full, self._store, key))
+        self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
+
+    def _forget_deleted_groups(self) -> None:
+        """A node that held no replica of a deleted partition is not told: it would remember the leader for ever."""
+        machine = self._metadata.require().machine
+        for group_id in self._engine.leadership.groups():
+            # an id not given out yet is a group that this node has not heard of: its leader was quicker
+            is_deleted = machine.is_group_given_out(group_id) and machine.partition(group_id) is None
+            if group_id != METADATA_GROUP_ID and is_deleted:
+                self._engine.leadership.forget(group_id)
+
+    async def _trim_metadata(self) -> None:
+        """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
+        group = self._metadata.require()
+        index = index_before_tail(group)
+        if index is not None:
+            with self._postponing(group):
+                await self._engine.commits.truncate(group, index)

@@ -1,0 +1,109 @@
+"""This node's replica of the metadata group: opened first, caught up before anything else is believed.
+
+Must not decide what metadata says: it opens the replica, proposes to it, and tells the node of each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from raftmq.broker.base.readiness import METADATA_LEADERLESS_ELECTIONS
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId, ReplicaId
+
+
+class MetadataReplica:
+    """See the module. `on_change` is called whenever metadata may have changed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: LmdbLogStore,
+        registry: Registry,
+        replicas: LocalReplicas,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.group: Group[Metadata] | None = None
+        """None until this node belongs to a cluster."""
+        self._engine = engine
+        self._store = store
+        self._registry = registry
+        self._replicas = replicas
+        self._on_change = on_change
+
+    async def create(self, key: ReplicaKey, state: RestoredState) -> None:
+        """Make the replica durable; it may not speak before that."""
+        await self._replicas.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
+
+    async def open(self, key: ReplicaKey) -> Group[Metadata]:
+        """Open the replica and step it from now on; the engine begins to tick.
+
+        Raises:
+            DamagedReplicaError, MissingReplicaError, InvariantError: it cannot be used.
+        """
+        machine = Metadata()
+        self._registry.mark_open([key])
+        restored = await self._replicas.on_writer(key, lambda: open_replica(self._store, self._registry, key, machine))
+
+        def node_of(replica_id: ReplicaId) -> NodeId:
+            return NodeId(machine.replica_node(METADATA_GROUP_ID, replica_id) or 0)
+
+        if self._engine.node_id == NO_NODE:
+            self._engine.start(self._registry.node_id)
+        group = cast("Group[Metadata]", self._engine.add_group(key, restored, machine, node_of))
+        group.on_applied = self._on_applied
+        group.on_restored = self._on_change
+        self.group = group
+        membership = group.core.membership
+        if membership.voters == (key.replica_id,) and not membership.outgoing:
+            # no other member's silence has to be waited for: without this a lone broker's start would take an election timeout
+            self._engine.campaigns.begin_first(group)
+        return group
+
+    def _on_applied(self, entry: Entry, result: object) -> None:
+        if entry.kind is EntryKind.COMMAND:
+            self._on_change()
+
+    def require(self) -> Group[Metadata]:
+        """The replica, whatever it knows. Raises RequestError NOT_FORMED."""
+        if self.group is None:
+            raise RequestError(pb.NOT_FORMED, "this node belongs to no cluster yet", retry_after_ms=500)
+        return self.group
+
+    def require_filled(self) -> Group[Metadata]:
+        """The replica, once it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
+        group = self.require()
+        if group.machine.applied_index < group.core.state_floor or not group.machine.cluster_id:
+            raise RequestError(
+                pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200
+            )
+        return group
+
+    def feature_level(self) -> int:
+        """The level that every broker of the cluster knows, as this copy says; 0 before it is filled."""
+        return self.group.machine.feature_level if self.group is not None else 0
+
+    def leaderless_seconds(self) -> float:
+        """For how long the group has had no leader; 0 while it may just be electing one."""
+        since = self.group.leaderless_since if self.group is not None else None
+        seconds = self._engine.loop.time() - since if since is not None else 0.0
+        longest = METADATA_LEADERLESS_ELECTIONS * self._engine.timing.election_seconds(METADATA_GROUP_ID)
+        return seconds if seconds > longest else 0.0
+
+    async def propose(self, command: MetadataCommand) -> object:
+        """Propose a command here and wait for its result. Raises RequestError as `Group.propose` does."""
+        _, applied = self.require().propose([Proposal(EntryKind.COMMAND, encode_command(command))])
+        return (await applied)[0]

@@ -1,0 +1,88 @@
+"""Remembers the boots of other nodes, to refuse an older or a second copy of a data directory.
+
+A copy lacks what its original acknowledged later. If it voted, a majority might lose acknowledged records. So each node stores
+the latest boot of every other node before it exchanges anything else with it, and metadata has the boot that was registered.
+Must not decide what a refused node does: it is told, and stops by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.peers.protocol import Hello
+from raftmq.fsm.node_lineage import NO_BOOT, Boot, Lineage
+from raftmq.storage.registry import Registry
+
+
+def lineage_of(registry: Registry) -> Lineage:
+    """Return the lineage of this node's own data directory."""
+    return Lineage(registry.boot, registry.boot_marks)
+
+
+class PeerBoots:
+    """The latest boot of each other node, in memory and in the registry."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        metadata: MetadataReplica,
+        write: Callable[..., Future[object]],
+        limits: Limits,
+    ) -> None:
+        """`write` runs a short write of the registry off the loop."""
+        self._registry = registry
+        self._metadata = metadata
+        self._write = write
+        self._boots_max = limits.known_boots_max
+        self._known = {uuid: Boot(number, mark) for uuid, (number, mark) in registry.known_boots().items()}
+        self._under_way: dict[str, Future[object]] = {}
+        """Boots that are not durable yet, by uuid."""
+
+    def contradiction(self, uuid: str, lineage: Lineage) -> str | None:
+        """Why a directory with this uuid is not the one that this node, or metadata, knows; None when it may be."""
+        return lineage.contradiction(self._known.get(uuid, NO_BOOT)) or lineage.contradiction(self._registered(uuid))
+
+    def own_contradiction(self) -> str | None:
+        """Why this node's own directory is not the newest one with its uuid, by metadata; None when it is."""
+        return lineage_of(self._registry).contradiction(self._registered(self._registry.uuid))
+
+    def remember(self, hello: Hello) -> asyncio.Future[object] | None:
+        """Remember a peer's boot that nothing contradicts. Returns None if it is durable, else a future for that."""
+        uuid, boot = hello.uuid, hello.lineage.current
+        under_way = self._under_way.get(uuid)
+        if under_way is not None and under_way.done():
+            del self._under_way[uuid]
+        has_failed = under_way is not None and _has_failed(under_way)
+        if self._known.get(uuid) != boot or has_failed:
+            self._known.pop(uuid, None)
+            dropped = self._evict_one()
+            self._known[uuid] = boot
+            written = self._write(self._registry.remember_boot, uuid, boot.number, boot.mark, dropped)
+            self._under_way[uuid] = written
+        under_way = self._under_way.get(uuid)
+        # whoever waits for it may give up: the write goes on, since others wait for it, or count on it
+        return asyncio.shield(asyncio.wrap_future(under_way)) if under_way is not None else None
+
+    def _registered(self, uuid: str) -> Boot:
+        group = self._metadata.group
+        node = group.machine.node_by_uuid(uuid) if group is not None else None
+        return Boot(node.boot, node.boot_mark) if node is not None else NO_BOOT
+
+    def _evict_one(self) -> str:
+        """Evict a node if there are too many, preferably one that metadata does not know. Returns its uuid; empty if none."""
+        if len(self._known) < self._boots_max:
+            return ""
+        machine = self._metadata.group.machine if self._metadata.group is not None else None
+        strangers = (uuid for uuid in self._known if machine is None or machine.node_by_uuid(uuid) is None)
+        dropped = next(strangers, next(iter(self._known)))
+        del self._known[dropped]
+        self._under_way.pop(dropped, None)
+        return dropped
+
+
+def _has_failed(done: Future[object]) -> bool:
+    return done.done() and (done.cancelled() or done.exception() is not None)

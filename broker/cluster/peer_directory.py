@@ -1,0 +1,140 @@
+"""What this node knows of the others: where they are, who they are, and which groups they may lead.
+
+From its own copy of metadata, and remembered for the next start, when metadata is not there yet. A node of another cluster,
+one meant for another node, and one whose identity changed are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.peer_boots import PeerBoots
+from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.link import NOT_FORMED_REASON
+from raftmq.broker.peers.protocol import OTHER_CLUSTER, STALE_DIRECTORY, Channel, Hello, Transport
+from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
+from raftmq.fsm.metadata import Metadata
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+
+class PeerDirectory:
+    """See the module. `in_background` runs a short write of the registry off the loop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        metadata: MetadataReplica,
+        transport: Transport,
+        publisher: LeadershipPublisher,
+        in_background: Callable[..., object],
+        groups_ahead_max: int,
+        boots: PeerBoots,
+        others: OtherClusters,
+    ) -> None:
+        self._others = others
+        self._boots = boots
+        self._groups_ahead_max = groups_ahead_max
+        self._registry = registry
+        self._metadata = metadata
+        self._transport = transport
+        self._publisher = publisher
+        self._in_background = in_background
+        self._addresses: dict[NodeId, str] = {}
+
+    def refresh(self) -> None:
+        """Take over what metadata says now."""
+        group = self._metadata.group
+        if group is None:
+            return
+        nodes = [n for n in group.machine.nodes() if n.state in ("active", "draining")]
+        if nodes:
+            self.learn({NodeId(n.node_id): n.peer_address for n in nodes})
+            seeds = [n.client_address for n in nodes if n.node_id != self._registry.node_id]
+            self._in_background(self._registry.set_seeds, seeds)
+
+    def learn(self, addresses: dict[NodeId, str]) -> None:
+        """Keep connections to these nodes (this one left out); see `Transport.set_peers`."""
+        addresses = {node: address for node, address in addresses.items() if node != self._registry.node_id}
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        self._publisher.peers = tuple(addresses)
+        self._transport.set_peers(addresses)
+        self._in_background(self._registry.set_peer_addresses, dict(addresses))
+
+    def is_any_connected(self) -> bool:
+        """Whether there is another node within reach."""
+        return any(self._transport.is_connected(node_id) for node_id in self._addresses)
+
+    def client_address_of(self, node_id: NodeId) -> str:
+        """Where clients reach another node; empty when unknown."""
+        group = self._metadata.group
+        node = group.machine.node(node_id) if group is not None else None
+        return node.client_address if node is not None else ""
+
+    def may_lead(self, group_id: GroupId, node_id: NodeId) -> bool:
+        """Whether the node has a replica of the group, as far as this one knows. Both ids are the other node's to choose.
+
+        A partition that this copy of metadata has not heard of counts while it is one of the next to be made: group ids are
+        given in order. One that was deleted has no leader.
+        """
+        group = self._metadata.group
+        if group is None:
+            return True
+        metadata = group.machine
+        if group_id == METADATA_GROUP_ID:
+            node = metadata.node(node_id)
+            return not metadata.cluster_id or (node is not None and node.state != "removed")
+        partition = metadata.partition(group_id)
+        if partition is None:
+            return 0 <= group_id - metadata.next_group_id < self._groups_ahead_max
+        return any(r.node_id == node_id for r in partition.replicas + partition.retiring)
+
+    def hello(self, target: NodeId, channel: Channel, address: str) -> Hello:
+        """What this node, which takes connections of peers at `address`, says of itself to a peer."""
+        mine = self._registry
+        return Hello(
+            WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address, mine.boot_marks
+        )
+
+    def refusal(self, hello: Hello) -> str | None:
+        """Why a peer is not let in; None to let it in."""
+        cluster_id, node_id = self._registry.cluster_id, self._registry.node_id
+        if not cluster_id:
+            return NOT_FORMED_REASON
+        if hello.cluster_id != cluster_id:
+            self._others.note(
+                hello.address or "an unknown address", f"it is of cluster {hello.cluster_id} and connects to this node"
+            )
+            return f"{OTHER_CLUSTER} {cluster_id}, not {hello.cluster_id}"
+        if hello.target_node_id != node_id:
+            return f"this is node {node_id}, not {hello.target_node_id}"
+        if hello.node_id < 1 or hello.node_id == node_id:
+            return f"{hello.node_id} is no other node's id"
+        group = self._metadata.group
+        stranger = _stranger(group.machine, hello) if group is not None else None
+        return stranger or self._stale(hello)
+
+    def contradiction(self, hello: Hello) -> str | None:
+        """Why the sender's data directory is not the one that is known of it; None when it may be."""
+        return hello.lineage.defect() or self._boots.contradiction(hello.uuid, hello.lineage)
+
+    def _stale(self, hello: Hello) -> str | None:
+        defect = hello.lineage.defect()
+        if defect is not None:
+            return f"malformed lineage: {defect}"
+        stale = self._boots.contradiction(hello.uuid, hello.lineage)
+        return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
+
+
+def _stranger(metadata: Metadata, hello: Hello) -> str | None:
+    """Why whoever says this of itself is no member; None if it is one, or may be one that this copy of metadata is too old to know."""
+    known = metadata.node(NodeId(hello.node_id))
+    if known is not None and known.uuid == hello.uuid:
+        return f"node {hello.node_id} was removed from the cluster" if known.state == "removed" else None
+    if metadata.is_uuid_retired(hello.uuid) or metadata.node_by_uuid(hello.uuid) is not None:
+        return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
+    return None

@@ -1,0 +1,523 @@
+"""Brings the groups that this node leads to the membership that metadata wants, and reports what became of replicas.
+
+Looks again every `Timing.controller_seconds` and keeps nothing that matters: each step follows from the group's membership
+and the metadata, so a crash of anybody is continued by whoever leads next. Repair is the same machinery: metadata replaces
+a damaged or lost replica by a new one, which becomes a learner, catches up, votes, and then the old one goes.
+
+Source: Ongaro's thesis 4.2.1: a newcomer votes once it has, in one round, everything that was committed before the round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work, background_step
+from raftmq.broker.cluster.membership_plan import (
+    Target,
+    choose_metadata_voters,
+    is_reached,
+    partition_target,
+    plan_change,
+)
+from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
+from raftmq.broker.cluster.replication_health import lagging_voters
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
+from raftmq.raft.ready import Role
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
+
+log = structlog.get_logger(__name__)
+
+MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
+
+REPORT_SECONDS = 5.0
+"""The same report is repeated this often until metadata shows it: whoever it was sent to may have lost it, or may have to
+wait until a healthy majority is back."""
+_REPORTED_MAX = 500
+"""Damaged replicas, and replicas that left, in one report."""
+
+
+class ReconcilerHost(Protocol):
+    """The node as its reconciler sees it."""
+
+    limits: Limits
+    timing: Timing
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's id."""
+        ...
+
+    @property
+    def node_uuid(self) -> str:
+        """This node's identity."""
+        ...
+
+    @property
+    def metadata(self) -> Group[Metadata]:
+        """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """A step failed, for a reason that is no refusal."""
+        ...
+
+    def partition_groups(self) -> list[Group[LogPartition]]:
+        """Every serving partition replica here."""
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Whether the group has a leader, as far as this node can tell."""
+        ...
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
+        ...
+
+    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+        """Tell the leader of damaged replicas' groups. Raises RequestError."""
+        ...
+
+    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
+        """Tell the metadata leader. Raises RequestError."""
+        ...
+
+
+@dataclass
+class _CatchUp:
+    """What is remembered of a group that is on its way: only to judge when its learners have caught up."""
+
+    began_at: float
+    noted_at: float
+    noted_commit_index: LogIndex
+
+
+class _Repeats:
+    """Says when a report is due: when it changed, and then every `REPORT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._content: frozenset[object] = frozenset()
+        self._at = float("-inf")
+
+    def is_due(self, content: Iterable[object], now: float) -> bool:
+        """Whether to send it now (then it counts as sent)."""
+        frozen = frozenset(content)
+        if not frozen or (frozen == self._content and now - self._at < REPORT_SECONDS):
+            return False
+        self._content, self._at = frozen, now
+        return True
+
+
+class Reconciler:
+    """See the module. One per node."""
+
+    def __init__(self, host: ReconcilerHost, metadata_voters_max: int) -> None:
+        self._host = host
+        self._metadata_voters_max = metadata_voters_max
+        self._on_the_way: dict[GroupId, _CatchUp] = {}
+        self._reported_damage: dict[ReplicaKey, float] = {}
+        """Damaged replicas elsewhere, and when their nodes last said so."""
+        self._damage_report = _Repeats()
+        self._leader_report = _Repeats()
+        self._without_node_pace = LogPace()
+        # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
+        self._whole_at_revision = -1
+        self._settled: dict[GroupId, tuple[int, Membership]] = {}
+        self._seals: dict[GroupId, tuple[tuple[Term, Membership], asyncio.Future[list[object]]]] = {}
+        """Of led groups that replicas have left: the configuration without them, and the entry that says so on disk."""
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(self._host.timing.controller_seconds)
+            try:
+                await self.round()
+            except RequestError as error:  # leadership moved, or metadata is not ready: the next round sees it as it is
+                log.debug("reconciliation_postponed", reason=str(error))
+
+    async def round(self) -> None:
+        """One look at everything this node leads. A step that fails keeps none of the others from its turn."""
+        metadata = self._host.metadata
+        left: list[ReplicaKey] = []
+        spared: list[ReplicaKey] = []
+        if metadata.is_leader:
+            with self._step():
+                await self._tend_metadata(metadata)
+            with self._step():
+                await self._replace_missing(metadata)
+        with self._step():
+            left = self._tend_partitions(metadata.machine)
+        with self._step():
+            spared = await self._spare_damaged(metadata.machine)
+        with self._step():
+            await self._tell_metadata_leader(spared, left)
+        with self._step():
+            await self._tell_leaders_of_damage(metadata.machine)
+
+    def _step(self) -> AbstractContextManager[None]:
+        return background_step(Work.RECONCILER, self._host.note_failure)
+
+    def note_damage(self, key: ReplicaKey) -> None:
+        """A node says that its replica of a group led here is damaged."""
+        if len(self._reported_damage) < _REPORTED_MAX:
+            self._reported_damage[key] = self._host.loop.time()
+
+    def spared_index(self, group: Group[StateMachine]) -> LogIndex | None:
+        """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
+
+        None: there is none, or the oldest has used up its time and must make do with another snapshot.
+        """
+        way = self._on_the_way.get(group.group_id)
+        learners = group.core.membership.learners
+        if way is None or not learners or self._host.loop.time() - way.began_at > self._host.timing.catch_up_seconds:
+            return None
+        matches = group.core.match_indexes()
+        return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
+
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        """Voters of a group led here that keep up: connected, not reported as damaged, and not lagging."""
+        lagging = lagging_voters(group)
+        return frozenset(
+            voter
+            for voter in group.core.membership.voters
+            if voter not in lagging
+            and self._host.is_connected(group.node_of(voter))
+            and ReplicaKey(group.group_id, voter) not in self._reported_damage
+        )
+
+    def under_replicated(self) -> list[GroupId]:
+        """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or does not keep up."""
+        metadata = self._host.metadata.machine
+        found: list[GroupId] = []
+        for group in self._host.partition_groups():
+            # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
+            partition = metadata.partition(group.group_id) if group.core.role is Role.LEADER else None
+            if partition is not None:
+                in_sync = self.in_sync(group)
+                if _wanted(metadata, partition).missing_count or not all(
+                    replica.replica_id in in_sync for replica in partition.replicas
+                ):
+                    found.append(group.group_id)
+        return found
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """Nodes whose vote on metadata is wanted or counted and does not keep up, as its leader sees it; empty where this node does not lead."""
+        group = self._host.metadata
+        if group.core.role is not Role.LEADER:
+            return []
+        wanted = {*group.core.membership.voters, *map(ReplicaId, group.machine.metadata_voters)}
+        return sorted(group.node_of(voter) for voter in wanted - self.in_sync(group))
+
+    # ------------------------------------------------------------------------------------------------ metadata group
+
+    async def _tend_metadata(self, group: Group[Metadata]) -> None:
+        machine = group.machine
+        voters = choose_metadata_voters(
+            machine.nodes(),
+            machine.metadata_voters,
+            group.core.membership.voters,
+            group.replica_id,
+            self._metadata_voters_max,
+            self._host.is_connected,
+        )
+        if voters and voters != machine.metadata_voters:
+            await self._execute(group, SetMetadataMembership(voters, machine.revision))
+            log.info("metadata_voters_chosen", replicas=voters)
+        wanted = frozenset(ReplicaId(voter) for voter in machine.metadata_voters)
+        everyone = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_replicas)
+        retiring = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_retiring)
+        self._advance(
+            group, Target(wanted, everyone - wanted, retiring, machine.metadata_membership_revision), may_add=True
+        )
+        members = group.core.membership.member_ids
+        for replica_id in sorted(retiring.difference(members)):
+            await self._execute(group, RemoveReplica(METADATA_GROUP_ID, replica_id))
+
+    async def _replace_missing(self, group: Group[Metadata]) -> None:
+        """Give partitions that a removed node left short another replica, a few at a time."""
+        machine, limits = group.machine, self._host.limits
+        if machine.revision == self._whole_at_revision:
+            return
+        revision, nodes = machine.revision, machine.nodes()
+        partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
+        plan = plan_replacements(
+            (_wanted(machine, partition) for partition in partitions if partition is not None),
+            nodes,
+            {node.node_id: machine.replica_count_of_node(node.node_id) for node in nodes},
+            {node.node_id: node.partitions_max or limits.partitions_max for node in nodes},
+            lambda node_id: self._host.is_connected(NodeId(node_id)),
+            self._leader_of,
+            limits.rebuilding_max,
+        )
+        if plan.is_whole:
+            self._whole_at_revision = revision
+        if not plan.without_node_count:
+            self._without_node_pace.forget()
+        elif self._without_node_pace.is_due():
+            log.warning("replicas_without_broker", replicas=plan.without_node_count)
+        if plan.commands:
+            await group.propose([Proposal(EntryKind.COMMAND, encode_command(one)) for one in plan.commands])[1]
+            log.info("replicas_replaced", replicas=len(plan.commands))
+
+    def _leader_of(self, group_id: int) -> NodeId:
+        is_led = self._host.is_led(GroupId(group_id))
+        return self._host.leader_hint(GroupId(group_id))[0] if is_led else NO_NODE
+
+    @staticmethod
+    async def _execute(group: Group[Metadata], command: MetadataCommand) -> None:
+        await group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])[1]
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    def _tend_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Advance every led partition that is not as wanted; returns retiring replicas that have left their groups."""
+        left: list[ReplicaKey] = []
+        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
+        catching_up = sum(1 for group in led.values() if group.core.membership.learners)
+        settled: dict[GroupId, tuple[int, Membership]] = {}
+        for group in led.values():
+            with self._step():
+                had_learners = bool(group.core.membership.learners)
+                may_add = had_learners or catching_up < self._host.limits.catching_up_max
+                gone, has_added = self._tend_partition(metadata, group, settled, may_add=may_add)
+                left += gone
+                catching_up += has_added and not had_learners
+        self._settled = settled
+        self._seals = {
+            group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
+        }
+        self._on_the_way = {
+            group_id: way
+            for group_id, way in self._on_the_way.items()
+            if group_id == METADATA_GROUP_ID or group_id in led
+        }
+        return left
+
+    def _tend_partition(
+        self,
+        metadata: Metadata,
+        group: Group[LogPartition],
+        settled: dict[GroupId, tuple[int, Membership]],
+        *,
+        may_add: bool,
+    ) -> tuple[list[ReplicaKey], bool]:
+        """Advance one partition. Returns retiring replicas that have left it, and whether it was given learners."""
+        state = (metadata.revision, group.core.membership)
+        if self._settled.get(group.group_id) == state:
+            settled[group.group_id] = state
+            return [], False
+        partition = metadata.partition(group.group_id)
+        if partition is None:
+            return [], False
+        target = partition_target(partition)
+        has_added = self._advance(group, target, may_add=may_add)
+        left = self._left(group, _wanted(metadata, partition))
+        if not partition.retiring and is_reached(group.core.membership, target):
+            settled[group.group_id] = state
+        return left, has_added
+
+    def _left(self, group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+        """The retiring replicas that the group will never need again.
+
+        A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
+        rebuilt. No longer: its seat counts as unsound while it is listed, and another one may be so for good (`has_healthy_majority`).
+        """
+        partition, membership = wanted.view, group.core.membership
+        if not partition.retiring or membership.is_joint:
+            return []
+        is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
+        voting_seats = {replica.seat for replica in partition.replicas if replica.replica_id in membership.voters}
+        left = [
+            ReplicaKey(group.group_id, ReplicaId(replica.replica_id))
+            for replica in partition.retiring
+            if replica.replica_id not in membership.member_ids
+            and (is_whole or not replica.is_lost or replica.seat in voting_seats)
+        ]
+        return left if left and self._is_closed_to_older(group, partition.revision) and self._is_sealed(group) else []
+
+    def _is_closed_to_older(self, group: Group[LogPartition], revision: int) -> bool:
+        """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
+
+        Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
+        go. If node 2 led next, and its metadata ended at the second wish, the group would take 3 in, and let it vote, and lose it.
+        """
+        membership = group.core.membership
+        if membership.revision >= revision:
+            return True
+        same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
+        with contextlib.suppress(RequestError):  # else in the next round
+            group.propose_membership(same).add_done_callback(_ignore_outcome)
+        return False
+
+    def _is_sealed(self, group: Group[LogPartition]) -> bool:
+        """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
+
+        Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.
+        If 2's files went before and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
+        An entry proposed after the change was applied brings its commit index along: it is written with the entry.
+        """
+        state = (group.term, group.core.membership)
+        known = self._seals.get(group.group_id)
+        if known is not None and known[0] == state and not _has_failed(known[1]):
+            return known[1].done()
+        try:
+            _, applied = group.propose([Proposal(EntryKind.EMPTY, b"")])
+        except RequestError:  # the next round
+            return False
+        applied.add_done_callback(_ignore_outcome)
+        self._seals[group.group_id] = (state, applied)
+        return False
+
+    # ------------------------------------------------------------------------------------------------ any group
+
+    def _advance(self, group: Group[MachineT], target: Target, *, may_add: bool) -> bool:
+        """Propose the group's next change, if there is one; True when it adds learners."""
+        core = group.core
+        if is_reached(core.membership, target):
+            self._on_the_way.pop(group.group_id, None)
+            return False
+        change = plan_change(core.membership, target, self._caught_up(group))
+        if change is None:
+            return False
+        is_adding = change.steps[0][0] is MembershipOp.ADD_LEARNER
+        if is_adding and not may_add:
+            return False
+        try:
+            group.propose_membership(change).add_done_callback(_ignore_outcome)
+        except RequestError:  # one is under way, or this leader has just begun: the next round
+            return False
+        steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
+        log.info("membership_change_proposed", group_id=group.group_id, steps=steps)
+        return is_adding
+
+    def _caught_up(self, group: Group[MachineT]) -> set[ReplicaId]:
+        """Members that have everything that was committed when the last round looked.
+
+        One that was sent a snapshot since does not count: its state may be ahead of its log.
+        """
+        core, now = group.core, self._host.loop.time()
+        way = self._on_the_way.get(group.group_id)
+        if way is None:
+            self._on_the_way[group.group_id] = _CatchUp(now, now, core.commit_index)
+            return set()
+        caught_up = {
+            replica_id
+            for replica_id, match_index in core.match_indexes().items()
+            if match_index >= way.noted_commit_index
+            and group.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
+        }
+        way.noted_at, way.noted_commit_index = now, core.commit_index
+        return caught_up
+
+    # ------------------------------------------------------------------------------------------------ damage
+
+    async def _spare_damaged(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Reported replicas of groups led here which a majority can spare: their group confirms, without them, that it has one.
+
+        Without a healthy majority nothing happens by itself: what is damaged may hold the only copy of something.
+        """
+        if not self._reported_damage:
+            return []
+        horizon = self._host.loop.time() - 2 * REPORT_SECONDS
+        self._reported_damage = {
+            key: at
+            for key, at in self._reported_damage.items()
+            if at >= horizon and metadata.replica_node(*key) is not None
+        }
+        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
+        reported = [key for key in self._reported_damage if key.group_id in led]
+        answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, RequestError):
+                raise answer
+        return [key for key, answer in zip(reported, answers, strict=True) if not isinstance(answer, RequestError)]
+
+    async def _tell_leaders_of_damage(self, metadata: Metadata) -> None:
+        """Quarantined replicas that metadata still wants here; a damaged metadata replica ends the process instead."""
+        damaged = {
+            key: reason
+            for key, reason in self._host.quarantined().items()
+            if key.group_id != METADATA_GROUP_ID and metadata.replica_node(*key) == self._host.node_id
+        }
+        by_leader: dict[str, list[ReplicaKey]] = {}
+        for key in damaged:
+            leader, address, _ = self._host.leader_hint(key.group_id)
+            if leader not in (NO_NODE, self._host.node_id):
+                by_leader.setdefault(address, []).append(key)
+        pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
+        if not self._damage_report.is_due(pairs, self._host.loop.time()):
+            return
+        log.warning("replica_damage_reported", replicas=len(pairs))
+        await asyncio.gather(
+            *(
+                self._tell_leader(address, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
+                for address, keys in by_leader.items()
+            )
+        )
+
+    async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
+        """A leader that cannot be told must not keep the others from hearing: the last one known may be long dead."""
+        request = pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
+        try:
+            await self._host.report_damage(address, request)
+        except RequestError as error:
+            log.debug("reconciliation_postponed", reason=str(error))
+
+    async def _tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
+        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
+        if not self._leader_report.is_due(content, self._host.loop.time()):
+            return
+        await self._host.report_replicas(
+            pb.ReportReplicasRequest(
+                node_id=self._host.node_id,
+                uuid=self._host.node_uuid,
+                damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
+                left=[_report(key) for key in left[:_REPORTED_MAX]],
+            )
+        )
+        log.info("replicas_reported", damaged=len(damaged), left=len(left))
+
+
+def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
+    topic = metadata.topic(partition.topic_id)
+    return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
+
+
+def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
+    return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
+
+
+def _has_failed(done: asyncio.Future[list[object]]) -> bool:
+    return done.done() and (done.cancelled() or done.exception() is not None)
+
+
+def _ignore_outcome(done: asyncio.Future[list[object]]) -> None:
+    """Whether the change was made is seen in the membership."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,118 @@
+"""Opens and creates the files of single replicas, and refuses data directories that must not be used.
+
+A new replica's file is durable before its registry row. So a file that was written to and has no row belongs to a replica that
+the registry has forgotten, and no empty replica may take its place.
+"""
+
+from __future__ import annotations
+
+import structlog
+from raftmq.broker.cluster.map_growth import grow_map_if_nearly_full
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.core import RestoredState
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
+from raftmq.storage.file_check import CHECK_ERRORS
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry, RegistryError
+
+log = structlog.get_logger(__name__)
+
+
+def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machine: StateMachine) -> RestoredState:
+    """Open a replica's file and bring its machine to the durable state. Runs on the replica's writer thread.
+
+    A file that was being read when a process died of a memory fault is first checked in a child process: reading a damaged page may
+    end the process.
+
+    Raises:
+        DamagedReplicaError, MissingReplicaError: quarantine it.
+    """
+    if registry.needs_verification(key):
+        if not store.exists(key):
+            raise MissingReplicaError(key, "its file is missing")
+        problem = _find_problem(store, key)
+        if problem is not None:
+            raise DamagedReplicaError(key, problem)
+        registry.mark_verified(key)
+    restored = store.open(key)
+    grow_map_if_nearly_full(store, key)
+    try:
+        machine.restore(store.state_rows(key), restored.state_index)
+    except (ValueError, TypeError, KeyError, LookupError) as error:  # a row that does not decode
+        raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
+    except StorageUnavailableError:
+        store.close(key)  # it will be tried again, and no file may be open twice
+        raise
+    return restored
+
+
+def _find_problem(store: LmdbLogStore, key: ReplicaKey) -> str | None:
+    """Have a child process check a closed file. Returns the problem found; None if there is none.
+
+    None also if the check could not be made: that is no reason to give the replica up or to keep it closed. Opening, and every
+    read, check what they read.
+    """
+    try:
+        return store.verify(key)
+    except CHECK_ERRORS as error:
+        log.warning("replica_not_verified", group_id=key.group_id, replica_id=key.replica_id, reason=str(error))
+        return None
+
+
+def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState) -> None:
+    """Make a new replica durable: first its file, then its registry row; only then may it speak.
+
+    A crash between the two leaves an untouched file without a row, which is taken. A file that was written to belongs to a replica
+    that spoke: the registry is older than the file.
+
+    Raises:
+        DamagedReplicaError: there is a file that was written to or cannot be read. It is left unchanged.
+    """
+    try:
+        store.create(key, state, ())
+    except ReplicaExistsError:
+        problem = _find_problem(store, key) or _difference(store, key, state)
+        if problem is not None:
+            raise DamagedReplicaError(key, f"the registry does not know its file: {problem}") from None
+    registry.add_replica(key)
+    registry.mark_open([key])
+
+
+def _difference(store: LmdbLogStore, key: ReplicaKey, state: RestoredState) -> str | None:
+    """Return why a closed file is not that of a replica that was created in `state` and never spoke; None if it is."""
+    found = store.open(key)
+    store.close(key)
+    return None if found == state else "it was written to, so the registry is older than it"
+
+
+def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
+    """Refuse a directory with replica files and an empty registry.
+
+    A node has an identity before it has a replica's file, so its registry was lost. Forming or joining a cluster would put other
+    replicas in the place of these.
+
+    Raises:
+        RegistryError: the registry was lost. It is closed, and no file was changed.
+    """
+    if registry.uuid:
+        return
+    files = store.stored_replicas()
+    if files:
+        registry.close(is_clean=True)
+        raise RegistryError(
+            f"node.mdb was lost: there are files of {len(files)} replicas, and nothing says which node of which cluster this is. No "
+            f"replica was touched: {LOST_NODE_ADVICE}"
+        )
+
+
+def refuse_stale_directory(registry: Registry) -> None:
+    """Refuse a directory that its cluster refused before. Each further start would count a boot, and it would look newer than it is.
+
+    Raises:
+        RegistryError: the cluster refused the directory. The registry is closed.
+    """
+    if registry.refusal:
+        reason = registry.refusal
+        registry.close(is_clean=True)
+        raise RegistryError(f"the cluster refuses this data directory for good: {reason}; {STALE_DIRECTORY_ADVICE}")

@@ -1,0 +1,347 @@
+"""Makes the replicas on this node be those that metadata says: creates, opens, retires.
+
+Runs only while the metadata replica has confirmed, in this boot, that it is caught up. A file is deleted only when
+metadata shows the replica retired; a registry row without its file is a quarantine, never a reason to start empty, and so
+is a file that was written to and has no row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
+from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason, Trouble, reason_of
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.writers import Writers
+from raftmq.errors import InvariantError
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.core import RestoredState
+from raftmq.raft.membership import Membership
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry, ReplicaState
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class LocalReplicas:
+    """The partition replicas of one node.
+
+    Each group has at most one task, while there is something to do for it. So its old replica is retired before its new one is
+    created, and no file is opened twice. Each writer opens one file at a time, so that replicas already served commit in between.
+    A replica that cannot be served delays neither the others nor the work that follows metadata.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        store: LmdbLogStore,
+        writers: Writers,
+        registry: Registry,
+        supervisor: Supervisor,
+        in_background: Callable[..., object],
+        on_serving: Callable[[Group[LogPartition]], None],
+        on_changed: Callable[[GroupId], None],
+    ) -> None:
+        """`in_background` runs a short write of the registry off the loop. `on_changed` is called when a replica is no longer served,
+        and when the reason that it is not served changes.
+        """
+        self._loop = loop
+        self._engine = engine
+        self._store = store
+        self._writers = writers
+        self._registry = registry
+        self._supervisor = supervisor
+        self._in_background = in_background
+        self._on_serving = on_serving
+        self._on_changed = on_changed
+        self.broken: dict[ReplicaKey, str] = {}
+        """Replicas here that are silent until they are replaced, with the reason."""
+        self._metadata: Metadata | None = None
+        """None until this node has caught up with it."""
+        self._node_id = NO_NODE
+        self._leaving: dict[GroupId, list[ReplicaKey]] = {}
+        """Replicas here that metadata shows retired."""
+        self._troubles: dict[ReplicaKey, Trouble] = {}
+        self._served: set[ReplicaKey] = set()
+        """Served at some time in this boot."""
+        self._working: dict[GroupId, asyncio.Task[None]] = {}
+        self._lanes: dict[int, asyncio.Lock] = {}
+        """By writer: held while a file is opened there."""
+        self._marked: dict[ReplicaKey, asyncio.Future[None]] = {}
+        """Files about to be opened: done when the registry remembers that they are open."""
+        self._pace = LogPace()
+        self._is_closed = False
+
+    async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
+        """Run on the replica's writer thread."""
+        return await asyncio.wrap_future(self._writers.run(key, function), loop=self._loop)
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Begin nothing more. Returns the tasks that run; they are cancelled."""
+        self._is_closed = True
+        for task in self._working.values():
+            task.cancel()
+        return list(self._working.values())
+
+    # ------------------------------------------------------------------------------------------------ what is to be done
+
+    def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
+        """Begin the work that metadata asks for, group by group. Does not wait, and is safe to repeat."""
+        me = metadata.node(node_id)
+        if me is None or me.uuid != self._registry.uuid:
+            return  # what metadata says of this node id is meant for another disk
+        self._metadata, self._node_id = metadata, node_id
+        wanted = self._wanted(metadata, node_id)
+        self._leaving = {}
+        for key in self._registry.live_replicas():
+            if key not in wanted and self._is_leaving(key):
+                self._leaving.setdefault(key.group_id, []).append(key)
+        for key, reason in self._registry.quarantined().items():
+            if key in wanted:
+                self.broken.setdefault(key, reason)
+        self._forget_all_but(wanted.keys())
+        opening = [key for key in wanted if self._must_open(key) and key.group_id not in self._working]
+        self._mark_open([key for key in opening if self._registry.has_replica(key) and key not in self._marked])
+        for group_id in sorted({key.group_id for key in opening} | self._leaving.keys()):
+            self._begin(group_id)
+
+    def _forget_all_but(self, wanted: Collection[ReplicaKey]) -> None:
+        known = {*wanted, *(key for keys in self._leaving.values() for key in keys)}
+        self.broken = {key: reason for key, reason in self.broken.items() if key in known}
+        self._troubles = {key: trouble for key, trouble in self._troubles.items() if key in known}
+        self._served &= known
+
+    @staticmethod
+    def _wanted(metadata: Metadata, node_id: NodeId) -> dict[ReplicaKey, PartitionView]:
+        wanted: dict[ReplicaKey, PartitionView] = {}
+        for partition in metadata.partitions_of_node(node_id):
+            replica = _replica_on(partition, node_id)
+            if replica is not None:
+                wanted[ReplicaKey(GroupId(partition.group_id), ReplicaId(replica.replica_id))] = partition
+        return wanted
+
+    def _partition_of(self, key: ReplicaKey) -> PartitionView | None:
+        """The partition, if metadata wants just this replica of it here now."""
+        if self._metadata is None or self._wanted_of(key.group_id) != key:
+            return None
+        return self._metadata.partition(key.group_id)
+
+    def _wanted_of(self, group_id: GroupId) -> ReplicaKey | None:
+        """The replica of a group that metadata wants here now."""
+        partition = self._metadata.partition(group_id) if self._metadata is not None else None
+        replica = _replica_on(partition, self._node_id) if partition is not None else None
+        return ReplicaKey(group_id, ReplicaId(replica.replica_id)) if replica is not None else None
+
+    def _is_leaving(self, key: ReplicaKey) -> bool:
+        row = self._registry.replica(key)
+        return (
+            self._metadata is not None
+            and row is not None
+            and row.state is not ReplicaState.RETIRED
+            and self._metadata.is_replica_retired(*key)
+            and key != self._engine.groups[METADATA_GROUP_ID].key
+        )
+
+    def _must_open(self, key: ReplicaKey) -> bool:
+        return key not in self.broken and not self._is_served(key) and self._is_due(key)
+
+    def _is_served(self, key: ReplicaKey) -> bool:
+        hosted = self._engine.groups.get(key.group_id)
+        return hosted is not None and hosted.key == key
+
+    def _is_due(self, key: ReplicaKey) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is None or trouble.is_due
+
+    def _mark_open(self, keys: list[ReplicaKey]) -> None:
+        """Have the registry remember, in one write for all, that these files are open from now on."""
+        if keys:
+            marked = self._loop.run_in_executor(None, self._registry.mark_open, keys)
+            self._marked |= dict.fromkeys(keys, marked)
+
+    # ------------------------------------------------------------------------------------------------ one group
+
+    def _begin(self, group_id: GroupId) -> None:
+        if self._is_closed or group_id in self._working:
+            return
+        task = self._working[group_id] = self._loop.create_task(self._settle(group_id))
+        task.add_done_callback(partial(self._on_settled, group_id))
+
+    async def _settle(self, group_id: GroupId) -> None:
+        """Do the work for one group: retire replicas, then open the one that is wanted."""
+        for key in self._to_retire(group_id):
+            await self._guarded(key, self._retire)
+        if (wanted := self._to_open(group_id)) is not None:
+            await self._guarded(wanted, self._bring_up)
+
+    def _to_retire(self, group_id: GroupId) -> Iterator[ReplicaKey]:
+        """The group's replicas that must go now, each looked at when its turn comes."""
+        return (key for key in self._leaving.get(group_id, ()) if self._is_leaving(key) and self._is_due(key))
+
+    def _to_open(self, group_id: GroupId) -> ReplicaKey | None:
+        """The group's replica that must be opened now. None while an older one is in its place."""
+        wanted = self._wanted_of(group_id)
+        if wanted is None or group_id in self._engine.groups:
+            return None
+        return wanted if self._must_open(wanted) else None
+
+    def _on_settled(self, group_id: GroupId, task: asyncio.Task[None]) -> None:
+        del self._working[group_id]
+        if task.cancelled() or self._is_closed:
+            return
+        if (error := task.exception()) is not None:
+            self._supervisor.note_failure(Work.REPLICAS, error)
+            return
+        if any(self._to_retire(group_id)) or self._to_open(group_id) is not None:
+            self._begin(group_id)  # metadata went on in the meantime
+
+    async def _guarded(self, key: ReplicaKey, work: Callable[[ReplicaKey], Awaitable[None]]) -> None:
+        """Run the work. A failure concerns this replica alone."""
+        try:
+            await work(key)
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            self._on_error(key, error)
+
+    async def _bring_up(self, key: ReplicaKey) -> None:
+        machine = LogPartition()
+        async with self._lanes.setdefault(self._writers.lane(key), asyncio.Lock()):
+            partition = self._partition_of(key)
+            if partition is None:
+                return
+            is_new = not self._registry.has_replica(key)
+            if is_new:
+                await self._create(key, partition)
+            else:
+                marking = self._marked.pop(key, None)
+                await (marking or self._loop.run_in_executor(None, self._registry.mark_open, [key]))
+            restored = await self.on_writer(key, lambda: self._open(key, machine))
+        if self._partition_of(key) is None or self._metadata is None:  # it was retired while it opened
+            await self.on_writer(key, lambda: self._store.close(key))
+            return
+        self._serve(key, self._engine.add_group(key, restored, machine, _node_lookup(self._metadata, key.group_id)))
+        group = self._engine.groups[key.group_id]
+        is_alone = group.core.membership.voters == (key.replica_id,)
+        if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
+            self._engine.campaigns.begin_first(group)
+
+    def _open(self, key: ReplicaKey, machine: LogPartition) -> RestoredState:
+        """Open the file on its writer. An earlier attempt, or an earlier life of the replica, may have left it open."""
+        self._store.close(key)
+        self._writers.forget_refused(key)
+        return open_replica(self._store, self._registry, key, machine)
+
+    async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
+        founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
+        state = born(Membership(founders)) if key.replica_id in founders else unborn()
+        await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
+
+    def _serve(self, key: ReplicaKey, group: Group[StateMachine]) -> None:
+        self._served.add(key)
+        trouble = self._troubles.get(key)
+        if trouble is not None:
+            trouble.served_at = self._loop.time()
+            log.info("replica_served_again", group_id=key.group_id, replica_id=key.replica_id, attempt=trouble.attempts)
+        self._on_serving(group)  # type: ignore[arg-type]  # its machine is a LogPartition
+
+    async def _retire(self, key: ReplicaKey) -> None:
+        hosted = self._engine.groups.get(key.group_id)
+        if hosted is None or hosted.key == key:
+            self._engine.remove_group(key.group_id)
+            self._engine.leadership.forget(key.group_id)
+            self._on_changed(key.group_id)
+        await self.on_writer(key, lambda: self._store.retire(key))
+        self._writers.forget(key)
+        await self._loop.run_in_executor(None, self._registry.retire_replica, key)
+        self.broken.pop(key, None)
+        self._troubles.pop(key, None)
+        log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
+
+    # ------------------------------------------------------------------------------------------------ what is not served
+
+    def on_broken(self, group: Group[StateMachine], error: Exception) -> None:
+        """Take over a replica that the engine stopped: it is damaged, or met a defect, which says nothing about its data."""
+        self._on_error(group.key, error)
+
+    def _on_error(self, key: ReplicaKey, error: Exception) -> None:
+        is_suspect = isinstance(error, DamagedReplicaError | MissingReplicaError | InvariantError)
+        if is_suspect and not self._is_leaving(key):
+            self._give_up(key, str(error))
+        else:
+            self._on_failure(key, error)
+
+    def _on_failure(self, key: ReplicaKey, error: Exception) -> None:
+        """Try again after a pause, from the file. Give the replica up when that has failed for too long."""
+        now, reason = self._loop.time(), reason_of(error)
+        trouble = self._troubles.get(key)
+        if trouble is None or trouble.is_over(now):
+            trouble = self._troubles[key] = Trouble(key, now, key in self._served)
+        trouble.note(reason, f"{type(error).__name__}: {error}", now)
+        if reason is NotServedReason.FAILING:
+            self._supervisor.note_failure(Work.REPLICAS, error)
+        if self._pace.is_due((key, reason)):
+            log.error(
+                "replica_not_served", group_id=key.group_id, replica_id=key.replica_id, error_code=reason.value,
+                reason=trouble.message, attempt=trouble.attempts,
+            )  # fmt: skip
+        if trouble.is_hopeless(now) and self._partition_of(key) is not None:
+            self._give_up(key, f"could not be served for {now - trouble.began_at:.0f} s: {trouble.message}")
+            return
+        self._loop.call_at(trouble.retry_at, self._retry, key, trouble)
+        self._on_changed(key.group_id)
+
+    def _retry(self, key: ReplicaKey, trouble: Trouble) -> None:
+        trouble.is_due = True  # not `retry_at`: a loop's timer may fire a little early, and there is no other one
+        self._begin(key.group_id)
+
+    def _give_up(self, key: ReplicaKey, reason: str) -> None:
+        """Keep the replica silent and have it replaced."""
+        self.broken[key] = reason
+        self._in_background(self._registry.quarantine, key, reason)
+        log.error("replica_quarantined", group_id=key.group_id, replica_id=key.replica_id, reason=reason)
+        self._on_changed(key.group_id)
+
+    def not_served(self, metadata: Metadata, node_id: NodeId) -> list[NotServed]:
+        """Return what metadata wants here and this node does not serve, each with the reason."""
+        return [self._not_served(key) for key in self._wanted(metadata, node_id) if not self._is_served(key)]
+
+    def _not_served(self, key: ReplicaKey) -> NotServed:
+        broken, trouble = self.broken.get(key), self._troubles.get(key)
+        if broken is not None:
+            return NotServed(key, NotServedReason.QUARANTINED, broken, is_starting=False)
+        if trouble is not None:
+            return NotServed(key, trouble.reason, trouble.message, trouble.is_starting)
+        return NotServed(key, NotServedReason.OPENING, "it is being created or opened", key not in self._served)
+
+
+def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:
+    """Return the replica to host. Never one whose disk was lost: an empty one with its id would deny its votes and entries."""
+    for replica in partition.replicas + partition.retiring:
+        if replica.node_id == node_id and not replica.is_lost:
+            return replica
+    return None
+
+
+def _node_lookup(metadata: Metadata, group_id: GroupId) -> Callable[[ReplicaId], NodeId]:
+    def node_of(replica_id: ReplicaId) -> NodeId:
+        return NodeId(metadata.replica_node(group_id, replica_id) or 0)
+
+    return node_of

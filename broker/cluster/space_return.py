@@ -1,0 +1,166 @@
+"""Returns the space of deleted data to the volume: leftover rows, free pages of replica files, and the trash.
+
+Looks at the files themselves, every `Timing.retention_check_seconds`, whether or not anything is written or trimmed: a truncation
+deletes its rows in slices, so its caller cannot know when their space is free. Files are done one at a time, the one with most
+free space first. Each call on a writer is short. Decides nothing about data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.replica.engine import Engine
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    ReplicaStorageError,
+)
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.page_release import FileSpace
+
+log = structlog.get_logger(__name__)
+
+TRASH_GRACE_SECONDS = 600.0
+"""How long a retired replica's file is kept while there is room: time to notice a mistake."""
+IDLE_BYTES_MIN = 4 * 1024 * 1024
+"""Free pages that a file keeps for its own next appends, so that a steady stream of them and of trims makes few holes."""
+IDLE_FRACTION = 8
+"""Or this fraction (one part in eight) of the bytes in use, if that is more."""
+IDLE_BYTES_MIN_SHORT = 256 * 1024
+"""The same while the disk is short."""
+ROUND_SECONDS = 2.0
+"""Time that one round spends on files. After it the trash is emptied, and the next round looks at the files again."""
+
+
+class FileLook(NamedTuple):
+    """One open file at the beginning of a round."""
+
+    key: ReplicaKey
+    space: FileSpace
+    has_truncated_rows: bool
+
+    def is_due(self, *, is_short: bool) -> bool:
+        """Whether it has enough free pages to be worth the work."""
+        kept = max(IDLE_BYTES_MIN, self.space.used_bytes // IDLE_FRACTION)
+        return self.space.idle_bytes >= (IDLE_BYTES_MIN_SHORT if is_short else kept)
+
+
+def look_at(
+    store: LmdbLogStore, keys: Iterable[ReplicaKey]
+) -> tuple[list[FileLook], dict[ReplicaKey, MissingReplicaError]]:
+    """Return every open file of `keys`, those with most free space first, and the keys whose files were removed.
+
+    Blocks while a file is being replaced, so it must not run on the loop.
+    """
+    looks = []
+    missing = {}
+    for key in keys:
+        try:
+            looks.append(FileLook(key, store.space(key), store.has_truncated_rows(key)))
+        except MissingReplicaError as error:
+            missing[key] = error
+        except ReplicaStorageError:  # closed in the meantime, or not readable now: the next round tries again
+            continue
+    return sorted(looks, key=lambda look: look.space.idle_bytes, reverse=True), missing
+
+
+class SpaceReturn:
+    """Returns space for all replicas of one node."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: LmdbLogStore,
+        readers: Executor,
+        replicas: LocalReplicas,
+        is_short: Callable[[], bool],
+        timing: Timing,
+        supervisor: Supervisor,
+    ) -> None:
+        """`is_short` returns whether the volume is near its reserve. It is called in a thread."""
+        self._engine = engine
+        self._store = store
+        self._readers = readers
+        self._replicas = replicas
+        self._is_short = is_short
+        self._timing = timing
+        self._step = partial(supervisor.step, Work.SPACE_RETURN)
+        self._pace = LogPace()
+
+    async def run(self) -> None:
+        """Do a round every `Timing.retention_check_seconds`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._timing.retention_check_seconds)
+            await self.round()
+
+    async def round(self) -> None:
+        """Do one round. A step that fails, for one file or for all, does not keep the others from running."""
+        in_thread = partial(self._engine.loop.run_in_executor, self._readers)
+        is_short = False
+        looks: list[FileLook] = []
+        missing: dict[ReplicaKey, MissingReplicaError] = {}
+        with self._step():
+            is_short = await in_thread(self._is_short)
+        with self._step():
+            keys = [group.key for group in self._engine.groups.values()]
+            looks, missing = await in_thread(look_at, self._store, keys)
+        for key, error in missing.items():
+            with self._step():
+                self._on_removed(key, error)
+        for look in looks:
+            group = self._engine.groups.get(look.key.group_id)
+            if look.has_truncated_rows and group is not None and group.key == look.key:
+                with self._step():
+                    self._engine.commits.delete_truncated_rows(group)
+        end_at = self._engine.loop.time() + ROUND_SECONDS
+        for look in looks:
+            if not look.is_due(is_short=is_short):
+                continue
+            with self._step():
+                await self._reclaim(look.key, end_at)
+            if self._engine.loop.time() >= end_at:
+                break
+        with self._step():
+            await in_thread(self._store.empty_trash, 0.0 if is_short else TRASH_GRACE_SECONDS)
+
+    async def _reclaim(self, key: ReplicaKey, end_at: float) -> None:
+        try:
+            while True:
+                released = await self._replicas.on_writer(key, partial(self._store.reclaim, key))
+                self._engine.counters.space_returned_bytes_total += released.volume_bytes
+                if released.is_complete or self._engine.loop.time() >= end_at:
+                    break
+        except (ReplicaClosedError, CommitFailedError):
+            return  # closed in the meantime; or the writer has reported already that the process must end
+        except DamagedReplicaError as error:
+            self._break(key, error)
+        except (ReplicaStorageError, OSError) as error:
+            if self._pace.is_due(key):
+                log.warning("space_return_postponed", group_id=key.group_id, reason=str(error))
+        reason = self._store.why_without_holes(key)
+        if reason is not None and self._pace.is_due():
+            log.warning("file_without_holes", group_id=key.group_id, reason=reason)
+
+    def _on_removed(self, key: ReplicaKey, error: MissingReplicaError) -> None:
+        """Have the group rebuild a replica whose file was removed. Without other voters the open file is the only copy: keep it."""
+        group = self._engine.groups.get(key.group_id)
+        if group is not None and group.key == key and group.core.membership.voters == (key.replica_id,):
+            raise error
+        self._break(key, error)
+
+    def _break(self, key: ReplicaKey, error: ReplicaStorageError) -> None:
+        group = self._engine.groups.get(key.group_id)
+        if group is not None and group.key == key:
+            self._engine.break_group(group, error)

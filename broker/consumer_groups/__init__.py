@@ -1,0 +1,1 @@
+"""Coordinate consumer groups: their members, their assignments and their offsets across partitions."""

@@ -1,0 +1,111 @@
+"""Asks the leaders of many partitions on behalf of one request: offsets of a consumer group, wherever they are.
+
+A partition whose leader cannot be asked has an error of its own; the others are answered all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.node_calls import NodeCalls, failed_part
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import NodeId
+
+_FETCH = "/raftmq.v1.Queue/FetchOffsets"
+_WRITE = "/raftmq.v1.Queue/WriteOffsets"
+
+
+class PartitionLeaders:
+    """See the module."""
+
+    def __init__(self, host: ServiceHost, calls: NodeCalls, offsets: OffsetsService) -> None:
+        self._host = host
+        self._calls = calls
+        self._offsets = offsets
+
+    async def fetch(self, group: str, named: Iterable[PartitionId], call: Call) -> list[pb.CommittedOffset]:
+        """Offsets of the partitions named, and of all others that know the group and whose leaders can be asked."""
+        by_node, leaderless = self._calls.by_leader(named)
+        found = {
+            part: failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+            for part, error in leaderless
+        }
+
+        async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
+            request = pb.FetchOffsetsRequest(metadata_revision=self._revision, group=group)
+            request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
+            try:
+                answer = await self._calls.ask(
+                    node_id, _FETCH, request, pb.FetchOffsetsResponse, self._offsets.fetch_offsets, call
+                )
+            except RequestError as error:
+                for part in parts:
+                    found[part] = failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
+                return
+            for one in answer.partitions:
+                found.setdefault((one.topic_id, one.partition), one)
+
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.machine.nodes()]
+        await asyncio.gather(
+            *(ask(node_id, parts) for node_id, parts in by_node.items()),
+            *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
+        )
+        return [found[part] for part in sorted(found)]
+
+    async def reset(
+        self, group: str, owner_epoch: int, resets: Iterable[pb.PartitionOffsetReset], call: Call
+    ) -> dict[PartitionId, pb.PartitionResetResult]:
+        """Reset offsets under an epoch that fences who had the partitions."""
+        offsets = {(reset.topic_id, reset.partition): reset for reset in resets}
+        by_node, leaderless = self._calls.by_leader(offsets)
+        found = {part: failed_part(pb.PartitionResetResult(), part, error) for part, error in leaderless}
+
+        async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
+            request = pb.WriteOffsetsRequest(
+                metadata_revision=self._revision,
+                group=group,
+                owner_epoch=owner_epoch,
+                resets=[offsets[part] for part in parts],
+            )
+            try:
+                answer = await self._calls.ask(
+                    node_id, _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
+                )
+            except RequestError as error:
+                found.update((part, failed_part(pb.PartitionResetResult(), part, error)) for part in parts)
+                return
+            found.update(((one.topic_id, one.partition), one) for one in answer.partitions)
+
+        await asyncio.gather(*(ask(node_id, parts) for node_id, parts in by_node.items()))
+        return found
+
+    async def forget(self, group: str, call: Call) -> int:
+        """Drop a group's offsets everywhere; returns of how many partitions.
+
+        Raises:
+            RequestError: what a node that could not do it said, after all were asked: the call may be repeated.
+        """
+        request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
+        answers = await asyncio.gather(
+            *(
+                self._calls.ask(
+                    NodeId(node.node_id), _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
+                )
+                for node in self._host.metadata.machine.nodes()
+            ),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return sum(answer.forgotten for answer in answers if not isinstance(answer, BaseException))
+
+    @property
+    def _revision(self) -> int:
+        return self._host.metadata.machine.revision

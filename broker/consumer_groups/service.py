@@ -1,0 +1,326 @@
+"""The Groups service: heartbeats of members, and what people ask about consumer groups. Runs on the coordinator.
+
+The coordinator is the metadata leader; another node passes the request on, one hop. What a heartbeat leads to is judged by
+`heartbeat_validator`; here it is checked, proposed, and answered from the state that came of it.
+
+Source: KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
+from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
+from raftmq.broker.consumer_groups.planner import assignor_names
+from raftmq.broker.consumer_groups.topic_pattern import TopicPattern, TopicPatternError
+from raftmq.broker.replica.commands import refused
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.locator import check_partitions
+from raftmq.broker.services.messages import node_message
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.offsets import check_group_name
+from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId, is_group_text
+from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import (
+    DeleteConsumerGroup,
+    Done,
+    JoinConsumerGroup,
+    LeaveConsumerGroup,
+    MemberJoined,
+    RegrantPartitions,
+    Rejected,
+    TakeGroupEpoch,
+)
+from raftmq.fsm.metadata_groups import SUBSCRIBED_TOPICS_MAX
+from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
+from raftmq.proto import queue_pb2 as pb
+
+_PATH: Final = "/raftmq.v1.Groups/"
+OWNED_MAX: Final = 100_000
+"""Partitions one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
+_ROUNDS_MAX: Final = 4
+"""A heartbeat leads to at most a change and a release; more only when the group changes under it."""
+
+
+class GroupsService:
+    """See the module."""
+
+    def __init__(
+        self, host: ServiceHost, leader: MetadataLeader, coordinator: GroupCoordinator, partitions: PartitionLeaders
+    ) -> None:
+        self._host = host
+        self._leader = leader
+        self._coordinator = coordinator
+        self._partitions = partitions
+        self._assignors = assignor_names()
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._host.metadata.machine
+
+    # ------------------------------------------------------------------------------------------------ members
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
+        """Take a member's word, and tell it what it may have."""
+        return await self._leader.run(_PATH + "Heartbeat", request, pb.HeartbeatResponse, call, self._heartbeat)
+
+    async def _heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
+        heartbeat = self._heard(request)
+        for _ in range(_ROUNDS_MAX):
+            group = self._metadata.consumer_group(heartbeat.group)
+            self._keep_alive(group, heartbeat)
+            verdict = judge_heartbeat(group, heartbeat)
+            if verdict is None:
+                break
+            if isinstance(verdict, Rejected):
+                raise refused(verdict)
+            if isinstance(verdict, JoinConsumerGroup):
+                self._check_join(group, verdict)
+                await self._leader.execute(verdict, MemberJoined, call.deadline)
+                continue
+            try:
+                await self._leader.execute(verdict, Done, call.deadline)
+            except RequestError as error:
+                if error.code != pb.STALE_EPOCH:  # what it may have changed meanwhile: it is told so
+                    raise
+        return self._answer(heartbeat)
+
+    def _keep_alive(self, group: ConsumerGroup | None, heartbeat: Heartbeat) -> None:
+        member = group.members.get(heartbeat.member_id) if group is not None else None
+        if member is not None:
+            self._coordinator.heard_of(heartbeat.group, heartbeat.member_id, member)
+
+    def _answer(self, heartbeat: Heartbeat) -> pb.HeartbeatResponse:
+        metadata = self._metadata
+        group = metadata.consumer_group(heartbeat.group)
+        member = group.members.get(heartbeat.member_id) if group is not None else None
+        if group is None or member is None:
+            raise RequestError(pb.UNKNOWN_MEMBER, "the group does not have this member any more: join again")
+        self._coordinator.heard_of(heartbeat.group, heartbeat.member_id, member)
+        response = pb.HeartbeatResponse(
+            member_epoch=member.epoch,
+            next_heartbeat_ms=int(self._coordinator.next_heartbeat_seconds(group, member) * 1000),
+            metadata_revision=metadata.revision,
+            is_rebalancing=not group.is_settled,
+        )
+        if heartbeat.member_epoch != member.epoch:
+            response.has_assignment = True
+            response.assignment.extend(_assignment(metadata, member.assigned()))
+        node = metadata.node(self._host.node_id)
+        if node is not None:
+            response.coordinator.CopyFrom(node_message(node))
+        return response
+
+    async def leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
+        """End a membership at once."""
+        return await self._leader.run(_PATH + "Leave", request, pb.LeaveResponse, call, self._leave)
+
+    async def _leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
+        check_group_name(request.group)
+        group = self._metadata.consumer_group(request.group)
+        member_id = request.member_id or (group.instance(request.instance_id) if group is not None else None)
+        if not member_id:
+            raise RequestError(pb.UNKNOWN_MEMBER, "the group has no such member")
+        done = await self._leader.execute(LeaveConsumerGroup(request.group, (member_id,)), Done, call.deadline)
+        self._coordinator.forget(request.group, member_id)
+        return pb.LeaveResponse(metadata_revision=done.revision)
+
+    # ------------------------------------------------------------------------------------------------ for people
+
+    async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
+        """All groups that members ever joined and that are not forgotten."""
+        return await self._leader.run(_PATH + "List", request, pb.ListGroupsResponse, call, self._list)
+
+    async def _list(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
+        metadata = self._metadata
+        found = (metadata.consumer_group(name) for name in metadata.consumer_group_names())
+        return pb.ListGroupsResponse(
+            groups=[_listing(group) for group in found if group is not None], metadata_revision=metadata.revision
+        )
+
+    async def describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:
+        """Members, what they have, and how far behind the group is."""
+        return await self._leader.run(_PATH + "Describe", request, pb.DescribeGroupResponse, call, self._describe)
+
+    async def _describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:
+        check_group_name(request.group)
+        metadata = self._metadata
+        response = pb.DescribeGroupResponse(metadata_revision=metadata.revision)
+        group = metadata.consumer_group(request.group)
+        named: list[PartitionId] = []
+        if group is not None:
+            response.group.CopyFrom(_listing(group))
+            response.members.extend(self._member(metadata, group, member_id) for member_id in sorted(group.members))
+            named = sorted({*group.owners, *group.targets})
+        if not request.without_offsets:
+            response.offsets.extend(await self._partitions.fetch(request.group, named, call))
+        if group is None and not response.offsets:
+            raise RequestError(pb.UNKNOWN_GROUP, f"there is no consumer group {request.group!r}")
+        if group is None:
+            response.group.CopyFrom(pb.GroupListing(group=request.group, state="empty"))
+        topic_ids = {part[0] for part in named} | {offset.topic_id for offset in response.offsets}
+        for topic_id in sorted(topic_ids):
+            topic = self._metadata.topic(topic_id)
+            if topic is not None:
+                response.topics.add(topic_id=topic_id, name=topic.name, kind=topic.kind)
+        return response
+
+    def _member(self, metadata: Metadata, group: ConsumerGroup, member_id: str) -> pb.GroupMember:
+        member = group.members[member_id]
+        return pb.GroupMember(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            rack=member.rack,
+            member_epoch=member.epoch,
+            subscription=pb.Subscription(topics=member.topics, pattern=member.pattern, assignor=member.assignor),
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            owned=_assignment(metadata, member.owned),
+            target=[pb.TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in member.target],
+            session_left_ms=int(self._coordinator.session_left_seconds(group.name, member_id) * 1000),
+        )
+
+    async def reset_offsets(self, request: pb.ResetOffsetsRequest, call: Call) -> pb.ResetOffsetsResponse:
+        """Set a group's offsets."""
+        return await self._leader.run(_PATH + "ResetOffsets", request, pb.ResetOffsetsResponse, call, self._reset)
+
+    async def _reset(self, request: pb.ResetOffsetsRequest, call: Call) -> pb.ResetOffsetsResponse:
+        """The epoch is taken first, so that it is above every fence; owners get theirs anew after the offsets are written.
+
+        A member that opens between the two is fenced by its old epoch; one that the partition is given to meanwhile has a
+        higher one, and the reset of that partition is refused as FENCED.
+        """
+        check_group_name(request.group)
+        check_partitions(len(request.partitions))
+        parts = [(reset.topic_id, reset.partition) for reset in request.partitions]
+        if len(set(parts)) != len(parts):
+            raise RequestError(pb.INVALID_ARGUMENT, "each partition can be reset once")
+        must_be_empty = not request.fence_members
+        taken = await self._leader.execute(TakeGroupEpoch(request.group, must_be_empty), Done, call.deadline)
+        results = await self._partitions.reset(request.group, taken.revision, request.partitions, call)
+        fenced = tuple(part for part in parts if part in results and not results[part].HasField("error"))
+        group = self._metadata.consumer_group(request.group)
+        if request.fence_members and fenced and group is not None and group.members:
+            await self._leader.execute(RegrantPartitions(request.group, fenced), Done, call.deadline)
+        return pb.ResetOffsetsResponse(partitions=[results[part] for part in parts], owner_epoch=taken.revision)
+
+    async def delete(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupResponse:
+        """Forget a group without members, and its offsets."""
+        return await self._leader.run(_PATH + "Delete", request, pb.DeleteGroupResponse, call, self._delete)
+
+    async def _delete(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupResponse:
+        check_group_name(request.group)
+        response = pb.DeleteGroupResponse(metadata_revision=self._metadata.revision)
+        unknown: RequestError | None = None
+        try:
+            done = await self._leader.execute(DeleteConsumerGroup(request.group), Done, call.deadline)
+            response.metadata_revision = done.revision
+        except RequestError as error:
+            if error.code != pb.UNKNOWN_GROUP:
+                raise
+            unknown = error  # it may have offsets all the same: committed without members, or left by a call cut short
+        response.partitions = await self._partitions.forget(request.group, call)
+        if unknown is not None and not response.partitions:
+            raise unknown
+        return response
+
+    # ------------------------------------------------------------------------------------------------ checks
+
+    def _heard(self, request: pb.HeartbeatRequest) -> Heartbeat:
+        check_group_name(request.group)
+        if not is_group_text(request.member_id):
+            raise RequestError(
+                pb.INVALID_ARGUMENT, f"a member id has 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters"
+            )
+        if sum(len(topic.partitions) for topic in request.owned) > OWNED_MAX:
+            raise RequestError(pb.INVALID_ARGUMENT, f"a member holds at most {OWNED_MAX} partitions")
+        subscription = None
+        if request.HasField("subscription"):
+            said = request.subscription
+            if len(said.topics) > SUBSCRIBED_TOPICS_MAX:
+                raise RequestError(
+                    pb.INVALID_ARGUMENT, f"a member subscribes to at most {SUBSCRIBED_TOPICS_MAX} topics"
+                )
+            subscription = Subscription(tuple(said.topics), said.pattern, said.assignor)
+        timing = self._host.timing
+        return Heartbeat(
+            request.group,
+            request.member_id,
+            request.member_epoch,
+            request.instance_id,
+            request.client_id,
+            request.rack,
+            request.session_timeout_ms or int(timing.session_seconds * 1000),
+            request.rebalance_timeout_ms or int(timing.rebalance_seconds * 1000),
+            subscription,
+            frozenset((topic.topic_id, number) for topic in request.owned for number in topic.partitions),
+        )
+
+    def _check_join(self, group: ConsumerGroup | None, command: JoinConsumerGroup) -> None:
+        """What would be refused when it is applied, and what only this version or this node knows."""
+        timing, limits, metadata = self._host.timing, self._host.limits, self._metadata
+        if not timing.session_min_seconds <= command.session_timeout_ms / 1000 <= timing.session_max_seconds:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"a session takes between {timing.session_min_seconds:g} and {timing.session_max_seconds:g} s, "
+                f"not {command.session_timeout_ms} ms",
+            )
+        if not command.topics and not command.pattern:
+            raise RequestError(pb.INVALID_ARGUMENT, "a member subscribes to topics or to a pattern")
+        if command.assignor and command.assignor not in self._assignors:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"there is no assignor {command.assignor!r}; there are {', '.join(sorted(self._assignors))}",
+            )
+        if command.pattern:
+            try:
+                TopicPattern(command.pattern)
+            except TopicPatternError as error:
+                raise RequestError(pb.INVALID_ARGUMENT, str(error)) from error
+        if group is not None and command.member_id in group.members:
+            return
+        if group is None and metadata.consumer_group_count >= limits.consumer_groups_max:
+            raise _too_many(f"there are {limits.consumer_groups_max} consumer groups")
+        takes_over = group is not None and group.instance(command.instance_id) is not None
+        if group is not None and not takes_over and len(group.members) >= limits.group_members_max:
+            raise _too_many(f"consumer group {command.group!r} has {limits.group_members_max} members")
+        if not takes_over and metadata.member_count >= limits.members_max:
+            raise _too_many(f"consumer groups have {limits.members_max} members in all")
+        if metadata.subscription_bytes >= limits.subscription_bytes_max:
+            raise _too_many("the subscriptions of all members take too much room")
+
+
+def _too_many(reason: str) -> RequestError:
+    return RequestError(pb.TOO_MANY_MEMBERS, reason, retry_after_ms=1000)
+
+
+def _assignment(metadata: Metadata, owned: Iterable[tuple[int, int, int]]) -> list[pb.TopicAssignment]:
+    """Partitions by topic, as they travel."""
+    by_topic: dict[int, pb.TopicAssignment] = {}
+    for topic_id, number, owner_epoch in owned:
+        message = by_topic.get(topic_id)
+        if message is None:
+            topic = metadata.topic(topic_id)
+            message = by_topic[topic_id] = pb.TopicAssignment(
+                topic_id=topic_id, topic=topic.name if topic is not None else ""
+            )
+        message.partitions.append(number)
+        message.owner_epochs.append(owner_epoch)
+    return list(by_topic.values())
+
+
+def _listing(group: ConsumerGroup) -> pb.GroupListing:
+    state = "stable" if group.is_settled else "rebalancing"
+    return pb.GroupListing(
+        group=group.name,
+        state=state if group.members else "empty",
+        members=len(group.members),
+        group_epoch=group.row.epoch,
+        assignor=group.row.assignor,
+    )

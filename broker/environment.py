@@ -1,0 +1,126 @@
+"""What a node has of the world: disk, threads, clock, chance, ports. Production's; the simulator hands in its own.
+
+Makes parts and knows none of them: what they are for is the node's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import grpc.aio
+import structlog
+from raftmq.broker.base.clock import Clock, WallClock
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.loop_pause import LoopPause
+from raftmq.broker.base.watchdog import Watchdog
+from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
+from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.fault_board import FaultBoard, last_fault
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.registry import Registry
+from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.writer_threads import Completion, WriterThreads
+
+log = structlog.get_logger(__name__)
+
+EXIT_ABNORMAL: Final = 70
+"""Exit code of a process that ends without its clean-up. The next start takes it for a crash."""
+
+
+class NodeParts:
+    """See the module. Each method is called once, while the node is made, unless it says otherwise."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+
+    def disk_reserve(self) -> DiskReserve:
+        """The volume's reserve."""
+        return DiskReserve(self.config.data_dir, reserve_bytes=self.config.disk_reserve_bytes)
+
+    def registry(self) -> Registry:
+        """The node's own memory."""
+        fault = last_fault(self.config.data_dir)
+        if fault is not None:
+            suspects = [f"{key.group_id}-{key.replica_id}" for key in sorted(fault.suspects)]
+            log.error("last_exit_by_fault", replicas=suspects, reason=fault.trace)
+        return Registry(self.config.data_dir / "node.mdb", suspects=fault.suspects if fault is not None else ())
+
+    def store(self, disk: DiskReserve) -> LmdbLogStore:
+        """The replicas' files."""
+        return LmdbLogStore(
+            self.config.data_dir,
+            map_bytes=self.config.map_bytes,
+            spare_bytes=disk.copy_bytes,
+            board=FaultBoard(self.config.data_dir),
+            undisturbed=LoopPause(asyncio.get_running_loop()),
+        )
+
+    def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
+        """Where arriving snapshots are kept until they are whole."""
+        return SnapshotSpools(
+            self.config.data_dir,
+            memory_bytes=limits.snapshot_spool_memory_bytes,
+            files_max=limits.snapshot_spool_files_max,
+            disk_bytes_min=limits.snapshot_spool_disk_bytes_min,
+            spare_bytes=disk.spare_bytes,
+        )
+
+    def readers(self, limits: Limits) -> ReaderPools:
+        """Who blocks on reads."""
+        return ReaderPools.of(limits)
+
+    def writers(
+        self,
+        store: LmdbLogStore,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> WriterThreads:
+        """Who commits."""
+        return WriterThreads(store, thread_count=self.config.writer_threads, on_done=on_done, on_error=on_error)
+
+    def random(self) -> random.Random:
+        """Chance."""
+        return random.Random()
+
+    def clock(self) -> Clock:
+        """Wall time."""
+        return WallClock()
+
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
+        """Who watches the loop."""
+        return Watchdog(loop, stall_seconds)
+
+    def grpc_server(self, host: GrpcHost) -> GrpcServer:
+        """The clients' port."""
+        return GrpcServer(host)
+
+    def http_server(self, host: HttpHost) -> HttpServer:
+        """The port for metrics and health."""
+        return HttpServer(host)
+
+    def open_channel(self, address: str) -> grpc.aio.Channel:
+        """A way to another node's client port. Called for each registration."""
+        return grpc.aio.insecure_channel(address)
+
+    def new_uuid(self) -> str:
+        """An id that nobody else has. Called whenever one is needed."""
+        return uuid.uuid4().hex
+
+    def end_process(self) -> None:
+        """End the process immediately: no clean-up may run after a failed commit."""
+        end_process()
+
+
+def end_process() -> NoReturn:
+    """End the process immediately. Callable from any thread."""
+    sys.stderr.flush()
+    os._exit(EXIT_ABNORMAL)

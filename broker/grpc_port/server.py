@@ -1,0 +1,207 @@
+"""The client port: makes the services, and has gRPC serve them with its limits, its health and its security.
+
+Decides nothing about data. Every call passes one interceptor that names its principal and checks its right; every failure
+leaves as a status with an `ErrorDetail`; an unexpected exception is the caller's INTERNAL and a log event, never more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from raftmq.broker.base.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work, background_step
+from raftmq.broker.consumer_groups.assignor_process import PlanRunner, ProcessPlanRunner
+from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
+from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
+from raftmq.broker.consumer_groups.service import GroupsService
+from raftmq.broker.grpc_port.admission_interceptor import POLL, CallGuard
+from raftmq.broker.grpc_port.client_connections import ClientConnections
+from raftmq.broker.grpc_port.hardening import quiet_grpc, start_server
+from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, abort, anyone
+from raftmq.broker.grpc_port.servicers import Services, add_services
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
+from raftmq.broker.services.health import HealthService
+from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.log import QueueService
+from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.node_calls import NodeCalls
+from raftmq.broker.services.node_removal import NodeRemovalService
+from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.broker.services.producer_ids import ProducerIds
+from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.broker.services.topology import TopologyService
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId
+
+_HEALTH_SECONDS = 1.0
+_SERVICE_NAMES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
+
+
+class GrpcHost(ServiceHost, Protocol):
+    """The node as its gRPC server sees it."""
+
+    config: BrokerConfig
+    partitions: Mapping[GroupId, PartitionLog]
+
+
+class GrpcServer:
+    """One node's client port. The services are made here and shared with whoever adapts them otherwise."""
+
+    def __init__(
+        self,
+        host: GrpcHost,
+        metrics: RequestMetrics | None = None,
+        *,
+        authenticate: Authenticate = anyone,
+        forwarder: Forwarder | None = None,
+        plans: PlanRunner | None = None,
+    ) -> None:
+        self._host = host
+        self.metrics = metrics or RequestMetrics()
+        self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
+        locator = Locator(host, host.partitions)
+        leader = MetadataLeader(host, self.forwarder)
+        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
+        calls = NodeCalls(host, self.forwarder)
+        self.health = HealthService(host, locator)
+        self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
+        self.nodes = NodesService(host, leader)
+        self.removal = NodeRemovalService(host, leader)
+        self.topology = TopologyService(host)
+        self.offsets = OffsetsService(host, locator, host.partitions)
+        self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
+        self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
+        self.guard = CallGuard(host.loop, host.limits, abort, {POLL: self._poll_bytes_max}, self._observe_refused)
+        self.connections = ClientConnections(host.limits.client_connections_max, self.guard.callers, host.note_failure)
+        self._connections_task: asyncio.Task[None] | None = None
+        self._authenticate = authenticate
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        self._health_task: asyncio.Task[None] | None = None
+
+    async def start(self, listen: str) -> int:
+        """Listen on ``host:port`` and serve; returns the bound port.
+
+        Raises:
+            OSError: the address cannot be bound.
+            RequestError: INVALID_ARGUMENT for an address other than loopback, unless the configuration allows it in so
+                many words: there are no credentials yet, so whoever can connect may do everything.
+        """
+        address, _ = split_address(listen)
+        if not is_loopback(address) and not self._host.config.allow_insecure_remote:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
+                "or set allow_insecure_remote",
+            )
+        quiet_grpc()
+        server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
+        services = Services(
+            self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups, self.health
+        )
+        add_services(server, services, self._host, self.metrics)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        try:
+            port = server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        if port == 0:
+            raise OSError(f"cannot listen on {listen}")
+        await self._start_server(server)
+        self._server = server
+        self._connections_task = self._watch_connections(port)
+        self._health_task = self._host.loop.create_task(self._report_health())
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, answer what waits, and close within the grace."""
+        self.coordinator.close()
+        self.queue.begin_shutdown()
+        self.topology.begin_shutdown()
+        if self._health_task is not None:
+            self._health_task.cancel()
+        if self._connections_task is not None:
+            self._connections_task.cancel()
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(grace_seconds)
+        await self.forwarder.close()
+
+    def _observe_refused(self, path: str, error: RequestError) -> None:
+        """A call ended with an error: count it unless its handler's adapter did."""
+        if not error.is_counted:
+            service, _, method = path.lstrip("/").partition("/")
+            is_ours = service.startswith("raftmq.")
+            self.metrics.count(method if is_ours else f"{service}/{method}", pb.ErrorCode.Name(error.code))
+
+    def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        """The wire; the simulator has its own."""
+        return grpc.aio.server(
+            interceptors=interceptors,
+            options=self._options(),
+            maximum_concurrent_rpcs=self._host.limits.concurrent_rpcs_max,
+        )
+
+    async def _start_server(self, server: grpc.aio.Server) -> None:
+        await start_server(server, self._host.loop)
+
+    def _watch_connections(self, port: int) -> asyncio.Task[None] | None:
+        return self._host.loop.create_task(self.connections.run(port))
+
+    def _poll_bytes_max(self, request: pb.PollRequest) -> int:
+        bytes_max = self._host.limits.poll_bytes_max
+        return min(request.max_bytes or bytes_max, bytes_max)
+
+    def _options(self) -> Sequence[tuple[str, int]]:
+        limits = self._host.limits
+        return (
+            ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
+            ("grpc.max_send_message_length", -1),  # the topology of many partitions may be larger than what we take in
+            ("grpc.max_concurrent_streams", limits.concurrent_rpcs_max),
+            ("grpc.max_allowed_incoming_connections", limits.client_connections_max),
+            ("grpc.max_connection_idle_ms", int(limits.client_idle_seconds * 1000)),
+            # With it the window of a stream that nobody reads yet grows to megabytes; without, it is 64 KiB until its
+            # message is asked for, and then the message's length.
+            ("grpc.http2.bdp_probe", 0),
+            # Calls that came and are not taken yet: of a burst of more than a thousand grpc's default cancels some, unexplained.
+            ("grpc.server.max_pending_requests", limits.concurrent_rpcs_max),
+            ("grpc.server.max_pending_requests_hard_limit", limits.concurrent_rpcs_max),
+            ("grpc.server_handshake_timeout_ms", int(limits.client_handshake_seconds * 1000)),
+            # Batches are compressed by the SDK. gRPC's own compression is off: its limit is on the compressed size, and
+            # 4 MiB may become 4 GiB. A compressed request comes as it is, and is refused as malformed.
+            ("grpc.per_message_decompression", 0),
+            ("grpc.so_reuseport", 0),  # two brokers on one port must be an error
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        )
+
+    async def _report_health(self) -> None:
+        """Keep gRPC health equal to readiness: overall, and for each service."""
+        last: int | None = None
+        while True:
+            with background_step(Work.HEALTH, self._host.note_failure):
+                last = await self._tell_health(last)
+            await asyncio.sleep(_HEALTH_SECONDS)
+
+    async def _tell_health(self, last: int | None) -> int:
+        is_ready = not self._host.not_ready_reasons()
+        status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        if status != last:
+            for name in ("", *_SERVICE_NAMES):
+                await self._health.set(name, status)
+        return int(status)

@@ -1,0 +1,60 @@
+"""Ends the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server.
+
+It finds the connection among the process's descriptors by the address of its other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import structlog
+from raftmq.broker.base.log_throttle import LogPace
+
+log = structlog.get_logger(__name__)
+
+_PACE: Final = LogPace(10.0)
+"""Whoever reads nothing must not choose how much we log."""
+
+
+def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
+    """Close a client's connection, given the other end as gRPC names it. Returns at once."""
+    address = peer_address(peer)
+    if address is not None:
+        if _PACE.is_due():
+            log.warning("slow_reader_disconnected", peer=peer)
+        loop.run_in_executor(None, close_connections_to, *address)
+
+
+def peer_address(peer: str) -> tuple[str, int] | None:
+    """The other end of a connection as gRPC names it (``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``), as a socket has it."""
+    family, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if family in ("ipv4", "ipv6") and port.isdigit() else None
+
+
+def close_connections_to(host: str, port: int) -> int:
+    """Shut down this process's TCP connections to an address; how many there were."""
+    closed = 0
+    for entry in Path("/dev/fd").iterdir():
+        try:
+            number = os.dup(int(entry.name))  # ours: it cannot become another file meanwhile
+        except OSError:
+            continue  # gone
+        try:
+            duplicate = socket.socket(fileno=number)
+        except OSError:
+            os.close(number)  # no socket
+            continue
+        with duplicate, contextlib.suppress(OSError):
+            name = duplicate.getpeername()
+            # a listener for both families has IPv4 clients under their IPv6 names
+            if len(name) >= 2 and (str(name[0]).removeprefix("::ffff:"), name[1]) == (host, port):
+                duplicate.shutdown(socket.SHUT_RDWR)
+                closed += 1
+    return closed

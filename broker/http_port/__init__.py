@@ -1,0 +1,1 @@
+"""Serve the HTTP port: health, readiness and metrics."""

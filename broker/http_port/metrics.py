@@ -1,0 +1,418 @@
+"""The page /metrics: copies the node's numbers on the loop, and writes them out in a thread.
+
+Everything is read when somebody asks; what is counted as it happens is counted in plain integers by whoever does it. A scrape
+costs the loop microseconds per partition. Must not change anything. What there is and what it means: `metric_catalog.py`.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from raftmq.broker.base.histogram import Histogram
+from raftmq.broker.base.metric_catalog import CATALOG, Metric
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.scrubber import Scrubber
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.services.host import ServiceHost
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
+from raftmq.raft.ready import Role
+from raftmq.types import GroupId
+
+if TYPE_CHECKING:
+    from raftmq.broker.base.config import BrokerConfig
+    from raftmq.broker.base.gc_pauses import GcPauses
+    from raftmq.broker.base.supervisor import Supervisor
+    from raftmq.broker.base.watchdog import Watchdog
+    from raftmq.broker.cluster.clock_watch import ClockWatch
+    from raftmq.broker.cluster.disk_watch import DiskWatch
+    from raftmq.broker.grpc_port.server import GrpcServer
+    from raftmq.broker.peers.protocol import Channel
+    from raftmq.broker.peers.transport import PeerTransport
+    from raftmq.broker.replica.engine import Engine
+    from raftmq.storage.log_store import LogStore, ReplicaKey
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
+
+Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
+"""Of a metric with labels: their values in the catalog's order, and what was measured."""
+Value = float | Histogram | Samples
+_Sample = tuple[tuple[str, ...], float]
+_Named = tuple[tuple[str, str], Group[LogPartition]]
+"""A partition served here: its labels, and its group."""
+_TASKS: Final = Path("/proc/self/task")
+
+
+class MetricsHost(ServiceHost, Protocol):
+    """The node as its metrics see it."""
+
+    config: BrokerConfig
+    version: str
+    engine: Engine
+    transport: PeerTransport
+    watchdog: Watchdog
+    gc_pauses: GcPauses
+    grpc: GrpcServer
+    partitions: Mapping[GroupId, PartitionLog]
+    disk_watch: DiskWatch
+    supervisor: Supervisor
+    scrubber: Scrubber
+    clock_watch: ClockWatch
+    other_clusters: OtherClusters
+
+    @property
+    def store(self) -> LogStore:
+        """Where its replicas are kept."""
+        ...
+
+    def not_served(self) -> list[NotServed]:
+        """What metadata wants here and this node does not serve, each with the reason."""
+        ...
+
+
+class HttpConnections(Protocol):
+    """The connections of the HTTP port, which serves the metrics."""
+
+    evicted_total: int
+    """Connections closed because there were too many, since the start."""
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        ...
+
+
+class BrokerMetrics:
+    """One node's /metrics."""
+
+    def __init__(self, host: MetricsHost, http: HttpConnections) -> None:
+        self._host = host
+        self._http = http
+        self._lag = ConsumerLag(host, host.limits, host.timing)
+        self._python = CollectorRegistry()
+        ProcessCollector(registry=self._python)
+        GCCollector(registry=self._python)
+
+    async def render(self) -> bytes:
+        """The text exposition format."""
+        named = [(labels[0], self._host.partitions[group.group_id]) for labels, group in _named_groups(self._host)]
+        lag = await self._lag.measure(named)
+        partitions = _named_groups(self._host)  # some may have come or gone in the meantime
+        values = self.read(partitions) | _lag_values(lag)
+        return await asyncio.to_thread(self._render, values, [(labels, group.key) for labels, group in partitions])
+
+    def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
+        """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
+        started_at = time.perf_counter()
+        host = self._host
+        values: dict[str, Value] = {
+            **_node_values(host),
+            **_request_values(host),
+            **_engine_values(host),
+            **_group_values(host),
+            **_peer_values(host),
+            **_budget_values(host, self._http),
+            **_partition_values(partitions),
+        }
+        values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
+        return values
+
+    def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
+        """The rest, which asks the operating system, and the text. Runs in a thread."""
+        values["raftmq_process_threads"] = _thread_count()
+        clients = self._host.grpc.connections.count()
+        cast("list[_Sample]", values["raftmq_places_used"]).append((("client_connections",), float(clients)))
+        values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
+        return "".join(_lines(values)).encode() + generate_latest(self._python)
+
+
+def _thread_count() -> int:
+    try:
+        return sum(1 for _ in _TASKS.iterdir())
+    except OSError:  # no /proc: threads that Python does not know are not counted
+        return threading.active_count()
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def _node_values(host: MetricsHost) -> dict[str, Value]:
+    reasons = {not_ready.reason for not_ready in host.not_ready_reasons()}
+    config, disk = host.config, host.disk_watch
+    return {
+        "raftmq_build_info": [((host.version, platform.python_version()), 1.0)],
+        "raftmq_node_info": [((str(host.node_id), host.cluster_id, config.host_label(), config.rack), 1.0)],
+        "raftmq_ready": float(not reasons),
+        "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
+        "raftmq_background_failures_total": [
+            ((work.value,), float(count)) for work, count in host.supervisor.failures.items()
+        ],
+        "raftmq_other_clusters": float(len(host.other_clusters.addresses())),
+        "raftmq_disk_free_bytes": float(disk.free_bytes),
+        "raftmq_disk_reserve_bytes": float(disk.reserve_bytes),
+        "raftmq_clock_offset_seconds": host.clock_watch.offset_seconds,
+        "raftmq_writes_refused": float(host.engine.write_refusal is not None),
+    }
+
+
+def _request_values(host: MetricsHost) -> dict[str, Value]:
+    counted, queue, guard = host.grpc.metrics, host.grpc.queue, host.grpc.guard
+    return {
+        "raftmq_requests_total": [*counted.requests.items()],
+        "raftmq_request_seconds": [((kind,), seconds.copy()) for kind, seconds in counted.seconds.items()],
+        "raftmq_partition_refusals_total": [*counted.refusals.items()],
+        "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
+        "raftmq_parked_polls": float(queue.parked_polls),
+        "raftmq_topology_watchers": float(host.grpc.topology.watchers),
+        "raftmq_client_received_bytes_total": float(guard.received_bytes),
+        "raftmq_client_sent_bytes_total": float(guard.sent_bytes),
+        "raftmq_appended_batches_total": float(queue.appended_batches_total),
+        "raftmq_appended_bytes_total": float(queue.appended_bytes_total),
+        "raftmq_polled_batches_total": float(queue.polled_batches_total),
+        "raftmq_polled_bytes_total": float(queue.polled_bytes_total),
+        "raftmq_evictions_total": [((name,), float(room.evictions)) for name, room in guard.rooms().items()],
+    }
+
+
+def _engine_values(host: MetricsHost) -> dict[str, Value]:
+    engine, watchdog = host.engine, host.watchdog
+    counted = engine.counters
+    now = host.loop.time()
+    in_flight = (now - group.append_started_at for group in engine.groups.values() if group.append_in_flight)
+    return {
+        "raftmq_commit_seconds": counted.commit_seconds.copy(),
+        "raftmq_commit_disk_seconds": counted.commit_disk_seconds.copy(),
+        "raftmq_commit_entries": counted.commit_entries.copy(),
+        "raftmq_commit_bytes": counted.commit_bytes.copy(),
+        "raftmq_commit_oldest_seconds": max(in_flight, default=0.0),
+        "raftmq_scrubbed_bytes_total": float(host.scrubber.bytes_total),
+        "raftmq_scrub_last_pass_timestamp_seconds": host.scrubber.last_pass_ms / 1000,
+        "raftmq_scrub_damaged_replicas_total": float(host.scrubber.damaged_total),
+        "raftmq_map_used_ratio": engine.map_used_fraction_max,
+        "raftmq_loop_lag_seconds": watchdog.lag.copy(),
+        "raftmq_loop_lag_max_seconds": watchdog.lag_seconds_max(),
+        "raftmq_loop_stalls_total": float(counted.stalls_total),
+        "raftmq_space_returned_bytes_total": float(counted.space_returned_bytes_total),
+        "raftmq_engine_pass_seconds": counted.pass_seconds.copy(),
+        "raftmq_gc_pause_seconds": host.gc_pauses.seconds.copy(),
+        "raftmq_elections_started_total": float(counted.elections_total),
+        "raftmq_elections_won_total": float(counted.elections_won_total),
+        "raftmq_leaderships_lost_total": float(counted.leaderships_lost_total),
+        "raftmq_snapshots_sent_total": float(engine.snapshots.sent_total),
+        "raftmq_snapshots_installed_total": float(engine.snapshots.installed_total),
+        "raftmq_dropped_messages_total": float(counted.dropped_messages_total),
+    }
+
+
+def _group_values(host: MetricsHost) -> dict[str, Value]:
+    groups = host.engine.groups.values()
+    values: dict[str, Value] = {
+        "raftmq_groups": float(len(groups)),
+        "raftmq_groups_led": float(sum(group.role is Role.LEADER for group in groups)),
+        "raftmq_groups_without_leader": float(sum(not group.core.leader_id for group in groups)),
+    }
+    group = _metadata_group(host)
+    if group is None:
+        return values
+    metadata = group.machine
+    not_served = dict.fromkeys(NotServedReason, 0)
+    for one in host.not_served():
+        not_served[one.reason] += 1
+    group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
+    return values | {
+        "raftmq_metadata_is_leader": float(group.role is Role.LEADER),
+        "raftmq_metadata_term": float(group.term),
+        "raftmq_metadata_applied_index": float(group.core.applied_index),
+        "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
+        "raftmq_under_replicated_partitions": float(len(host.under_replicated())),
+        "raftmq_metadata_voters_behind": float(len(host.metadata_voters_behind())),
+        "raftmq_consumer_groups": float(metadata.consumer_group_count),
+        "raftmq_consumer_group_members": float(metadata.member_count),
+        "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),
+        "raftmq_consumer_group_assignments_total": float(host.grpc.coordinator.plans_total),
+        "raftmq_quarantined_replicas": float(len(host.quarantined())),
+        "raftmq_replicas_not_served": [((reason.value,), float(count)) for reason, count in not_served.items()],
+    }
+
+
+def _metadata_group(host: MetricsHost) -> Group[Metadata] | None:
+    """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
+    try:
+        return host.metadata if host.cluster_id else None
+    except RequestError:
+        return None
+
+
+def _peer_values(host: MetricsHost) -> dict[str, Value]:
+    transport = host.transport
+    return {
+        "raftmq_peer_connected": [((str(node),), float(is_up)) for node, is_up in transport.connections().items()],
+        "raftmq_peer_sent_bytes_total": _by_channel(transport.sent_bytes),
+        "raftmq_peer_received_bytes_total": _by_channel(transport.received_bytes),
+        "raftmq_peer_unsent_bytes": float(transport.unsent_bytes_max()),
+    }
+
+
+def _by_channel(counts: Mapping[Channel, int]) -> Samples:
+    return [((channel.name.lower(),), float(count)) for channel, count in counts.items()]
+
+
+def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
+    engine, transport, limits = host.engine, host.transport, host.limits
+    rooms = host.grpc.guard.rooms()
+    receiving, unsent = rooms.pop("receiving"), rooms.pop("unsent")
+    budgets = {
+        "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),
+        "inbound_append": (engine.inbound_bytes, limits.inbound_append_bytes_max),
+        "recent_entries": (engine.recent_budget.bytes_used, limits.recent_entries_bytes_max),
+        "receiving": (receiving.size, receiving.size_max),
+        "unsent": (unsent.size, unsent.size_max),
+        "peer_read_buffers": (transport.read_buffer_bytes, limits.peer_read_buffer_bytes_max),
+        "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
+    }
+    handshakes = transport.handshakes
+    places = {name: (room.size, room.size_max) for name, room in rooms.items()} | {
+        "replicas": (len(host.partition_groups()), limits.partitions_max),
+        "campaigns": (engine.campaigns.held, limits.campaigns_max),
+        "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
+        "http_connections": (http.connections, limits.http_connections_max),
+        "peer_handshakes": (handshakes, limits.peer_handshakes_max),
+        "peer_connections": (transport.inbound_connections - handshakes, limits.peer_connections_max),
+    }
+    return {
+        "raftmq_budget_used_bytes": [((name,), float(used)) for name, (used, _) in budgets.items()],
+        "raftmq_budget_limit_bytes": [((name,), float(limit)) for name, (_, limit) in budgets.items()],
+        "raftmq_places_used": [((name,), float(used)) for name, (used, _) in places.items()],
+        "raftmq_places_limit": [
+            *(((name,), float(limit)) for name, (_, limit) in places.items()),
+            (("client_connections",), float(limits.client_connections_max)),
+        ],
+        "raftmq_connections_evicted_total": [
+            (("client",), float(host.grpc.connections.evicted_total)),
+            (("http",), float(http.evicted_total)),
+            (("peer",), float(transport.evicted_total)),
+        ],
+    }
+
+
+def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
+    starts: list[_Sample] = []
+    ends: list[_Sample] = []
+    uncommitted: list[_Sample] = []
+    led: list[_Sample] = []
+    behind: list[_Sample] = []
+    appended: list[_Sample] = []
+    for labels, group in partitions:
+        machine, core = group.machine, group.core
+        last_index = core.last_index
+        is_leader = core.role is Role.LEADER
+        starts.append((labels, machine.log_start_offset))
+        ends.append((labels, machine.next_offset))
+        uncommitted.append((labels, last_index - core.commit_index))
+        led.append((labels, float(is_leader)))
+        appended.append((labels, machine.appended_bytes))
+        if is_leader:
+            behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
+    return {
+        "raftmq_producer_table_used_ratio": _fullest_producer_table(group.machine for _, group in partitions),
+        "raftmq_partition_log_start_offset": starts,
+        "raftmq_partition_high_watermark": ends,
+        "raftmq_partition_uncommitted_entries": uncommitted,
+        "raftmq_partition_is_leader": led,
+        "raftmq_partition_follower_lag_entries": behind,
+        "raftmq_partition_appended_bytes_total": appended,
+    }
+
+
+def _lag_values(lag: Lag) -> dict[str, Value]:
+    return {
+        "raftmq_consumer_lag_records": [(reader, float(records)) for reader, records in lag.records.items()],
+        "raftmq_consumer_lag_seconds": [*lag.seconds.items()],
+        "raftmq_consumer_lag_left_out": [
+            (("readers",), float(lag.left_out_readers)),
+            (("ages",), float(lag.left_out_ages)),
+        ],
+    }
+
+
+def _fullest_producer_table(machines: Iterable[LogPartition]) -> float:
+    """Of all partitions. A table is looked through only if it may be the fullest."""
+    fullest = 0.0
+    for machine in sorted(machines, key=lambda machine: len(machine.producers), reverse=True):
+        producers = machine.producers
+        if len(producers) <= fullest * producers.named_max:
+            break
+        fullest = max(fullest, producers.used_ratio(machine.expiry.now_ms))
+    return fullest
+
+
+def _named_groups(host: MetricsHost) -> list[_Named]:
+    """Every partition served here that metadata knows, with its (topic, partition)."""
+    metadata_group = _metadata_group(host)
+    if metadata_group is None:
+        return []
+    metadata = metadata_group.machine
+    named: list[_Named] = []
+    for group in host.partition_groups():
+        partition = metadata.partition(group.group_id)
+        topic = metadata.topic(partition.topic_id) if partition is not None else None
+        if partition is not None and topic is not None:
+            named.append(((topic.name, str(partition.partition)), group))
+    return named
+
+
+# ------------------------------------------------------------------------------------------------------ writing
+
+
+def _lines(values: Mapping[str, Value]) -> Iterator[str]:
+    for name, metric in CATALOG.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        yield f"# HELP {name} {metric.text}.\n# TYPE {name} {metric.kind}\n"
+        if isinstance(value, Sequence):
+            for labels, one in value:
+                yield from _sample(metric, labels, one)
+        else:
+            yield from _sample(metric, (), value)
+
+
+def _sample(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> Iterator[str]:
+    name = metric.name
+    texts = [f'{label}="{_escaped(text)}"' for label, text in zip(metric.labels, labels, strict=True)]
+    if not isinstance(value, Histogram):
+        yield f"{name}{{{','.join(texts)}}} {value}\n" if texts else f"{name} {value}\n"
+        return
+    total = 0
+    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
+        total += count
+        le = f'le="{bound}"'
+        yield f"{name}_bucket{{{','.join((*texts, le))}}} {total}\n"
+    suffix = f"{{{','.join(texts)}}}" if texts else ""
+    yield f"{name}_sum{suffix} {value.total}\n{name}_count{suffix} {total}\n"
+
+
+def _escaped(text: str) -> str:
+    if '"' in text or "\\" in text or "\n" in text:
+        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return text

@@ -1,0 +1,1 @@
+"""Serve one partition: its records, its committed offsets and its retention."""

@@ -1,0 +1,309 @@
+"""Appends to one partition: each batch is checked, judged and proposed at once, in the order of the calls.
+
+Judging and proposing happen without an `await` in between; only waiting is concurrent. Records are never looked into: a batch
+is checked by its 64-byte header and its CRC, and proposed as it came.
+
+A named producer's batch is appended only where this node's metadata is recent enough to know of a successor (`producer_fence`).
+
+Source: KIP-98 (idempotent producers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from raftmq.batch_header import (
+    BatchFormatError,
+    BatchHeader,
+    BatchTooLargeError,
+    UnsupportedBatchVersionError,
+    UnsupportedCodecError,
+    validate,
+)
+from raftmq.broker.base.request_error import RequestError, expired
+from raftmq.broker.partitions.pending_append import AppendTicket, Applied
+from raftmq.broker.partitions.producer_fence import ProducerFence, fenced
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.sequence_validator import (
+    Accept,
+    AppendJudge,
+    Duplicate,
+    Fenced,
+    Gap,
+    JoinPending,
+    Overlap,
+    TooManyProducers,
+)
+from raftmq.fsm.topic_config import TopicConfig
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.types import LogIndex
+
+
+class _InFlight(NamedTuple):
+    first: LogIndex
+    last: LogIndex
+    applied: Applied
+
+
+class _Run:
+    """Batches accepted and not yet proposed: one proposal for all of them."""
+
+    __slots__ = ("headers", "idempotent", "payloads")
+
+    def __init__(self) -> None:
+        self.headers: list[BatchHeader] = []
+        self.payloads: list[bytes] = []
+        self.idempotent: BatchHeader | None = None
+        """The last one that has a producer."""
+
+    def add(self, header: BatchHeader, payload: bytes) -> None:
+        self.headers.append(header)
+        self.payloads.append(payload)
+        if header.producer_id:
+            self.idempotent = header
+
+    def is_continued_by(self, header: BatchHeader) -> bool:
+        """Whether the judge, were it told of this run, would accept the batch: it follows the run's last sequence."""
+        last = self.idempotent
+        return last is not None and (
+            header.producer_id == last.producer_id
+            and header.producer_epoch == last.producer_epoch
+            and header.first_sequence == last.last_sequence + 1
+        )
+
+
+class PartitionAppends:
+    """See the module. Keeps, for this leadership, what was appended and is not yet applied."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        group: Group[LogPartition],
+        config: Callable[[], TopicConfig],
+        fence: ProducerFence,
+    ) -> None:
+        """`config` gives the topic's configuration in force; it raises RequestError while metadata is not there."""
+        self._loop = loop
+        self._group = group
+        self._config = config
+        self._fence = fence
+        self._judge = AppendJudge(group.machine)
+        self._judged_term = group.term
+        self._in_flight: deque[_InFlight] = deque()
+        """Proposals of this term whose result may still be asked for, by ascending index."""
+
+    def begin(self, batches: Sequence[bytes], deadline: float) -> AppendTicket:
+        """Check, judge and propose, in this order and at once. What it says is final only after `finish`."""
+        ticket = AppendTicket(batches)
+        if self._loop.time() >= deadline:
+            ticket.refuse(expired())
+            return ticket
+        self._propose_from(ticket, 0, is_confirmed=False)
+        return ticket
+
+    async def finish(self, ticket: AppendTicket, deadline: float) -> None:
+        """Wait for what the ticket's batches wait for. Cancelling it undoes nothing."""
+        while ticket.is_undecided:
+            if ticket.uninformed_position is not None:
+                await self._inform(ticket, deadline)
+            else:
+                await self._resolve_gap(ticket, deadline)
+        waiting = ticket.pending()
+        if waiting:
+            await asyncio.wait(waiting, timeout=max(0.0, deadline - self._loop.time()))
+
+    def _propose_from(self, ticket: AppendTicket, position: int, *, is_confirmed: bool) -> None:
+        try:
+            self._group.require_leader()
+            bytes_max = self._config().batch_bytes_max
+        except RequestError as error:
+            ticket.refuse(error)
+            return
+        self.start_term()
+        ticket.leader_epoch = self._group.term
+        run = _Run()
+        for number in range(position, len(ticket.batches)):
+            batch = ticket.batches[number]
+            try:
+                header = validate(batch, bytes_max)
+            except BatchFormatError as error:
+                self._flush(ticket, run)
+                if not ticket.has_failed:
+                    ticket.refuse(_format_error(error, number))
+                return
+            if header.producer_id and run.idempotent is not None and not run.is_continued_by(header):
+                run = self._flush(ticket, run)
+                if ticket.has_failed:
+                    return
+            if header.producer_id == 0 or run.idempotent is not None:
+                run.add(header, batch)
+            elif not self._judge_one(ticket, run, header, number, is_confirmed=is_confirmed):
+                return
+        self._flush(ticket, run)
+
+    def start_term(self) -> None:
+        """Forget what was judged in an earlier term: its entries may have been replaced."""
+        if self._group.term != self._judged_term:
+            self._judge.clear()
+            self._in_flight.clear()
+            self._judged_term = self._group.term
+
+    def _judge_one(
+        self, ticket: AppendTicket, run: _Run, header: BatchHeader, number: int, *, is_confirmed: bool
+    ) -> bool:
+        """Judge a batch of a producer that has none in the run; False: the batches after it may not be tried."""
+        verdict = self._judge.judge(header)
+        refusal: RequestError | None = None
+        is_informed = True
+        if isinstance(verdict, Accept | Gap):  # what was written before may be acknowledged to whoever wrote it
+            is_informed = self._fence.is_informed(header)
+            refusal = self._fence.check(header)
+            if is_informed and refusal is None and isinstance(verdict, Accept):
+                run.add(header, ticket.batches[number])
+                return True
+        self._flush(ticket, run)
+        run.headers, run.payloads = [], []
+        if ticket.has_failed:
+            return False
+        if refusal is not None:
+            ticket.refuse(refusal)
+            return False
+        if not is_informed:
+            ticket.uninformed_position = number
+            return False
+        match verdict:
+            case Duplicate(base_offset):
+                ticket.outcomes.append((base_offset, None))
+                return True
+            case JoinPending(index, base_offset):
+                self._join(ticket, base_offset, index)
+                return not ticket.has_failed
+            case Overlap(last_sequence, pending_index):
+                error = RequestError(
+                    pb.SEQUENCE_OVERLAP,
+                    f"records up to sequence {last_sequence} were written before; send only what comes after",
+                    last_sequence=last_sequence,
+                )
+                if pending_index:
+                    self._join(ticket, error, pending_index)
+                else:
+                    ticket.refuse(error)
+            case Fenced(epoch):
+                ticket.refuse(fenced(epoch))
+            case TooManyProducers():
+                ticket.refuse(
+                    RequestError(
+                        pb.TOO_MANY_PRODUCERS,
+                        "the partition remembers as many producers as it may, and none of them is idle for long enough; try "
+                        "again later, and let programs that write often keep one producer",
+                        retry_after_ms=1000,
+                    )
+                )
+            case Gap():
+                if is_confirmed:
+                    ticket.refuse(_out_of_order(header, verdict))
+                else:
+                    ticket.gap_position = number
+        return False
+
+    def _join(self, ticket: AppendTicket, outcome: int | RequestError, index: LogIndex) -> None:
+        """Answer `outcome` once the entry at `index` is applied: never before it is committed."""
+        for held in reversed(self._in_flight):
+            if held.first <= index <= held.last:
+                ticket.outcomes.append((outcome, held.applied))
+                return
+        # cannot happen while the judge and `_in_flight` begin together; an unknown outcome is the safe answer
+        ticket.refuse(RequestError(pb.LEADERSHIP_LOST, "the original of this batch is no longer known; retry"))
+
+    def _flush(self, ticket: AppendTicket, run: _Run) -> _Run:
+        """Propose the run in one piece and tell the judge. Returns a new, empty run."""
+        if not run.headers:
+            return run
+        proposals = [
+            Proposal(EntryKind.DATA, payload, header.record_count)
+            for header, payload in zip(run.headers, run.payloads, strict=True)
+        ]
+        try:
+            appended, applied = self._group.propose(proposals)
+        except RequestError as error:
+            ticket.refuse(error)
+            return _Run()
+        entries = appended.entries
+        for header, entry in zip(run.headers, entries, strict=True):
+            self._judge.appended(header, entry.index, entry.base_offset)
+            ticket.outcomes.append((entry.base_offset, applied))
+        ticket.append_time_ms = entries[-1].append_time_ms
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].applied.done():
+            in_flight.popleft()
+        if run.idempotent is not None:
+            in_flight.append(_InFlight(entries[0].index, entries[-1].index, applied))
+        return _Run()
+
+    async def settle(self, producer_id: int, epoch_min: int, deadline: float) -> None:
+        """Wait until what was taken of the producer under epochs below `epoch_min` is applied, or left to another leader."""
+        self.start_term()
+        index = self._judge.last_pending(producer_id, epoch_min)
+        for held in self._in_flight:
+            if held.first <= index <= held.last and not held.applied.done():
+                await asyncio.wait((held.applied,), timeout=max(0.0, deadline - self._loop.time()))
+                if not held.applied.done():
+                    raise expired()
+
+    async def _inform(self, ticket: AppendTicket, deadline: float) -> None:
+        """Judge again when this node knows who was replaced."""
+        position, ticket.uninformed_position = ticket.uninformed_position, None
+        assert position is not None
+        try:
+            await self._fence.inform(deadline)
+        except RequestError as error:
+            ticket.refuse(error)
+        else:
+            self._propose_from(ticket, position, is_confirmed=False)
+
+    async def _resolve_gap(self, ticket: AppendTicket, deadline: float) -> None:
+        """Before a gap is called one, a quorum confirms that this leader knows the newest sequences; then judge again."""
+        position, ticket.gap_position = ticket.gap_position, None
+        assert position is not None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._group.read_index()
+        except RequestError as error:
+            ticket.refuse(error)
+        except TimeoutError:
+            ticket.refuse(expired())
+        else:
+            self._propose_from(ticket, position, is_confirmed=True)
+
+
+def _format_error(error: BatchFormatError, number: int) -> RequestError:
+    code = pb.CORRUPT_BATCH
+    match error:
+        case BatchTooLargeError():
+            code = pb.RECORD_TOO_LARGE
+        case UnsupportedBatchVersionError():
+            code = pb.UNSUPPORTED_VERSION
+        case UnsupportedCodecError():
+            code = pb.UNSUPPORTED_COMPRESSION
+    return RequestError(code, f"batch {number}: {error.reason}")
+
+
+def _out_of_order(header: BatchHeader, gap: Gap) -> RequestError:
+    known = (
+        f"the last sequence known is {gap.last_sequence}"
+        if gap.last_sequence >= 0
+        else "no batch of this epoch is known"
+    )
+    if not gap.is_certain:
+        known += " any more: the producer was idle for too long"
+    return RequestError(
+        pb.OUT_OF_ORDER_SEQUENCE,
+        f"batch begins at sequence {header.first_sequence}, {known}",
+        last_sequence=max(gap.last_sequence, 0),
+        is_certain=gap.is_certain,
+    )

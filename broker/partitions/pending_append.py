@@ -1,0 +1,84 @@
+"""One partition's part of an append on its way: what each batch was answered or waits for.
+
+Holds no protocol state: `PartitionAppends` fills it in, in the order of the batches, and reads it when the waiting is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from raftmq.broker.base.request_error import RequestError, timed_out
+from raftmq.proto import queue_pb2 as pb
+
+Applied = asyncio.Future[list[object]]
+"""Done once the entries of one proposal are applied; shared by all who wait for them: never cancelled by a waiter."""
+
+
+class AppendTicket:
+    """Invariant: `outcomes` describes a prefix of `batches`; what comes after the first error in it was not tried."""
+
+    __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "uninformed_position")
+
+    def __init__(self, batches: Sequence[bytes]) -> None:
+        self.batches = batches
+        self.outcomes: list[tuple[int | RequestError, Applied | None]] = []
+        """Per batch: its base offset, or why it is refused; true once the future (if any) is done without an error."""
+        self.gap_position: int | None = None
+        """The batch that may be answered only after a read confirmation: sequences before it are missing here."""
+        self.uninformed_position: int | None = None
+        """The batch that may be judged only when this node's metadata is confirmed: its producer may have been replaced.
+
+        Invariant: this or `gap_position` is None.
+        """
+        self.leader_epoch = 0
+        self.append_time_ms = 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a batch waits to be judged again: see `PartitionAppends.finish`."""
+        return self.gap_position is not None or self.uninformed_position is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a batch was refused, so that none after it may be tried."""
+        return bool(self.outcomes) and isinstance(self.outcomes[-1][0], RequestError)
+
+    def refuse(self, error: RequestError, after: Applied | None = None) -> None:
+        """The next batch is refused, as soon as `after` is done."""
+        self.outcomes.append((error, after))
+
+    def pending(self) -> list[Applied]:
+        """What still has to be waited for, each once."""
+        waiting: list[Applied] = []
+        for _, future in self.outcomes:
+            if future is not None and not future.done() and (not waiting or waiting[-1] is not future):
+                waiting.append(future)
+        return waiting
+
+    def result(self, log_start_offset: int) -> pb.PartitionAppendResult:
+        """The answer as of now; whatever is still pending has run out of time."""
+        result = pb.PartitionAppendResult(
+            leader_epoch=self.leader_epoch, log_start_offset=log_start_offset, append_time_ms=self.append_time_ms
+        )
+        for outcome, future in self.outcomes:
+            error = _failure(future)
+            if error is None and isinstance(outcome, RequestError):
+                error = outcome
+            if error is not None:
+                result.error.CopyFrom(error.detail)
+                return result
+            assert isinstance(outcome, int)
+            result.base_offsets.append(outcome)
+        return result
+
+
+def _failure(future: Applied | None) -> RequestError | None:
+    if future is None:
+        return None
+    if not future.done():
+        return timed_out()
+    error = future.exception()
+    if error is None or isinstance(error, RequestError):
+        return error
+    raise error

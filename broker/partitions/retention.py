@@ -1,0 +1,144 @@
+"""Retention of one partition: what the leader trims because it is too old, or more than the topic keeps.
+
+Only the leader decides, by the entries' append times and sizes; the trim itself is a replicated command, so that the log
+starts at the same offset everywhere. Whole batches go, oldest first, idle partitions' too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import structlog
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.host import PartitionHost
+from raftmq.broker.partitions.size_index import ByteMarks
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.topic_config import TopicConfig
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.storage.log_store import LogStore
+from raftmq.types import LogIndex
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class RetainedLog(Protocol):
+    """The partition's log as retention sees it. What it raises is RequestError."""
+
+    group: Group[LogPartition]
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset (inclusive)."""
+        ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset after the last committed and applied record (exclusive)."""
+        ...
+
+    def config(self) -> TopicConfig:
+        """The topic's configuration in force."""
+        ...
+
+    async def header_at(self, offset: int) -> EntryHeader | None:
+        """Header of the entry that holds an offset."""
+        ...
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking read of the store."""
+        ...
+
+    async def delete_records(self, before_offset: int, deadline: float) -> int:
+        """Trim the log; returns its new start."""
+        ...
+
+
+class PartitionRetention:
+    """See the module."""
+
+    def __init__(self, partition: RetainedLog, host: PartitionHost, store: LogStore) -> None:
+        self._partition = partition
+        self._host = host
+        self._store = store
+        self._marks: ByteMarks | None = None
+        """Where so many bytes ended; None unless the topic is bounded by size."""
+        self._oldest: tuple[int, int] | None = None
+        """(log start offset, append time of the entry that holds it)."""
+        self._postponed_pace = LogPace()
+
+    def on_applied(self, entry: Entry, result: object) -> None:
+        """An entry was applied: the hook of the group."""
+        if self._marks is not None and entry.record_count:
+            machine = self._partition.group.machine
+            self._marks.applied(machine.next_offset, machine.appended_bytes)
+
+    def on_restored(self) -> None:
+        """A snapshot replaced the state: what was remembered of the log is void."""
+        self._marks = None
+        self._oldest = None
+
+    async def enforce(self) -> None:
+        """Trim what is too old or too much, if this replica leads. Called from time to time, also on idle partitions."""
+        partition = self._partition
+        if not partition.group.is_leader or partition.log_start_offset >= partition.high_watermark:
+            return
+        try:
+            config = partition.config()
+            target = max(
+                await self._target_by_time(config.retention_ms), await self._target_by_size(config.retention_bytes)
+            )
+            if target > partition.log_start_offset and partition.group.is_leader:
+                start = await partition.delete_records(
+                    min(target, partition.high_watermark),
+                    self._host.loop.time() + self._host.timing.retention_check_seconds,
+                )
+                log.info("log_trimmed", group_id=partition.group.group_id, offset=start, reason="retention")
+        except RequestError as error:
+            if self._postponed_pace.is_due(error.code):
+                code = pb.ErrorCode.Name(error.code)
+                log.info("retention_postponed", group_id=partition.group.group_id, error_code=code)
+
+    async def _target_by_time(self, retention_ms: int) -> int:
+        partition = self._partition
+        start = partition.log_start_offset
+        if retention_ms < 0 or not self._host.is_clock_trusted:
+            return start
+        cutoff_ms = self._host.now_ms() - retention_ms
+        if self._oldest is None or self._oldest[0] != start:
+            header = await partition.header_at(start)
+            if header is None:
+                return start
+            self._oldest = (start, header.append_time_ms)
+        if self._oldest[1] >= cutoff_ms:
+            return start
+        kept = await partition.in_thread(self._store.find_time, partition.group.key, cutoff_ms)
+        # beyond the applied end an entry may not be committed: it is nobody's to delete
+        return min(kept.base_offset, partition.high_watermark) if kept is not None else partition.high_watermark
+
+    async def _target_by_size(self, retention_bytes: int) -> int:
+        partition = self._partition
+        start, machine = partition.log_start_offset, partition.group.machine
+        if retention_bytes < 0:
+            self._marks = None
+            return start
+        if self._marks is None or self._marks.retention_bytes != retention_bytes:
+            self._marks = ByteMarks(retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes)
+        marks = self._marks
+        if not marks.is_complete:
+            step = await partition.in_thread(
+                marks.read_back,
+                lambda index: self._store.header(partition.group.key, index),
+                LogIndex(partition.group.log_start.index + 1),
+                start,
+                machine.appended_bytes,
+            )
+            if marks is not self._marks:
+                return start
+            marks.take_back(*step)
+        return marks.trim_target(partition.log_start_offset, machine.appended_bytes) or start

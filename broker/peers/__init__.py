@@ -1,0 +1,1 @@
+"""Exchange frames with the other brokers of the cluster."""

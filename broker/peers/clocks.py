@@ -1,0 +1,228 @@
+"""Compares this node's wall clock with the clocks of the other nodes.
+
+Every few seconds a node asks each peer for its time. The answer carries the number of the question, so the round trip is known,
+and the error is half of it at most. The offset is kept between the peer's wall clock and this node's monotonic clock. So a leap
+of the clock here shows immediately, and a leap of the peer's with its next answer.
+
+The majority are more than half of all nodes, with clocks within `Timing.clock_difference_seconds` of the median. A node whose
+clock is in the majority trusts it. Any other node stamps entries with the majority's time and leaves it to others to expire
+records. Without a majority no clock is trusted, and nothing expires. A node that is alone in its cluster trusts its own clock.
+
+Must not decide what is deleted or who leads. Source: NTP (RFC 5905: offset and round trip, falsetickers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from raftmq.broker.base.clock import Clock
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.peers.codec import (
+    FrameType,
+    decode_clock,
+    decode_clock_question,
+    encode_clock,
+    encode_clock_question,
+)
+from raftmq.broker.peers.protocol import Channel, Transport
+from raftmq.types import NodeId
+
+_CHECKS_KEPT: Final = 5
+"""Checks without an answer after which a peer's clock counts as unknown."""
+_AGREED_SECONDS: Final = 0.05
+"""How long the last agreement is reused for stamps without a new comparison, unless the clock leaps: far less than the interval
+of the checks it rests on."""
+
+
+class Agreement(Enum):
+    """How this node's wall clock compares with the others."""
+
+    AGREES = "agrees"
+    """It is in the majority: it may be used for everything."""
+    DIFFERS = "differs"
+    """There is a majority, and this clock is not in it."""
+    DISPUTED = "disputed"
+    """It differs from another clock, and there is no majority to say which is wrong."""
+    UNHEARD = "unheard"
+    """Too few other nodes have answered."""
+
+
+class Standing(NamedTuple):
+    """Result of comparing all clocks."""
+
+    agreement: Agreement
+    offset_ms: float
+    """This clock minus the majority's; without a majority, minus the clock that differs most."""
+    majority: frozenset[NodeId]
+    """Other nodes whose clocks are in the majority."""
+
+
+class _Heard(NamedTuple):
+    """A peer's answer."""
+
+    ahead_ms: float
+    """Its wall clock minus this node's loop time."""
+    at: float
+    """Loop time."""
+
+
+class PeerClocks:
+    """Clocks of all nodes as one node sees them. One per node."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        transport: Transport,
+        timing: Timing,
+        peers: Callable[[], Sequence[NodeId]],
+    ) -> None:
+        """`peers` returns every other node of the cluster, including nodes that are down."""
+        self._loop = loop
+        self._clock = clock
+        self._transport = transport
+        self._timing = timing
+        self._peers = peers
+        self._bound_ms = timing.clock_difference_seconds * 1000
+        self._heard: dict[NodeId, _Heard] = {}
+        self._asked: dict[NodeId, tuple[int, float]] = {}
+        """The last question to each node: its number and the loop time at which it was sent."""
+        self._questions = 0
+        self._held_ms: float | None = None
+        """Offset to loop time of the last time that could be trusted. None if there was none since the start."""
+        self._own_ahead_ms: float | None = None
+        """Offset to loop time of this node's clock at the last comparison."""
+        self._agreed_until = 0.0
+        """Loop time until which the last agreement is reused."""
+        self._began_at = loop.time()
+        """Loop time of the start, or of the last leap of the clock, which invalidates all answers."""
+
+    # ------------------------------------------------------------------------------------------------ asking
+
+    def ask_all(self) -> None:
+        """Ask every other node."""
+        for node_id in self._peers():
+            self.ask(node_id)
+
+    def ask(self, node_id: NodeId) -> None:
+        """Ask a node for its time."""
+        self._questions += 1
+        self._asked[node_id] = (self._questions, self._loop.time())
+        self._transport.send(node_id, Channel.CONTROL, FrameType.CLOCK_QUESTION, encode_clock_question(self._questions))
+        self._transport.flush()
+
+    def on_question(self, node_id: NodeId, body: memoryview) -> None:
+        """Answer a node with this node's clock, right or wrong."""
+        answer = encode_clock(decode_clock_question(body), self._clock.now_ms())
+        self._transport.send(node_id, Channel.CONTROL, FrameType.CLOCK, answer)
+        self._transport.flush()
+
+    def on_answer(self, node_id: NodeId, body: memoryview) -> None:
+        """Take in a node's answer. Late and unsolicited answers are ignored."""
+        number, wall_ms = decode_clock(body)
+        self._look_for_leap()  # which forgets the questions from before the machine slept
+        asked_number, asked_at = self._asked.get(node_id, (0, 0.0))
+        now = self._loop.time()
+        if number != asked_number or now - asked_at > self._timing.clock_difference_seconds / 2:
+            return
+        del self._asked[node_id]
+        self._heard[node_id] = _Heard(wall_ms - (asked_at + now) / 2 * 1000, now)
+        self.look()
+
+    # ------------------------------------------------------------------------------------------------ judging
+
+    def look(self) -> Standing:
+        """Compare all clocks now."""
+        self._look_for_leap()
+        now = self._loop.time()
+        own_ms, heard = float(self._clock.now_ms()), self._fresh(now)
+        clocks = sorted([own_ms, *heard.values()])
+        middle_ms = clocks[(len(clocks) - 1) // 2]
+        if 2 * sum(self._is_near(clock_ms, middle_ms) for clock_ms in clocks) > len(self._peers()) + 1:
+            agrees = self._is_near(own_ms, middle_ms)
+            self._agreed_until = now + _AGREED_SECONDS if agrees else 0.0
+            if self._peers():  # a node without peers agrees only with itself, and may not know its peers yet
+                self._held_ms = (own_ms if agrees else middle_ms) - now * 1000
+            majority = frozenset(node_id for node_id, clock_ms in heard.items() if self._is_near(clock_ms, middle_ms))
+            return Standing(Agreement.AGREES if agrees else Agreement.DIFFERS, own_ms - middle_ms, majority)
+        self._agreed_until = 0.0
+        offset_ms = max((own_ms - clock_ms for clock_ms in heard.values()), key=abs, default=0.0)
+        agreement = Agreement.DISPUTED if abs(offset_ms) > self._bound_ms else Agreement.UNHEARD
+        return Standing(agreement, offset_ms, frozenset())
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether records may be expired by this node's clock."""
+        return self.look().agreement is Agreement.AGREES
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether entries may be stamped.
+
+        So it is after one of these since the start, or since this clock's last leap: a majority was found, another node answered
+        and no clock differs, or every node answered. After `Timing.clock_wait_seconds` it is always True: peers may be down.
+        """
+        if self._agreed_ms() is not None:
+            return True
+        agreement = self.look().agreement
+        if agreement is Agreement.DISPUTED:
+            is_heard = all(node_id in self._heard for node_id in self._peers())
+        else:
+            is_heard = agreement is not Agreement.UNHEARD or bool(self._heard)
+        return is_heard or self._loop.time() - self._began_at > self._timing.clock_wait_seconds
+
+    def now_ms(self) -> int:
+        """The time to stamp entries with: this clock's, unless others are more trustworthy."""
+        if (agreed_ms := self._agreed_ms()) is not None:
+            return agreed_ms
+        standing = self.look()
+        own_ms = self._clock.now_ms()
+        if standing.agreement is Agreement.AGREES:
+            return own_ms
+        if standing.agreement is Agreement.DIFFERS:
+            return int(own_ms - standing.offset_ms)
+        now = self._loop.time()
+        held_ms = own_ms if self._held_ms is None else self._held_ms + now * 1000
+        heard = self._fresh(now).values()
+        if self._held_ms is not None and self._is_near(own_ms, held_ms):
+            return own_ms
+        is_confirmed = self._held_ms is not None and any(self._is_near(clock_ms, held_ms) for clock_ms in heard)
+        if is_confirmed or not self.is_comparable:
+            return int(held_ms)
+        # a stamp that is too late keeps records for too long, one that is too early would delete them too early
+        return int(max(own_ms, held_ms, *heard))
+
+    def _agreed_ms(self) -> int | None:
+        """This clock's time if it agreed a moment ago and has not leapt since. The fast path of `now_ms`."""
+        now, own_ms, ahead_ms = self._loop.time(), self._clock.now_ms(), self._own_ahead_ms
+        has_leapt = ahead_ms is None or not self._is_near(own_ms - now * 1000, ahead_ms)
+        return None if now >= self._agreed_until or has_leapt else own_ms
+
+    def _fresh(self, now: float) -> dict[NodeId, float]:
+        """The other nodes' current wall clock times, by their recent answers."""
+        oldest = now - _CHECKS_KEPT * self._timing.clock_check_seconds
+        peers = set(self._peers())
+        return {
+            node_id: heard.ahead_ms + now * 1000
+            for node_id, heard in self._heard.items()
+            if node_id in peers and heard.at >= oldest
+        }
+
+    def _is_near(self, one_ms: float, other_ms: float) -> bool:
+        return abs(one_ms - other_ms) <= self._bound_ms
+
+    def _look_for_leap(self) -> None:
+        """Forget all answers, and ask every node again, when this clock has leapt against loop time.
+
+        Either the clock was set, or the machine slept and loop time stood still. Answers are kept relative to loop time.
+        """
+        ahead_ms = self._clock.now_ms() - self._loop.time() * 1000
+        before_ms, self._own_ahead_ms = self._own_ahead_ms, ahead_ms
+        if before_ms is not None and not self._is_near(ahead_ms, before_ms):
+            self._heard.clear()
+            self._asked.clear()
+            self._began_at = self._loop.time()
+            self.ask_all()

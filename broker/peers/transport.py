@@ -1,0 +1,414 @@
+"""Connections between nodes: three one-way TCP channels to each peer (control, append, snapshot), framed.
+
+A length-prefixed protocol of our own over asyncio rather than gRPC (ADR 0004): the kernel's «connection refused» reaches
+us, and that is what tells a dead process from a slow one; and a frame costs a tenth. Sending never waits: what does not
+fit the outbox is dropped and said so. Nothing is believed before both sides have shown cluster id and identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from raftmq.broker.base.config import split_address
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
+from raftmq.broker.peers.link import Link
+from raftmq.broker.peers.protocol import (
+    STALE_DIRECTORY,
+    Channel,
+    FrameProtocol,
+    Hello,
+    PeerHandler,
+    decode_hello,
+    tune,
+)
+from raftmq.fsm.node_lineage import NO_BOOT, Boot
+from raftmq.types import NodeId
+
+log = structlog.get_logger(__name__)
+
+_REASON_CHARACTERS_MAX = 500
+"""Of a refusal: it may quote what the other side said of itself, and must fit into the frame that carries it."""
+_READ_BUFFER_BYTES = 256 * 1024
+"""A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
+comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
+out of it."""
+_BACKLOG = 1024
+"""Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
+_SAID_AGAIN_SECONDS = 1.0
+"""Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
+
+
+class _Inbound(FrameProtocol):
+    def __init__(self, server: PeerTransport) -> None:
+        super().__init__()
+        self._server = server
+        self._node_id: NodeId | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+        self._channel: Channel | None = None
+        self._is_greeted = False
+        """HELLO has come; it may take a write until it is answered."""
+        self.hello: Hello | None = None
+        """What the node said of itself; None before."""
+        self._reserved = 0
+        self.heard_at = 0.0
+        """Loop time of the last bytes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.admit(self)
+        self._timeout = self._server.loop.call_later(self._server.timing.handshake_timeout_seconds, self.close)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_at = self._server.loop.time()
+        if self._channel is not None:
+            self._server.received_bytes[self._channel] += nbytes
+        super().buffer_updated(nbytes)
+
+    def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
+        if self._node_id is not None:
+            self._server.handler.on_frame(self._node_id, frame_type, body)
+            return
+        if frame_type is not FrameType.HELLO:
+            raise FrameError("the first frame must be HELLO")
+        if self._is_greeted:
+            raise FrameError("a peer waits for WELCOME before it says anything else")
+        self._is_greeted = True
+        hello = decode_hello(body)
+        reason = self._refusal(hello)
+        if reason is not None:
+            self._refuse(reason)
+            return
+        remembered = self._server.handler.remember(hello)
+        if remembered is None:
+            self._accept(hello)
+        else:
+            remembered.add_done_callback(lambda done: self._on_remembered(hello, done))
+
+    def _on_remembered(self, hello: Hello, done: asyncio.Future[object]) -> None:
+        if done.cancelled() or done.exception() is not None or self._is_closed:
+            return
+        reason = self._refusal(hello)  # another connection may have been taken in the meantime
+        if reason is not None:
+            self._refuse(reason)
+        elif self._node_id is None:
+            self._accept(hello)
+
+    def boot_of(self, uuid: str) -> Boot:
+        """The boot that the node of this identity said it is in; `NO_BOOT` for another identity, and before it said anything."""
+        if self.hello is None or self.hello.uuid != uuid:
+            return NO_BOOT
+        return self.hello.lineage.current
+
+    def _refuse(self, reason: str) -> None:
+        assert self.transport is not None
+        self.transport.writelines(frame(FrameType.REFUSED, [reason[:_REASON_CHARACTERS_MAX].encode()]))
+        self.close()
+
+    def _accept(self, hello: Hello) -> None:
+        assert self.transport is not None
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._node_id = NodeId(hello.node_id)
+        self._frame_bytes_max = self._server.limits.frame_bytes_max
+        self._buffer_bytes_wanted = _READ_BUFFER_BYTES
+        channel = self._channel = Channel(hello.channel)
+        self.hello = hello
+        self._server.promote(self, self._node_id, channel)
+        answer = self._server.handler.hello(self._node_id, channel)
+        self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
+
+    def _refusal(self, hello: Hello) -> str | None:
+        if hello.wire_version != WIRE_VERSION:
+            return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
+        if hello.channel not in tuple(Channel):
+            return f"there is no channel {hello.channel}"
+        if hello.address:
+            try:
+                split_address(hello.address)
+            except ValueError as error:
+                return f"your peer address {error}"
+        refusal = self._server.handler.refusal(hello)
+        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.lineage.current)
+
+    def on_frame_error(self, error: FrameError) -> None:
+        self._server.say_refused(error)
+
+    def reserve(self, size: int) -> bool:
+        if not self._server.reserve(size):
+            return False
+        self._reserved += size
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._server.release(self._reserved)
+        self._reserved = 0
+        self._server.dismiss(self)
+
+
+class PeerTransport:
+    """All peer connections of a node."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handler: PeerHandler,
+        limits: Limits,
+        timing: Timing,
+        uniform: Callable[[], float],
+    ) -> None:
+        """`uniform` gives a number in [0, 1): reconnections are jittered."""
+        self.loop = loop
+        self.handler = handler
+        self.limits = limits
+        self.timing = timing
+        self.uniform = uniform
+        self.links_to_flush: list[Link] = []
+        self._addresses: dict[NodeId, str] = {}
+        """Where peers are according to `set_peers`."""
+        self._links: dict[tuple[NodeId, Channel], Link] = {}
+        self._handshakes: dict[_Inbound, None] = {}
+        """Inbound connections that have not said who they are, in the order they came."""
+        self._inbound: dict[tuple[NodeId, Channel], _Inbound] = {}
+        """Those that have: one for each channel of a node, the newest."""
+        self._read_buffer_bytes = 0
+        self.sent_bytes = dict.fromkeys(Channel, 0)
+        """Handed to the connections, ever."""
+        self.received_bytes = dict.fromkeys(Channel, 0)
+        """Received from greeted peers, ever."""
+        self.evicted_total = 0
+        """Inbound connections closed because there were too many, ever."""
+        self._refused_frames_unsaid = 0
+        self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
+        self._server: asyncio.Server | None = None
+        self._rivals: dict[str, tuple[Boot, float]] = {}
+        """By uuid: a later boot that came while an earlier one of it is connected, and when it first did."""
+        self._is_closed = False
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept peers; returns the bound port."""
+        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Close every connection, those included that were accepted and are not made yet."""
+        self.shut()
+        await asyncio.sleep(0)
+
+    def shut(self) -> None:
+        """Say nothing more to any peer, and hear none: from the return on, not one frame leaves."""
+        self._is_closed = True
+        self.set_peers({})
+        if self._server is not None:
+            self._server.close()
+        for inbound in (*self._handshakes, *self._inbound.values()):
+            inbound.close()
+
+    @property
+    def inbound_connections(self) -> int:
+        """Connections that others opened, greeted or not."""
+        return len(self._handshakes) + len(self._inbound)
+
+    @property
+    def handshakes(self) -> int:
+        """Inbound connections that have not said who they are."""
+        return len(self._handshakes)
+
+    @property
+    def read_buffer_bytes(self) -> int:
+        """Of all inbound connections together."""
+        return self._read_buffer_bytes
+
+    def connections(self) -> dict[NodeId, bool]:
+        """Every peer this node keeps connections to, and whether the control channel is up."""
+        return {
+            node_id: link.open_transport is not None
+            for (node_id, channel), link in self._links.items()
+            if channel is Channel.CONTROL
+        }
+
+    def unsent_bytes_max(self) -> int:
+        """What waits to be taken by the peer channel with the most."""
+        return max((link.unsent_bytes for link in self._links.values()), default=0)
+
+    def admit(self, inbound: _Inbound) -> None:
+        """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:
+        a peer says who it is within a round trip, whoever does not is none.
+        """
+        if self._is_closed:
+            inbound.close()
+            return
+        if len(self._handshakes) >= self.limits.peer_handshakes_max:
+            self._drop(next(iter(self._handshakes)))
+        self._handshakes[inbound] = None
+        assert inbound.transport is not None
+        tune(inbound.transport.get_extra_info("socket"), self.timing)
+
+    def rivalry(self, node_id: NodeId, uuid: str, boot: Boot) -> str | None:
+        """Why a boot of a node is refused while another process of it is connected; None when none is.
+
+        A process that ended has lost its connections, at the latest when its host stops acknowledging. So either that is not
+        noticed yet, or both live: then what came later runs on a copy, and lacks what the original goes on acknowledging.
+        """
+        others = [
+            (inbound, other)
+            for channel in Channel
+            if (inbound := self._inbound.get((node_id, channel))) is not None
+            and (other := inbound.boot_of(uuid)) not in (NO_BOOT, boot)
+        ]
+        now = self.loop.time()
+        rival, since = self._rivals.get(uuid, (NO_BOOT, now))
+        if not others:
+            if rival == boot:
+                self._rivals.pop(uuid, None)
+            return None
+        if rival != boot:
+            self._rivals[uuid] = (boot, now)
+            since = now
+        heard_at = max(inbound.heard_at for inbound, _ in others)
+        number = others[0][1].number
+        if heard_at - since > self.timing.rival_heard_seconds:
+            return f"{STALE_DIRECTORY}: node {node_id} goes on running as boot {number}, so this is a copy of its directory"
+        if now - max(since, heard_at) > self.timing.rival_silent_seconds:
+            return None
+        return f"node {node_id} is still connected as boot {number}: this is its restart, or a copy of its directory"
+
+    def promote(self, inbound: _Inbound, node_id: NodeId, channel: Channel) -> None:
+        """The connection is a peer's. It takes the place of one before it: a node that comes again has lost that one."""
+        self._handshakes.pop(inbound, None)
+        before = self._inbound.pop((node_id, channel), None)
+        if before is not None:
+            before.close()
+            self._on_ended(node_id, channel)
+        elif len(self._inbound) >= self.limits.peer_connections_max:
+            self._drop(min(self._inbound.values(), key=lambda other: other.heard_at))
+        self._inbound[node_id, channel] = inbound
+        self._drop_other_processes(node_id, inbound)
+        self._keep_links()
+
+    def _drop_other_processes(self, node_id: NodeId, inbound: _Inbound) -> None:
+        """What an earlier process of the node still says on its other channels counts no more."""
+        assert inbound.hello is not None
+        for channel in Channel:
+            other = self._inbound.get((node_id, channel))
+            if other is not None and other.boot_of(inbound.hello.uuid) != inbound.boot_of(inbound.hello.uuid):
+                self._drop(other)
+
+    def dismiss(self, inbound: _Inbound) -> None:
+        """An inbound connection is gone."""
+        self._handshakes.pop(inbound, None)
+        for key in [key for key, other in self._inbound.items() if other is inbound]:
+            del self._inbound[key]
+            self._on_ended(*key)
+            self._keep_links()
+            if inbound.hello is not None and not any((key[0], channel) in self._inbound for channel in Channel):
+                self._rivals.pop(inbound.hello.uuid, None)
+
+    def _on_ended(self, node_id: NodeId, channel: Channel) -> None:
+        if channel is Channel.SNAPSHOT:
+            self.handler.on_snapshots_lost(node_id)
+
+    def _drop(self, inbound: _Inbound) -> None:
+        self.evicted_total += 1
+        inbound.close()
+        self.dismiss(inbound)
+
+    def reserve(self, size: int) -> bool:
+        """Whether read buffers may grow by so much, all connections together."""
+        if self._read_buffer_bytes + size > self.limits.peer_read_buffer_bytes_max:
+            return False
+        self._read_buffer_bytes += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Read buffers are gone."""
+        self._read_buffer_bytes -= size
+
+    def say_refused(self, error: FrameError) -> None:
+        """Log that a peer sent what is no frame, at most once a second."""
+        now = self.loop.time()
+        if now - self._refused_frame_said_at < _SAID_AGAIN_SECONDS:
+            self._refused_frames_unsaid += 1
+            return
+        log.warning("peer_frame_refused", error_code="FRAME", reason=str(error), others=self._refused_frames_unsaid)
+        self._refused_frame_said_at = now
+        self._refused_frames_unsaid = 0
+
+    def set_peers(self, addresses: dict[NodeId, str]) -> None:
+        """See `Transport`."""
+        self._addresses = dict(addresses)
+        self._keep_links()
+
+    def _keep_links(self) -> None:
+        addresses = {} if self._is_closed else self._addresses | self._said_addresses()
+        for (node_id, channel), link in list(self._links.items()):
+            if addresses.get(node_id) != link.address:
+                was_up = link.open_transport is not None
+                link.close()
+                del self._links[node_id, channel]
+                if was_up and channel is Channel.CONTROL and not self._is_closed:
+                    self.handler.on_peer_down(node_id)
+        for node_id, address in addresses.items():
+            for channel in Channel:
+                if (node_id, channel) not in self._links:
+                    self._links[node_id, channel] = Link(self, node_id, channel, address)
+
+    def _said_addresses(self) -> dict[NodeId, str]:
+        """Where those who are connected say they are."""
+        said = {
+            node_id: inbound.hello.address
+            for (node_id, channel), inbound in self._inbound.items()
+            if channel is Channel.CONTROL and inbound.hello is not None and inbound.hello.address
+            and self.handler.refusal(inbound.hello) is None
+        }  # fmt: skip
+        for stranger in [node_id for node_id in said if node_id not in self._addresses][
+            self.limits.peer_strangers_max :
+        ]:
+            del said[stranger]
+        return said
+
+    def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, channel))
+        return link is not None and link.send(frame(frame_type, body))
+
+    def flush(self) -> None:
+        """See `Transport`."""
+        links, self.links_to_flush = self.links_to_flush, []
+        for link in links:
+            try:
+                link.flush()
+            except Exception as error:  # noqa: BLE001 -- what one link has to send keeps none of the others
+                self.handler.note_failure(Work.PEERS, error)
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, Channel.CONTROL))
+        return link is not None and link.open_transport is not None
+
+    def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
+        """See `Transport`."""
+        inbound = self._inbound.get((node_id, Channel.SNAPSHOT))
+        if inbound is None or inbound.transport is None or inbound.transport.is_closing():
+            return
+        if is_held:
+            inbound.transport.pause_reading()
+        else:
+            inbound.transport.resume_reading()
+
+    async def drained(self, node_id: NodeId, channel: Channel) -> bool:
+        """See `Transport`."""
+        link = self._links.get((node_id, channel))
+        if link is None or link.protocol is None:
+            return False
+        self.flush()
+        protocol = link.protocol
+        await protocol.writable.wait()
+        return link.protocol is protocol

@@ -1,0 +1,1 @@
+"""Run replicas of Raft groups: step their cores, write their logs, and send and install snapshots."""

@@ -1,0 +1,45 @@
+"""A command on its way through the log of a group that this node leads: proposed, waited for, and what came of it.
+
+Must not know what a command means: its payload is encoded by whoever proposes it, and the state machine judges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar, cast
+
+from raftmq.broker.base.request_error import RequestError, expired, timed_out
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.metadata_commands import Rejected
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import EntryKind, Proposal
+
+ResultT = TypeVar("ResultT")
+
+
+async def execute(group: Group[StateMachine], payload: bytes, result_type: type[ResultT], deadline: float) -> ResultT:
+    """Propose a command and wait until it is applied, at most until `deadline` (loop time). Cancelling undoes nothing.
+
+    Raises:
+        RequestError: what the state machine rejected it with, NOT_LEADER, NO_LEADER, THROTTLED, or REQUEST_TIMED_OUT before
+            it was proposed (nothing was done); LEADERSHIP_LOST or REQUEST_TIMED_OUT (it may have been done).
+    """
+    loop = asyncio.get_running_loop()
+    if loop.time() >= deadline:
+        raise expired()
+    group.require_leader()
+    _, applied = group.propose([Proposal(EntryKind.COMMAND, payload)])
+    await asyncio.wait((applied,), timeout=max(0.0, deadline - loop.time()))
+    if not applied.done():
+        raise timed_out()
+    result = applied.result()[0]
+    if isinstance(result, Rejected):
+        raise refused(result)
+    assert isinstance(result, result_type)
+    return result
+
+
+def refused(rejected: Rejected) -> RequestError:
+    """What a state machine or a judge rejected, as its asker is told."""
+    return RequestError(cast("pb.ErrorCode", rejected.code), rejected.message)

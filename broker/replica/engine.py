@@ -1,0 +1,552 @@
+"""Steps every group of this node: one loop over the dirty ones, one timer per class, no task per group.
+
+Per pass: messages in → `step` → `ready` → send, hand writes to the writer threads, apply, wake waiters. The engine runs
+the effects the cores ask for and decides nothing about the protocol. Clock, randomness, transport, store and writers are
+handed in, so that it also runs on a virtual-time loop.
+
+Its parts: `commits` (what becomes durable), `snapshots`, `campaigns` (who may ask for votes), `heartbeats`, `publisher` (who
+leads what), `stall_aware_timers`. Each keeps its own state and knows of the rest only the `EngineHost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, TypeVarTuple
+
+import structlog
+from raftmq.broker.base.clock import Clock
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers.clocks import PeerClocks
+from raftmq.broker.peers.codec import (
+    FrameType,
+    SnapshotBegin,
+    decode_beats,
+    decode_leadership,
+    decode_message,
+    encode_message,
+)
+from raftmq.broker.peers.protocol import Channel, Transport
+from raftmq.broker.replica.campaigns import Campaigns
+from raftmq.broker.replica.commits import Commits
+from raftmq.broker.replica.engine_counters import EngineCounters
+from raftmq.broker.replica.heartbeats import Heartbeats
+from raftmq.broker.replica.inbound_bytes import InboundBytes
+from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
+from raftmq.broker.replica.leadership_table import LeadershipTable
+from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica_log import GroupLog
+from raftmq.broker.replica.snapshot_streams import SnapshotReceiver, memory_spools
+from raftmq.broker.replica.snapshots import Snapshots
+from raftmq.broker.replica.stall_aware_timers import StallAwareTimers
+from raftmq.broker.replica.writers import Writers
+from raftmq.errors import InvariantError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.core import RaftCore, RestoredState
+from raftmq.raft.entry import EntryKind
+from raftmq.raft.log_view import Random
+from raftmq.raft.messages import AppendRequest, InstallSnapshot, Message
+from raftmq.raft.ready import Ready, Role, RoleChange
+from raftmq.raft.settings import RaftSettings
+from raftmq.storage.errors import StorageUnavailableError
+from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.writer_threads import Completion
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
+
+log = structlog.get_logger(__name__)
+
+HANGING_ELECTIONS_MAX = 2
+"""A leader whose write takes so many election timeouts steps down: the first is for the write, the second for a transfer."""
+_CLOCK_RETRY_MS = 50
+"""A few round trips to another node."""
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class EngineOwner(Protocol):
+    """What the engine tells its node."""
+
+    def on_leadership_row(self, group_id: GroupId) -> None:
+        """What this node believes of a group's leader changed."""
+        ...
+
+    def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
+        """The replica broke an invariant or its data is damaged: it is silent from now on; quarantine it."""
+        ...
+
+    def on_fatal(self, error: BaseException) -> None:
+        """A commit failed: the process must end."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """What is done for all groups together failed by a defect; it goes on."""
+        ...
+
+    def client_address_of(self, node_id: NodeId) -> str:
+        """Where clients reach a node; empty when unknown."""
+        ...
+
+
+class Engine:
+    """All groups of one node. Implements `GroupHost` and `EngineHost`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        owner: EngineOwner,
+        store: LogStore,
+        readers: ReaderPools,
+        transport: Transport,
+        writers: Writers,
+        clock: Clock,
+        random: Random,
+        uniform: Callable[[], float],
+        limits: Limits,
+        timing: Timing,
+        raft_settings: RaftSettings | None = None,
+        spools: SnapshotSpools | None = None,
+    ) -> None:
+        """`spools` keep arriving snapshots; None: in memory. `writers` must report to `on_completions` on the loop, `transport` what it receives to `on_frame`."""
+        self.loop = loop
+        self.limits = limits
+        self.timing = timing
+        self.node_id: NodeId = NO_NODE
+        self.groups: dict[GroupId, Group[StateMachine]] = {}
+        self.recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
+        self.counters = EngineCounters()
+        self.write_refusal: RequestError | None = None
+        """Set by the disk watch while free space is below the reserve."""
+        self.refuses_entries = False
+        """Set by the disk watch while there is no room even for data that leaders took before theirs was short."""
+        self.cluster_level: Callable[[], int] = lambda: FEATURE_LEVEL
+        """The cluster's feature level; set by the node, which has the metadata."""
+        self.map_used_fraction_max = 0.0
+        """How full the map of the fullest replica file is (0..1), as housekeeping saw it last."""
+        self._owner = owner
+        self._store = store
+        self._readers = readers
+        self._transport = transport
+        self._random = random
+        self._settings = raft_settings or RaftSettings()
+        self._postponed_pace = LogPace()
+        self._unexpected_pace = LogPace()
+        self._led: set[GroupId] = set()
+        """Groups led here, for counting what is lost."""
+        self._dirty: list[Group[StateMachine]] = []
+        self._pass_scheduled = False
+        self._uncommitted_bytes = 0
+        self._inbound = InboundBytes()
+        self._receiver = SnapshotReceiver(
+            loop,
+            readers.snapshots,
+            limits,
+            spools or memory_spools(limits),
+            self._on_snapshot,
+            transport.hold_snapshots,
+        )
+        self.leadership = LeadershipTable(owner.on_leadership_row)
+        self.publisher = LeadershipPublisher(loop, self.leadership, self.groups, transport, timing)
+        self.clocks = PeerClocks(loop, clock, transport, timing, lambda: self.publisher.peers)
+        self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
+        self.campaigns = Campaigns(loop, self, self.commits, self.groups, limits, timing, uniform)
+        self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
+        self._heartbeats = Heartbeats(self, self.groups, transport)
+        self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
+
+    def start(self, node_id: NodeId) -> None:
+        """Begin to tick."""
+        self.node_id = self.publisher.node_id = node_id
+        self._timers.arm(self._tick_metadata, self.timing.metadata_tick_seconds)
+        self._timers.arm(self._tick_data, self.timing.data_tick_seconds)
+        self._timers.arm(self.publisher.publish_all, self.timing.leadership_publish_seconds)
+        self._timers.arm(self.clocks.ask_all, self.timing.clock_check_seconds)
+        self.loop.call_soon(self.clocks.ask_all)
+
+    def close(self) -> None:
+        """Stop ticking and answer every waiter. Writes already handed over still complete."""
+        self._timers.close()
+        self.commits.close()
+        for group in list(self.groups.values()):
+            self.remove_group(group.group_id)
+
+    # ------------------------------------------------------------------------------------------------ groups
+
+    def add_group(
+        self,
+        key: ReplicaKey,
+        restored: RestoredState,
+        machine: StateMachine,
+        node_of_replica: Callable[[ReplicaId], NodeId],
+    ) -> Group[StateMachine]:
+        """Host a replica whose file is open and whose machine is restored to `restored.state_index`."""
+        settings = dataclasses.replace(
+            self._settings,
+            announce_commits=key.group_id == METADATA_GROUP_ID,
+            election_ticks=self.timing.metadata_election_ticks
+            if key.group_id == METADATA_GROUP_ID
+            else self.timing.data_election_ticks,
+        )
+        group_log = GroupLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
+        core = RaftCore(key.replica_id, restored, group_log, self._random, settings)
+        group = Group(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
+        group.durable_state_index = restored.state_index
+        group.durable_membership = restored.membership
+        group.leaderless_since = self.loop.time()
+        core.snapshot_meta = lambda: self.snapshots.meta(group)
+        self.groups[key.group_id] = group
+        self.mark_dirty(group)
+        return group
+
+    def remove_group(self, group_id: GroupId) -> Group[StateMachine] | None:
+        """Stop hosting a replica: silent from now on."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.close()
+            self._led.discard(group_id)
+            self.campaigns.leave_gate(group_id)
+            self._inbound.forget(group_id)
+        return group
+
+    # ------------------------------------------------------------------------------------------------ GroupHost
+
+    def mark_dirty(self, group: Group[StateMachine]) -> None:
+        """See `GroupHost`."""
+        if not group.is_dirty:
+            group.is_dirty = True
+            self._dirty.append(group)
+            if not self._pass_scheduled:
+                self._pass_scheduled = True
+                self.loop.call_soon(self._pass)
+
+    def now_ms(self) -> int:
+        """See `GroupHost`."""
+        return self.clocks.now_ms()
+
+    def reserve_uncommitted(self, size: int) -> bool:
+        """See `GroupHost`."""
+        if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
+            return False  # when nothing is held one proposal always fits: it would never, however often it came again
+        self._uncommitted_bytes += size
+        return True
+
+    def feature_level(self) -> int:
+        """See `GroupHost`."""
+        return self.cluster_level()
+
+    def release_uncommitted(self, size: int) -> None:
+        """See `GroupHost`."""
+        self._uncommitted_bytes -= size
+
+    def refusal_of_writes(self) -> RequestError | None:
+        """See `GroupHost`."""
+        if self.write_refusal is None and not self.clocks.is_comparable:
+            return RequestError(
+                pb.NOT_READY,
+                "this broker does not know yet whether its clock is right: no other one has said what time it is; try again",
+                retry_after_ms=_CLOCK_RETRY_MS,
+            )
+        return self.write_refusal
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """See `GroupHost`."""
+        return await self.loop.run_in_executor(self._readers.clients, function, *arguments)
+
+    async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking read that a follower waits for: clients' reads do not hold it up."""
+        return await self.loop.run_in_executor(self._readers.catch_up, function, *arguments)
+
+    def shuffle(self, items: list[T]) -> None:
+        """Put a list into an order by chance."""
+        for last in range(len(items) - 1, 0, -1):
+            other = self._random.randrange(last + 1)
+            items[last], items[other] = items[other], items[last]
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """See `GroupHost`."""
+        term, node_id = self.leadership.get(group_id)
+        if node_id == NO_NODE:
+            return NO_NODE, "", term
+        return node_id, self._owner.client_address_of(node_id), term
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Proposed here and not yet applied."""
+        return self._uncommitted_bytes
+
+    @property
+    def inbound_bytes(self) -> int:
+        """Received from leaders and not yet durable."""
+        return self._inbound.total
+
+    # ------------------------------------------------------------------------------------------------ the pass
+
+    def _pass(self) -> None:
+        began_at = time.perf_counter()
+        self._pass_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for group in dirty:
+            group.is_dirty = False
+            self.guarded(group, self._process, group)
+        self._send_out()
+        self.counters.pass_seconds.observe(time.perf_counter() - began_at)
+
+    def _send_out(self) -> None:
+        """What has gathered for all groups. A defect in one of these keeps none of the others."""
+        for send in (self._heartbeats.flush, self.publisher.publish_changes, self._transport.flush):
+            try:
+                send()
+            except Exception as error:  # noqa: BLE001 -- as if it had been lost
+                self._owner.note_failure(Work.ENGINE, error)
+
+    def guarded(
+        self, group: Group[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
+    ) -> None:
+        """Run something of one group: its defect must not touch the others."""
+        if group.is_closed:
+            return
+        try:
+            action(*arguments)
+        except StorageUnavailableError as error:
+            # nothing was changed: as if the message had been lost
+            if self._postponed_pace.is_due(group.group_id):
+                log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
+        except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
+            self.break_group(group, error)
+
+    def break_group(self, group: Group[StateMachine], error: Exception) -> None:
+        """The replica is damaged or broke a rule: silent from now on."""
+        if group.is_closed:
+            return
+        log.error(
+            "replica_stopped",
+            group_id=group.group_id,
+            replica_id=group.replica_id,
+            error_code=type(error).__name__,
+            reason=str(error),
+            exc_info=error if isinstance(error, InvariantError) else None,
+        )
+        self.remove_group(group.group_id)
+        self._owner.on_replica_broken(group, error)
+
+    def on_fatal(self, error: BaseException) -> None:
+        """A commit failed: its outcome on disk is unknown and retrying would lie. The process ends."""
+        self._owner.on_fatal(error)
+
+    def _process(self, group: Group[StateMachine]) -> None:
+        core, inbound = group.core, self._inbound
+        while not group.is_installing:
+            with_append = not group.append_in_flight
+            if not core.has_ready(with_append):
+                if with_append and group.group_id in inbound.waiting:
+                    inbound.forget(group.group_id)  # the core threw it away
+                break
+            ready = core.ready(with_append)
+            self._run(group, ready, with_append)
+        if core.beat_due:
+            self._heartbeats.collect(group)
+
+    def _run(self, group: Group[StateMachine], ready: Ready, with_append: bool) -> None:
+        """Everything a core wants done, in the order that it needs."""
+        for message in ready.messages:
+            self.send(group, message)
+        if ready.append is not None and ready.append.snapshot is None:
+            self.commits.start(group, ready.append)
+        elif with_append:
+            self._inbound.forget(group.group_id)  # stale, or before the snapshot
+            if ready.append is not None:
+                self.snapshots.install(group, ready.append)
+        if ready.apply:
+            group.apply(ready.apply)
+        if ready.role_change is not None:
+            self._on_role_change(group, ready.role_change)
+        for read in ready.reads:
+            group.on_read_confirmed(read.request_id, read.read_index)
+        for request_id in ready.failed_reads:
+            group.on_read_failed(request_id)
+
+    def _on_role_change(self, group: Group[StateMachine], change: RoleChange) -> None:
+        if change.role not in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            self.campaigns.leave_gate(group.group_id)
+        if change.role is Role.CANDIDATE:
+            self.counters.elections_total += 1
+        group.leaderless_since = None if change.leader_id else self.loop.time()
+        if change.role is Role.LEADER:
+            self._led.add(group.group_id)
+            self.counters.elections_won_total += 1
+            log.info("leader_elected", group_id=group.group_id, replica_id=group.replica_id, term=change.term)
+        else:
+            if group.group_id in self._led:
+                self._led.remove(group.group_id)
+                self.counters.leaderships_lost_total += 1
+            group.fail_waiters()
+            if change.leader_id:
+                group.forget_reads()
+        group.wake_progress()
+        self.publisher.on_role_change(group, change)
+        if group.on_leadership is not None:
+            group.on_leadership()
+
+    def on_completions(self, completions: Sequence[Completion]) -> None:
+        """Writes are done with (called on the loop, once per drain of a writer); their groups go on at once."""
+        self.commits.on_completions(completions)
+        if self._dirty:
+            self._pass()
+
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def send(self, group: Group[StateMachine], message: Message) -> None:
+        """See `EngineHost`."""
+        if isinstance(message, InstallSnapshot):
+            self.snapshots.send(group, message)
+            return
+        node_id = group.node_of(message.target)
+        channel = Channel.APPEND if isinstance(message, AppendRequest) else Channel.CONTROL
+        if node_id == NO_NODE or not self._transport.send(
+            node_id, channel, FrameType.MESSAGE, encode_message(group.group_id, message)
+        ):
+            self.counters.dropped_messages_total += 1
+            if isinstance(message, AppendRequest):
+                group.core.report_unreachable(message.target)
+
+    def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
+        """A checked frame from a peer. Raises `FrameError` for what cannot be understood."""
+        match frame_type:
+            case FrameType.MESSAGE:
+                group_id, message = decode_message(body)
+                self.on_message(node_id, group_id, message)
+            case FrameType.BEATS:
+                self._heartbeats.on_beats(node_id, decode_beats(body))
+            case FrameType.BEAT_ECHOES:
+                self._heartbeats.on_echoes(decode_beats(body))
+            case FrameType.CLOCK_QUESTION:
+                self.clocks.on_question(node_id, body)
+            case FrameType.CLOCK:
+                self.clocks.on_answer(node_id, body)
+            case FrameType.LEADERSHIP:
+                self.publisher.on_rows(node_id, decode_leadership(body))
+            case FrameType.SNAPSHOT_BEGIN | FrameType.SNAPSHOT_ROWS | FrameType.SNAPSHOT_END:
+                self._receiver.on_frame(node_id, frame_type, body)
+            case _:
+                if self._unexpected_pace.is_due((node_id, frame_type)):
+                    log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
+
+    def _on_snapshot(self, node_id: NodeId, whole: SnapshotBegin) -> None:
+        self.on_message(node_id, whole.group_id, whole.message)
+
+    def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
+        """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""
+        group = self.groups.get(group_id)
+        if group is None or message.target != group.replica_id:
+            return
+        group.learn_node(message.source, node_id)
+        if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(group, message):
+            return
+        self.guarded(group, group.core.step, message)
+        self.mark_dirty(group)
+
+    def _admit_inbound(self, group: Group[StateMachine], message: AppendRequest) -> bool:
+        inbound = self._inbound
+        size = sum(len(entry.payload) for entry in message.entries)
+        is_refused = self.refuses_entries and any(entry.kind is EntryKind.DATA for entry in message.entries)
+        # when nothing is held one append always fits: its follower would never get on, however often it came again
+        is_over = inbound.total > 0 and inbound.total + size > self.limits.inbound_append_bytes_max
+        if is_refused or is_over:
+            self.counters.dropped_messages_total += 1
+            return False
+        inbound.waiting[group.group_id] = inbound.waiting.get(group.group_id, 0) + size
+        inbound.total += size
+        return True
+
+    def on_peer_down(self, node_id: NodeId) -> None:
+        """The connection to a peer is gone: what it was sending is given up."""
+        self.publisher.on_peer_down(node_id)
+        self._receiver.forget_peer(node_id)
+        self._note_lost(node_id)
+
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """There is a connection to a peer again, perhaps to another process than before."""
+        self.publisher.on_peer_up(node_id)
+        self.clocks.ask(node_id)
+        self.campaigns.on_peer_up(node_id)
+        # an answer of the process before may have been read after its connection was seen to be gone
+        self._note_lost(node_id)
+
+    def _note_lost(self, node_id: NodeId) -> None:
+        """Replicas there count as lagging until they answer: a process that comes back may have quarantined or lost them."""
+        for group in self.groups.values():
+            if group.role is Role.LEADER:
+                for voter in group.core.membership.voters:
+                    if group.node_of(voter) == node_id:
+                        group.core.note_lost(voter)
+
+    def on_snapshots_lost(self, node_id: NodeId) -> None:
+        """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
+        self._receiver.forget_peer(node_id)
+
+    # ------------------------------------------------------------------------------------------------ ticks
+
+    def _tick_metadata(self) -> None:
+        group = self.groups.get(METADATA_GROUP_ID)
+        if group is not None:
+            self.guarded(group, self._tick, group, self._reads_expire_before())
+            self._send_out()
+
+    def _tick_data(self) -> None:
+        expire_before = self._reads_expire_before()
+        for group in list(self.groups.values()):
+            if group.group_id != METADATA_GROUP_ID:
+                self.guarded(group, self._tick, group, expire_before)
+        self._send_out()
+
+    def _reads_expire_before(self) -> float:
+        return self.loop.time() - self.timing.read_index_seconds
+
+    def _tick(self, group: Group[StateMachine], expire_before: float) -> None:
+        core = group.core
+        core.tick()
+        if group.has_reads:
+            group.expire_reads(expire_before)
+        if core.campaign_due:
+            self.campaigns.ask(group)
+        if group.append_in_flight:
+            self._check_disk(group)
+        if core.beat_due:
+            self._heartbeats.collect(group)
+        if core.has_ready(not group.append_in_flight):
+            self.mark_dirty(group)
+
+    def _check_disk(self, group: Group[StateMachine]) -> None:
+        """A leader whose disk hangs hands over to the furthest voter within reach, or steps down.
+
+        Also when nobody has taken over after two election timeouts: the furthest one may stand still, and others can lead.
+        """
+        if group.core.role is not Role.LEADER or not self.commits.is_hanging(group):
+            return
+        log.warning("leader_disk_hangs", group_id=group.group_id, replica_id=group.replica_id)
+        target = group.core.furthest_voter(lambda replica: self._transport.is_connected(group.node_of(replica)))
+        is_in_vain = self.commits.is_hanging(group, HANGING_ELECTIONS_MAX)
+        if target is None or is_in_vain or group.core.transfer_leader(target) is not None:
+            group.core.step_down()
+        self.mark_dirty(group)
+
+    def _on_stall(self, seconds: float) -> None:
+        """The process stood still: a leader that may have been replaced meanwhile answers nobody before a quorum
+        confirms it.
+        """
+        self.counters.stalls_total += 1
+        log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
+        for group in list(self.groups.values()):
+            if group.core.role is Role.LEADER and seconds >= self.timing.election_seconds(group.group_id):
+                self.guarded(group, group.core.require_confirmation)
+                self.mark_dirty(group)

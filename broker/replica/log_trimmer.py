@@ -1,0 +1,62 @@
+"""Deletes the rows behind a truncation point, a slice per transaction, on the replica's writer.
+
+Nothing depends on when: rows behind the point are no part of the log any more. So lack of room only postpones it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+
+import structlog
+from raftmq.broker.replica.engine_host import EngineHost
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.writers import Writers
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.storage.errors import CommitFailedError, StorageFullError, StorageUnavailableError
+from raftmq.storage.log_store import LogStore
+
+log = structlog.get_logger(__name__)
+
+_ROWS_PER_SLICE = 256
+"""Rows deleted per transaction: bounds the latency of the commits that wait behind it."""
+
+
+class TruncatedRows:
+    """The rows of one node's replicas that are to go."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: EngineHost, store: LogStore, writers: Writers) -> None:
+        self._loop = loop
+        self._host = host
+        self._store = store
+        self._writers = writers
+        self._is_closed = False
+
+    def delete(self, group: Group[StateMachine]) -> None:
+        """Begin to delete what is behind the group's durable truncation point."""
+        if group.is_closed:
+            return
+        future = self._writers.run(group.key, lambda: self._store.delete_truncated(group.key, _ROWS_PER_SLICE))
+
+        def report(done: Future[bool]) -> None:
+            if not self._is_closed:
+                self._loop.call_soon_threadsafe(self._on_slice_deleted, group, done)
+
+        future.add_done_callback(report)
+
+    def _on_slice_deleted(self, group: Group[StateMachine], done: Future[bool]) -> None:
+        error = done.exception()
+        if error is None:
+            if done.result():
+                self.delete(group)
+        elif isinstance(error, CommitFailedError) or not isinstance(error, Exception):
+            self._host.on_fatal(error)
+        elif group.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
+            # the rows are behind the truncation point, so harmless: the next truncation takes them along
+            log.info("truncated_rows_left", group_id=group.group_id, reason=str(error))
+        else:
+            self._host.break_group(group, error)
+
+    def close(self) -> None:
+        """The loop will not run for long: report nothing more."""
+        self._is_closed = True

@@ -1,0 +1,104 @@
+"""What the services ask of the node. Services import this, never the node: the node hands itself to them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.readiness import NotReady
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.partitions.host import PartitionHost
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.node_lineage import Lineage
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import GroupId, NodeId, ReplicaId, Term
+
+
+class ServiceHost(PartitionHost, Protocol):
+    """One node as its services see it."""
+
+    limits: Limits
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's id; 0 before it belongs to a cluster."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty before the node belongs to a cluster."""
+        ...
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
+        ...
+
+    async def wait_revision(self, revision: int) -> None:
+        """Wait until the local metadata includes `revision` (0: no wait). The caller's deadline bounds it."""
+        ...
+
+    def note_failure(self, work: Work, error: BaseException) -> None:
+        """Work in the background failed, for a reason that is no refusal; whoever caught it goes on."""
+        ...
+
+    def not_ready_reasons(self) -> list[NotReady]:
+        """Why `/readyz` would say no; empty when the node is ready."""
+        ...
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Whether the group has a leader, as far as this node can tell.
+
+        A report, not a route: `leader_hint` keeps naming the last leader known until there is another one.
+        """
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        """Why the directory that a node of this identity runs on may not be taken for its own; None when it may."""
+        ...
+
+    def note_damage(self, key: ReplicaKey) -> None:
+        """A replica of a group that this node may lead was reported damaged by its own node."""
+        ...
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
+
+    def warnings(self) -> list[str]:
+        """What is wrong here without making the node unready."""
+        ...
+
+    def missing_replicas(self) -> list[GroupId]:
+        """Groups of which this node should serve a replica and does not, damaged ones left out."""
+        ...
+
+    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+        """Voters of a group led here that keep up, as far as this node can tell."""
+        ...
+
+    def under_replicated(self) -> list[GroupId]:
+        """Partitions led here of which not every wanted replica votes and keeps up."""
+        ...
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """Nodes whose vote on metadata does not keep up; empty where this node does not lead it."""
+        ...
+
+    def partition_groups(self) -> list[Group[LogPartition]]:
+        """Every serving partition replica here."""
+        ...
+
+    async def next_topology_change(self) -> None:
+        """Wait for the next change of metadata or of the leadership table."""
+        ...
+
+    def topology_version(self) -> int:
+        """Counts changes of metadata and leadership, so that a watcher can tell whether it missed one."""
+        ...

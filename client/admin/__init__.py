@@ -1,0 +1,1 @@
+"""Administer a cluster: topics, brokers and consumer groups."""

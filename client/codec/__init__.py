@@ -1,0 +1,1 @@
+"""Encode and decode record batches."""

@@ -1,0 +1,263 @@
+"""Calls over many partitions that only their leaders answer: grouped by leader, repeated until every partition has an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff
+from raftmq.client.base.error_details import error_from_detail, with_address
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import DELETE_RECORDS, LIST_OFFSETS, Connection
+from raftmq.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    Outcome,
+    ProtocolError,
+    RaftMQError,
+    RequestTimedOutError,
+    UnknownPartitionError,
+)
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+EARLIEST_TIME = -2
+LATEST_TIME = -1
+ResultT = TypeVar("ResultT")
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's offset and the time at which its leader appended it (milliseconds since the epoch)."""
+
+    offset: int
+    timestamp: int
+
+
+class Target(NamedTuple):
+    """A partition as a request names it."""
+
+    topic_partition: TopicPartition
+    topic_id: int
+    group_id: int
+
+
+LeaderCall = Callable[[Connection, list[Target], float], Awaitable[list["ResultT | RaftMQError"]]]
+"""Asks one leader about its partitions and returns a result or an error for each, in their order."""
+
+
+async def call_leaders(
+    resolver: Resolver, partitions: Iterable[TopicPartition], timeout_seconds: float, call: LeaderCall[ResultT]
+) -> dict[TopicPartition, ResultT]:
+    """Run `call` on every leader concerned until each partition has a result.
+
+    `call` must be a read, or idempotent: it is repeated after failures with an unknown outcome.
+
+    Raises:
+        UnknownTopicError, UnknownPartitionError: there is none.
+        RaftMQError: a refusal that is not retriable, or the last failure when the time is over.
+    """
+    results: dict[TopicPartition, ResultT] = {}
+    answers = await ask_leaders(resolver, partitions, timeout_seconds, call, is_all_or_nothing=True)
+    for partition, answer in answers.items():
+        if isinstance(answer, RaftMQError):
+            raise answer
+        results[partition] = answer
+    return results
+
+
+async def ask_leaders(
+    resolver: Resolver,
+    partitions: Iterable[TopicPartition],
+    timeout_seconds: float,
+    call: LeaderCall[ResultT],
+    *,
+    is_all_or_nothing: bool = False,
+) -> dict[TopicPartition, ResultT | RaftMQError]:
+    """As `call_leaders`, with each partition's own result, refusal or last failure; raises only that the client is closed.
+
+    With `is_all_or_nothing` it ends at the first refusal.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+    open_ = list(dict.fromkeys(partitions))
+    results: dict[TopicPartition, ResultT | RaftMQError] = {}
+    failures: dict[TopicPartition, RaftMQError] = {}
+    while open_:
+        targets: list[Target] = []
+        for partition in open_:
+            try:
+                targets.append(await _target(resolver, partition, deadline - loop.time()))
+            except RaftMQError as error:
+                (failures if error.retriable else results)[partition] = error
+        resolver.check()
+        groups = _by_leader(resolver, targets, failures)
+        remaining = max(deadline - loop.time(), 0.001)
+        patience = min(
+            remaining, 2 * settings.LATE_ANSWER_SECONDS
+        )  # a frozen leader must not take all the time there is
+        calls = [_guarded(resolver, address, group, patience, call) for address, group in groups.items()]
+        for group, answers in zip(groups.values(), await asyncio.gather(*calls), strict=True):
+            for target, answer in zip(group, answers, strict=True):
+                if not isinstance(answer, RaftMQError):
+                    results[target.topic_partition] = answer
+                    continue
+                if isinstance(answer, NotLeaderError):
+                    resolver.note_not_leader(target.group_id, answer)
+                elif not answer.retriable:
+                    results[target.topic_partition] = answer
+                    continue
+                failures[target.topic_partition] = answer
+        if is_all_or_nothing and any(isinstance(result, RaftMQError) for result in results.values()):
+            return results
+        open_ = [partition for partition in open_ if partition not in results]
+        if open_:
+            pause = backoff.next_seconds()
+            if loop.time() + pause >= deadline:
+                for partition in open_:
+                    late = RequestTimedOutError(f"{partition.topic}/{partition.partition}: no answer in time")
+                    results[partition] = failures.get(partition, late)
+                return results
+            await resolver.wait_change(pause)
+    return results
+
+
+async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds: float) -> Target:
+    info = await resolver.topic(partition.topic, max(timeout_seconds, 0.001), partition=partition.partition)
+    if not 0 <= partition.partition < info.partition_count:
+        raise UnknownPartitionError(
+            f"{partition.topic} has partitions 0 to {info.partition_count - 1}, not {partition.partition}"
+        )
+    return Target(partition, info.topic_id, info.group_ids[partition.partition])
+
+
+def _by_leader(
+    resolver: Resolver, targets: list[Target], failures: dict[TopicPartition, RaftMQError]
+) -> dict[str, list[Target]]:
+    """The targets by their leader's address; what is without a leader goes to `failures`."""
+    groups: dict[str, list[Target]] = {}
+    for target in targets:
+        leader = resolver.leader(target.group_id)
+        if leader is None:
+            topic, number = target.topic_partition
+            failures[target.topic_partition] = NoLeaderError(f"{topic}/{number} has no leader")
+        else:
+            groups.setdefault(resolver.address(leader), []).append(target)
+    return groups
+
+
+async def _guarded(
+    resolver: Resolver, address: str, group: list[Target], timeout_seconds: float, call: LeaderCall[ResultT]
+) -> list[ResultT | RaftMQError]:
+    """One leader's failure is the failure of its partitions only."""
+    try:
+        answers = await call(resolver.connection(address), group, timeout_seconds)
+    except RaftMQError as error:
+        if error.outcome is Outcome.UNKNOWN or error.retriable:
+            resolver.suspect(address)
+        return [with_address(error, address)] * len(group)
+    if len(answers) != len(group):
+        return [ProtocolError(f"{address} answered for {len(answers)} partitions, not {len(group)}")] * len(group)
+    for answer in answers:
+        if isinstance(answer, RaftMQError):
+            with_address(answer, address)
+    return answers
+
+
+def name_of_target(target: Target) -> str:
+    """For messages."""
+    return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
+
+
+async def list_offsets(
+    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first offset appended at or after a time, per partition; offset -1 when there is none.
+
+    `EARLIEST_TIME` asks for the log start, `LATEST_TIME` for the high watermark. Raises as `call_leaders`.
+    """
+    return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
+
+
+async def list_each_offset(
+    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, OffsetAndTimestamp | RaftMQError]:
+    """As `list_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
+
+
+def _asking_for_times(resolver: Resolver, times: Mapping[TopicPartition, int]) -> LeaderCall[OffsetAndTimestamp]:
+    async def ask(
+        connection: Connection, group: list[Target], seconds: float
+    ) -> list[OffsetAndTimestamp | RaftMQError]:
+        request = pb.ListOffsetsRequest(
+            metadata_revision=resolver.metadata_revision,
+            partitions=[
+                pb.PartitionTime(
+                    topic_id=target.topic_id,
+                    partition=target.topic_partition.partition,
+                    time_ms=times[target.topic_partition],
+                )
+                for target in group
+            ],
+        )
+        response = await connection.call(LIST_OFFSETS, request, seconds)
+        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return [_offset_of(target, by_key) for target in group]
+
+    return ask
+
+
+def _offset_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionOffset]) -> OffsetAndTimestamp | RaftMQError:
+    answer = by_key.get((target.topic_id, target.topic_partition.partition))
+    if answer is None:
+        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+    if answer.HasField("error"):
+        return error_from_detail(answer.error, name_of_target(target))
+    return OffsetAndTimestamp(answer.offset, answer.append_time_ms)
+
+
+async def delete_records(
+    resolver: Resolver, before_offsets: dict[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, int]:
+    """Delete the records below an offset (-1: all there are), per partition; returns the new log starts.
+
+    -1 is resolved once, at the beginning: repeating the call after a lost answer must not delete what was written since.
+    Raises as `call_leaders`; partitions without an answer may have been trimmed.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    everything = {partition: LATEST_TIME for partition, offset in before_offsets.items() if offset < 0}
+    if everything:
+        ends = await list_offsets(resolver, everything, timeout_seconds)
+        before_offsets = before_offsets | {partition: end.offset for partition, end in ends.items()}
+        timeout_seconds = max(0.001, deadline - asyncio.get_running_loop().time())
+
+    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[int | RaftMQError]:
+        request = pb.DeleteRecordsRequest(
+            metadata_revision=resolver.metadata_revision,
+            timeout_ms=max(1, int(seconds * 1000)),
+            partitions=[
+                pb.PartitionTrim(
+                    topic_id=target.topic_id,
+                    partition=target.topic_partition.partition,
+                    before_offset=before_offsets[target.topic_partition],
+                )
+                for target in group
+            ],
+        )
+        response = await connection.call(DELETE_RECORDS, request, seconds)
+        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return [_log_start_of(target, by_key) for target in group]
+
+    return await call_leaders(resolver, before_offsets, timeout_seconds, ask)
+
+
+def _log_start_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
+    answer = by_key.get((target.topic_id, target.topic_partition.partition))
+    if answer is None:
+        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+    if answer.HasField("error"):
+        return error_from_detail(answer.error, name_of_target(target))
+    return answer.log_start_offset

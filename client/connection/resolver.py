@@ -1,0 +1,492 @@
+"""Knows who leads what: watches the topology, follows hints, and shares one connection per node among all callers.
+
+Must not send records or decide about retries of them. Invariants: the cluster id seen first is pinned, an answer of another
+cluster is never used; knowledge about a group's leader never goes back to an older epoch; all state changes happen in functions
+without `await`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.base.error_details import fresh_copy, name_of
+from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.texts import check_text
+from raftmq.client.connection.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
+from raftmq.errors import (
+    BootstrapError,
+    ClosedClientError,
+    InvalidArgumentError,
+    NotLeaderError,
+    Outcome,
+    PermissionDeniedError,
+    RaftMQError,
+    RequestTimedOutError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+from raftmq.proto import queue_pb2 as pb
+
+REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)
+"""What does not pass by waiting: a client that meets nothing else at its start says so instead of trying on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One incarnation of a topic; replaced as a whole when anything about it changes."""
+
+    name: str
+    topic_id: int
+    group_ids: tuple[int, ...]
+    """The Raft group of each partition, by partition number."""
+    batch_bytes_max: int = settings.TOPIC_BATCH_BYTES_MAX
+    """Largest batch the topic takes, header included and compressed."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Largest record that the topic takes, with its overhead and before compression."""
+        return max(settings.RECORD_BYTES_MAX, self.batch_bytes_max - settings.TOPIC_BATCH_OVERHEAD_BYTES)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions are numbered from 0 to this, exclusive."""
+        return len(self.group_ids)
+
+
+class Leader(NamedTuple):
+    """Who leads a group, as far as we know."""
+
+    node_id: int
+    leader_epoch: int
+
+
+class Resolver:
+    """The client's view of the cluster; one per producer, consumer or admin."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        transport: Transport,
+        *,
+        source: random.Random | None = None,
+        cluster_id: str = "",
+    ) -> None:
+        """`cluster_id`: the only cluster to be used; empty: the first one that answers."""
+        self.bootstrap_addresses = parse_addresses(bootstrap_servers)
+        check_text(cluster_id, "cluster_id")
+        self.cluster_id = cluster_id
+        """Empty until it is given or the first topology arrives, then fixed."""
+        self.metadata_revision = 0
+        """The highest revision seen; sent with requests so that a node behind it waits."""
+        self.topics: dict[str, TopicInfo] = {}
+        self.source = source or random.Random()
+        self._transport = transport
+        self._connections: dict[str, Connection] = {}
+        self._cleaner: asyncio.TimerHandle | None = None
+        """Will close the connections to addresses that are not used any more."""
+        self._endings: set[asyncio.Task[None]] = set()
+        """Connections that are being closed."""
+        self._node_addresses: dict[int, str] = {}
+        self._leaders: dict[int, Leader] = {}
+        self._refused: set[str] = set()
+        """Addresses where another cluster answered, until ours says that a broker of its own is there."""
+        self._listeners: list[Callable[[], None]] = []
+        self._change = asyncio.Event()
+        self._watch_tasks: set[asyncio.Task[None]] = set()
+        """The one that watches, and those before it that are ending."""
+        self._watch_address = ""
+        self._has_topology = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._errors: dict[str, RaftMQError] = {}
+        """Why each address could not be watched, the last time it was tried; empty while one is watched."""
+        self._lost_at = 0.0
+        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    async def start(self, timeout_seconds: float) -> None:
+        """Start watching and wait for the first topology.
+
+        Raises:
+            BootstrapError: no address answered in time.
+            UnsupportedVersionError, PermissionDeniedError, WrongClusterError: every address refuses us for good.
+        """
+        self._lost_at = asyncio.get_running_loop().time()
+        self._restart_watch()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._has_topology.wait()
+        except TimeoutError:
+            reasons = [f"{address} ({self._reason(address)})" for address in self.bootstrap_addresses]
+            cause = next(iter(self._errors.values()), None)
+            raise BootstrapError(f"no broker answered within {timeout_seconds:g} s: {', '.join(reasons)}") from cause
+        self.check()
+
+    async def close(self) -> None:
+        """Stop watching and close every connection; at once, but for the moment in which calls end. Again: does nothing."""
+        self._failure = self._failure or ClosedClientError("the client is closed")
+        self._has_topology.set()  # whoever waits in `start` finds the failure
+        if self._cleaner is not None:
+            self._cleaner.cancel()
+        try:
+            await cancel_and_wait(*self._watch_tasks)
+        finally:
+            connections, self._connections = list(self._connections.values()), {}
+            await asyncio.gather(*self._endings, *(connection.close() for connection in connections))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the client: a defect, a refusal for good, or `close`. Subscribers are told."""
+        return self._failure
+
+    def check(self) -> None:
+        """Raise what ended the client, if anything did."""
+        if self._failure is not None:
+            if isinstance(self._failure, RaftMQError):
+                raise fresh_copy(self._failure) from self._failure.__cause__
+            raise ClosedClientError("the client stopped after an internal error") from self._failure
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def leader(self, group_id: int) -> Leader | None:
+        """Who leads the group, or None when nobody is known to, or its address is not."""
+        leader = self._leaders.get(group_id)
+        if leader is None or leader.node_id not in self._node_addresses:
+            return None
+        return leader
+
+    def shows(self, topic: str, group_id: int) -> bool:
+        """Whether the cluster has the partition, as far as is known: then who denies it is behind, or a stranger at an old address."""
+        info = self.topics.get(topic)
+        return info is not None and group_id in info.group_ids
+
+    def address(self, leader: Leader) -> str:
+        """Where the node is that `leader` named."""
+        return self._node_addresses[leader.node_id]
+
+    def connection(self, address: str) -> Connection:
+        """The shared connection to an address."""
+        self.check()
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = self._transport.connect(address)
+            connection.cluster_id = self.cluster_id
+            log.debug("connection_made address=%s", address)
+        return connection
+
+    async def topic(
+        self, name: str, timeout_seconds: float, *, partition: int | None = None, is_fresh: bool = False
+    ) -> TopicInfo:
+        """Look a topic up; one that is not in the table yet is asked for, so `UnknownTopicError` is certain.
+
+        So is one that is not in the table with this `partition`: somebody else may have added it a moment ago. A caller that does not find
+        it in the answer either knows that there is none. With `is_fresh` it is asked for in any case, as of `metadata_revision` at least.
+
+        Raises:
+            UnknownTopicError: the cluster has no such topic.
+            InvalidTopicNameError: no topic can have this name.
+            RequestTimedOutError: nobody could say in time. Nothing changes on either error.
+        """
+        self.check()
+        info = self.topics.get(name)
+        if info is not None and not is_fresh and (partition is None or partition < info.partition_count):
+            return info
+        check_text(name, "topic")
+        request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
+        response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
+        self._learn_topic(response.topic)
+        for leader in response.leaders:
+            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        self.note_revision(response.metadata_revision)
+        self._notify()
+        info = self.topics.get(name)
+        if info is None:
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        return info
+
+    def node_addresses(self) -> list[str]:
+        """Of all brokers of the cluster, as far as known."""
+        return list(self._node_addresses.values())
+
+    def addresses(self) -> list[str]:
+        """Of brokers to ask, best first."""
+        return self._candidates()
+
+    # --------------------------------------------------------------------------------------------------------- learning
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` (which must not block) after every change of the topology."""
+        self._listeners.append(listener)
+
+    async def wait_change(self, timeout_seconds: float) -> None:
+        """Return when the topology changed, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._change.wait()
+        except TimeoutError:
+            return
+
+    def note_revision(self, revision: int) -> None:
+        """Remember the revision of an answer."""
+        self.metadata_revision = max(self.metadata_revision, revision)
+
+    def note_topic(self, topic: pb.Topic) -> None:
+        """Take over a topic from the answer of a call that created or changed it."""
+        self._learn_topic(topic)
+        self._notify()
+
+    def note_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
+        """Follow a hint; True when it names another leader than the one known, so a retry need not wait.
+
+        A refusal without a hint changes nothing: a leader that stalled refuses for a moment and stays leader in its epoch.
+        """
+        if not error.leader_node_id:
+            return False
+        if error.leader_address and error.leader_node_id not in self._node_addresses:
+            self._node_addresses[error.leader_node_id] = error.leader_address
+        changed = self._learn_leader(group_id, Leader(error.leader_node_id, error.leader_epoch))
+        if changed:
+            self._notify()
+        return changed
+
+    def suspect(self, address: str) -> None:
+        """A node answers late or not at all: stop listening to its view of the topology, if we do."""
+        if address == self._watch_address and len(self._candidates()) > 1:
+            self._restart_watch()
+
+    # ---------------------------------------------------------------------------------------------------------- calling
+
+    async def call_any(
+        self,
+        method: UnaryMethod[RequestT, ResponseT],
+        request: RequestT,
+        timeout_seconds: float,
+        *,
+        is_read: bool = False,
+    ) -> ResponseT:
+        """Make a call that every node answers, on one that works.
+
+        Definite failures that a broker calls retriable are tried again on other nodes until the time is over; one whose outcome
+        is unknown only if `is_read`.
+
+        Raises:
+            RaftMQError: the broker's refusal, or the last failure when the time is over.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.source)
+        tried = 0
+        while True:
+            self.check()
+            candidates = self._candidates()
+            address = candidates[tried % len(candidates)]
+            tried += 1
+            remaining = max(deadline - loop.time(), 0.001)
+            # A read may give a frozen node up early; a change must not, as its outcome would be unknown.
+            patience = min(remaining, settings.LATE_ANSWER_SECONDS) if is_read and len(candidates) > 1 else remaining
+            try:
+                return await self.connection(address).call(method, request, patience)
+            except RaftMQError as error:
+                self.check()
+                may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
+                if isinstance(error, RequestTimedOutError):
+                    self.suspect(address)
+                pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
+                if not may_repeat or loop.time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+
+    # --------------------------------------------------------------------------------------------------------- watching
+
+    def _restart_watch(self) -> None:
+        if self._failure is not None:
+            return
+        for ending in self._watch_tasks:
+            ending.cancel()
+        task = spawn(self._watch_forever(self._watch_address), "raftmq-topology", self._on_crash)
+        self._watch_tasks.add(task)
+        task.add_done_callback(self._watch_tasks.discard)
+
+    async def _watch_forever(self, avoid: str) -> None:
+        backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.source)
+        while self._failure is None:
+            candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
+            untried = [a for a in candidates if a not in self._errors]
+            address = self.source.choice(untried or candidates)
+            self._watch_address = address
+            try:
+                await self._watch(address, backoff)
+            except RaftMQError as error:
+                self._on_watch_failed(address, error)
+            else:
+                log.info("topology_watch_ended address=%s", address)  # a broker that stops, or restarts its feed
+            avoid = address
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _watch(self, address: str, backoff: Backoff) -> None:
+        async with aclosing(self.connection(address).watch(pb.WatchRequest(cluster_id=self.cluster_id))) as updates:
+            try:
+                async with asyncio.timeout(settings.WATCH_FIRST_UPDATE_SECONDS):
+                    first = await anext(updates, None)
+            except TimeoutError as error:
+                raise RequestTimedOutError(
+                    f"{address}: no topology within {settings.WATCH_FIRST_UPDATE_SECONDS:g} s"
+                ) from error
+            if first is None:
+                return
+            self._apply(first, address)
+            backoff.reset()
+            self._on_watching(address)
+            async for update in updates:
+                self._apply(update, address)
+
+    def _on_watching(self, address: str) -> None:
+        elapsed = asyncio.get_running_loop().time() - self._lost_at if self._errors else 0.0
+        self._errors.clear()
+        data = (address, self.cluster_id, len(self._node_addresses), len(self.topics), elapsed)
+        log.info("topology_watched address=%s cluster_id=%s nodes=%d topics=%d elapsed_seconds=%.3f", *data)
+
+    def _on_watch_failed(self, address: str, error: RaftMQError) -> None:
+        """Try another address; give up when all there are refuse us for good."""
+        if not self._errors and self._has_topology.is_set():
+            self._lost_at = asyncio.get_running_loop().time()
+        self._errors[address] = error
+        log.debug("topology_watch_failed address=%s error_code=%s", address, name_of(error))
+        if isinstance(error, WrongClusterError):
+            self._refused.add(address)
+            log.warning("address_of_another_cluster address=%s cluster_id=%s", address, self.cluster_id)
+        candidates = self._candidates()
+        failures = [self._errors.get(candidate) for candidate in candidates]
+        is_starting = not self._has_topology.is_set()
+        if not candidates or (is_starting and all(isinstance(failure, REFUSALS) for failure in failures)):
+            self._on_crash(error)
+            return
+        elapsed = asyncio.get_running_loop().time() - self._lost_at
+        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._pace.is_due():
+            data = (",".join(candidates), name_of(error), elapsed)
+            log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)
+
+    def _reason(self, address: str) -> str:
+        """Why an address is of no use, in a few words."""
+        error = self._errors.get(address)
+        if error is None:
+            return "did not answer"
+        text = str(error.args[0])
+        return text.removeprefix(f"{address}: ")
+
+    def _apply(self, update: pb.TopologyUpdate, address: str) -> None:
+        if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:
+            raise WrongClusterError(f"{address} belongs to cluster {update.cluster_id}, not to {self.cluster_id}")
+        if not self.cluster_id:
+            self.cluster_id = update.cluster_id
+            for connection in self._connections.values():
+                connection.cluster_id = self.cluster_id
+        is_newest = update.metadata_revision >= self.metadata_revision
+        self.note_revision(update.metadata_revision)
+        if update.has_nodes or update.is_full:
+            self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
+            self._refused.difference_update(self._node_addresses.values())  # a stranger there may have gone again
+        if update.is_full:
+            self.topics = {}
+        deleted = set(update.deleted_topic_ids)
+        if deleted:
+            self.topics = {name: info for name, info in self.topics.items() if info.topic_id not in deleted}
+        for topic in update.topics:
+            self._learn_topic(topic)
+        for leader in update.leaders:
+            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+        if deleted or (update.is_full and is_newest):
+            # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
+            # Of those deleted last the leaders stay known: whoever writes there asks them, and hears that the topic is gone.
+            existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
+            gone = [group_id for group_id in self._leaders if group_id not in existing][-settings.DELETED_LEADERS_MAX :]
+            there = [group_id for group_id in self._leaders if group_id in existing]
+            self._leaders = {group_id: self._leaders[group_id] for group_id in (*gone, *there)}
+        if self._cleaner is None and self._unused_addresses():
+            loop = asyncio.get_running_loop()
+            self._cleaner = loop.call_later(settings.UNUSED_CONNECTION_SECONDS, self._close_unused)
+        self._has_topology.set()
+        self._notify()
+
+    def _unused_addresses(self) -> list[str]:
+        """Connected to, and nobody's any more."""
+        return sorted(self._connections.keys() - set(self._candidates()))
+
+    def _close_unused(self) -> None:
+        self._cleaner = None
+        for address in self._unused_addresses():
+            ending = spawn(self._connections.pop(address).close(), "raftmq-connection-end", self._on_crash)
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+            log.debug("connection_dropped address=%s", address)
+
+    def _learn_topic(self, topic: pb.Topic) -> None:
+        known = self.topics.get(topic.name)
+        if known is not None and (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
+            return  # an older incarnation, or an older look at it: partitions are only ever added
+        partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
+        group_ids = tuple(partition.group_id for partition in partitions)
+        info = TopicInfo(topic.name, topic.topic_id, group_ids, _batch_bytes_max(topic.config))
+        if info != known:
+            self.topics[topic.name] = info
+
+    def _learn_leader(self, group_id: int, leader: Leader) -> bool:
+        known = self._leaders.get(group_id)
+        if known is not None and leader.leader_epoch < known.leader_epoch:
+            return False
+        if known == leader:
+            return False
+        self._leaders[group_id] = leader
+        return True
+
+    def _notify(self) -> None:
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+        for listener in self._listeners:
+            listener()
+
+    def _candidates(self) -> list[str]:
+        """Addresses to ask, the one being watched first, each once."""
+        known = dict.fromkeys((self._watch_address, *self._node_addresses.values(), *self.bootstrap_addresses))
+        return [address for address in known if address and address not in self._refused]
+
+    def _on_crash(self, error: BaseException) -> None:
+        if self._failure is None:
+            log.error("client_stopped error_code=%s", name_of(error))
+        self._failure = self._failure or error
+        self._has_topology.set()
+        self._notify()
+
+
+def _batch_bytes_max(config: Mapping[str, str]) -> int:
+    """What the topic's configuration says; the default for a value that a newer broker understands and we do not."""
+    text = config.get(settings.TOPIC_BATCH_BYTES_KEY, "")
+    return int(text) if text.isdigit() else settings.TOPIC_BATCH_BYTES_MAX
+
+
+def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
+    """``"a:1,b:2"`` or a sequence of ``host:port`` → addresses. Raises `InvalidArgumentError`."""
+    parts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidArgumentError(f"bootstrap_servers: {part!r} is not 'host:port'")
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise InvalidArgumentError("bootstrap_servers is empty; give host:port[,host:port...]")
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
+            raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port (an IPv6 host in brackets)")
+    return addresses
+
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):\d{1,5}")
+"""A name or an IPv4 address, or an IPv6 address in brackets, and a port; so no ``http://`` and no second port."""

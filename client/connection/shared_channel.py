@@ -1,0 +1,57 @@
+"""Channels that clients of one event loop share: a hundred producers have one connection to each broker.
+
+Each client has calls of its own on a channel, and ends only those. The channel is closed with the last client that uses it. Brokers
+allow thousands of calls on a connection (`concurrent_rpcs_max` in `broker/base/limits.py`), so a connection has no bound of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
+
+import grpc.aio
+
+
+class SharedChannel:
+    """A channel to one address, on one event loop."""
+
+    __slots__ = ("__weakref__", "_place", "channel", "methods", "users")
+
+    def __init__(self, place: tuple[asyncio.AbstractEventLoop, str], channel: grpc.aio.Channel) -> None:
+        self._place: Final = place
+        self.channel = channel
+        """Without it after the last connection was closed."""
+        self.methods: Final[dict[str, object]] = {}
+        """gRPC's callable of each method that was called."""
+        self.users: Final[WeakSet[object]] = WeakSet()
+        """Connections that use it. A client that the program forgot to close does not keep it."""
+
+    async def leave(self, user: object) -> None:
+        """Note that a connection was closed. The last one closes the channel."""
+        self.users.discard(user)
+        if not self.users and _channels.get(self._place) is self:
+            del _channels[self._place]  # before the wait: a client that starts now gets a channel of its own
+            await self.channel.close()
+            # A closed client may live on. gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`.
+            self.methods.clear()
+            del self.channel
+
+
+_channels: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], SharedChannel]] = WeakValueDictionary()
+"""Those in use, by event loop and address: only the connections that use a channel keep it."""
+
+
+def has_open_channels() -> bool:
+    """Return whether any client of this process has a connection, on any event loop."""
+    return bool(_channels)
+
+
+def shared_channel(address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> SharedChannel:
+    """Return the channel of the running event loop to an address; one that does not exist is opened. Does not wait."""
+    place = (asyncio.get_running_loop(), address)
+    found = _channels.get(place)
+    if found is None:
+        found = _channels[place] = SharedChannel(place, open_channel(address))
+    return found

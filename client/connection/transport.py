@@ -1,0 +1,383 @@
+"""How the SDK talks to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its gRPC implementation.
+
+A simulator replaces `GrpcTransport` by an in-memory one. Every failure leaves here as a `RaftMQError`: the typed one the broker
+sent, `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (it may have arrived).
+Must not retry or choose nodes: that is the resolver's and the callers' part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
+from raftmq.client.base import settings
+from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
+from raftmq.client.base.fork_guard import check_grpc_usable
+from raftmq.client.connection.grpc_calls import CoreCalls
+from raftmq.client.connection.shared_channel import shared_channel
+from raftmq.errors import (
+    BrokenConnectionError,
+    InternalError,
+    PermissionDeniedError,
+    RaftMQError,
+    RequestTimedOutError,
+    UnreachableError,
+    UnsupportedVersionError,
+    WrongClusterError,
+)
+from raftmq.proto import queue_pb2 as pb
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod(Generic[RequestT, ResponseT]):
+    """One unary RPC: its service, its name and the types of its two messages."""
+
+    service: str
+    name: str
+    request_type: type[RequestT]
+    response_type: type[ResponseT]
+
+    @property
+    def path(self) -> str:
+        """GRPC's name of the method."""
+        return f"/raftmq.v1.{self.service}/{self.name}"
+
+
+INIT_PRODUCER = UnaryMethod("Queue", "InitProducer", pb.InitProducerRequest, pb.InitProducerResponse)
+FENCE_PRODUCER = UnaryMethod("Queue", "FenceProducer", pb.FenceProducerRequest, pb.FenceProducerResponse)
+APPEND = UnaryMethod("Queue", "Append", pb.AppendRequest, pb.AppendResponse)
+POLL = UnaryMethod("Queue", "Poll", pb.PollRequest, pb.PollResponse)
+LIST_OFFSETS = UnaryMethod("Queue", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+DELETE_RECORDS = UnaryMethod("Queue", "DeleteRecords", pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
+OPEN_PARTITIONS = UnaryMethod("Queue", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
+FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
+LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
+LIST_GROUPS = UnaryMethod("Groups", "List", pb.ListGroupsRequest, pb.ListGroupsResponse)
+DESCRIBE_GROUP = UnaryMethod("Groups", "Describe", pb.DescribeGroupRequest, pb.DescribeGroupResponse)
+RESET_OFFSETS = UnaryMethod("Groups", "ResetOffsets", pb.ResetOffsetsRequest, pb.ResetOffsetsResponse)
+DELETE_GROUP = UnaryMethod("Groups", "Delete", pb.DeleteGroupRequest, pb.DeleteGroupResponse)
+CREATE_TOPIC = UnaryMethod("Admin", "CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
+DELETE_TOPIC = UnaryMethod("Admin", "DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse)
+LIST_TOPICS = UnaryMethod("Admin", "ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse)
+DESCRIBE_TOPIC = UnaryMethod("Admin", "DescribeTopic", pb.DescribeTopicRequest, pb.DescribeTopicResponse)
+ALTER_TOPIC = UnaryMethod("Admin", "AlterTopic", pb.AlterTopicRequest, pb.AlterTopicResponse)
+ADD_PARTITIONS = UnaryMethod("Admin", "AddPartitions", pb.AddPartitionsRequest, pb.AddPartitionsResponse)
+DESCRIBE_CLUSTER = UnaryMethod("Admin", "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
+REMOVE_NODE = UnaryMethod("Admin", "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
+
+_APPEND_STREAM_PATH = "/raftmq.v1.Queue/AppendStream"
+_WATCH_PATH = "/raftmq.v1.Topology/Watch"
+
+
+class AppendStream(Protocol):
+    """A bidirectional stream of appends to one node."""
+
+    async def write(self, request: bytes) -> None:
+        """Send one serialized `AppendRequest` (see `append_frame`); waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
+        ...
+
+    async def read(self) -> pb.AppendResponse:
+        """Wait for the next answer. Raises a `RaftMQError` when the stream ends."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the stream up; unanswered requests have an unknown outcome."""
+        ...
+
+
+class Connection(Protocol):
+    """A shared connection to one node."""
+
+    cluster_id: str
+    """Calls and streams of appends go to a broker of this cluster, or to nobody (`UnreachableError`); empty: whoever answers."""
+
+    @property
+    def address(self) -> str:
+        """Where it leads (``host:port``)."""
+        ...
+
+    async def call(
+        self, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
+    ) -> ResponseT:
+        """One unary call. Raises a `RaftMQError`."""
+        ...
+
+    def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
+        """The topology stream. Iterating raises a `RaftMQError`."""
+        ...
+
+    def append_stream(self) -> AppendStream:
+        """Open a stream; does not wait."""
+        ...
+
+    async def close(self) -> None:
+        """Close at once; running calls fail."""
+        ...
+
+
+class Transport(Protocol):
+    """Makes connections."""
+
+    uses_threads: bool
+    """Whether clients may call brokers from threads of their own, over gRPC. False in a simulation: everything is in its loop."""
+
+    def connect(self, address: str) -> Connection:
+        """A connection to ``host:port``; made lazily, does not wait and does not fail."""
+        ...
+
+
+_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", settings.MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", settings.MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # gRPC's least time for one attempt to connect
+    ("grpc.max_reconnect_backoff_ms", int(settings.CONNECT_BACKOFF_MAX_SECONDS * 1000)),
+    ("grpc.enable_retries", 0),  # retries are ours: only we know which calls are idempotent
+    ("grpc.use_local_subchannel_pool", 1),  # we share channels ourselves, and close them when the last client is closed
+]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """Where channels are made; without TLS and credentials so far."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+def open_blocking_channel(address: str) -> grpc.Channel:
+    """As `open_channel`, for a thread without an event loop."""
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+_NEVER_LEFT = ("failed to connect", "errors resolving", "dns resolution failed")
+"""How the core's text begins when a call never left: it has no code of its own for that. Its wording is tested."""
+_REASONS: dict[str, str] = {
+    "errors resolving": "the host's name is not known",
+    "dns resolution failed": "the host's name is not known",
+    "failed parsing http/2": "what answers there does not speak gRPC: is it the HTTP port?",
+    "before receiving settings frame": "something accepts connections there and does not answer",
+    "connection refused": "connection refused",
+}
+"""What the core says in there, and what we say."""
+
+
+_CORE_FAILED = "Internal error from Core"
+"""How gRPC's Python layer ends a call whose write failed because the connection broke. A broker's own defect comes with a detail."""
+
+
+def unreachable_reason(details: str) -> str:
+    """Why a call never left, in a few words; empty when it may have."""
+    lowered = details.lower()
+    if not lowered.startswith(_NEVER_LEFT):
+        return ""
+    return next((ours for theirs, ours in _REASONS.items() if theirs in lowered), details.rpartition(": ")[2])
+
+
+def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
+    """The typed error of a failed call, with the address that was asked."""
+    return with_address(_error_of_status(error, address), address)
+
+
+def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
+    """A status without our detail is judged by its code."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
+            detail = detail_from_status(value)
+            if detail is not None:
+                return error_from_detail(detail)
+    status, details = error.code(), error.details() or ""
+    message = f"{address}: {details or status.name}"
+    if status is grpc.StatusCode.UNAVAILABLE:
+        reason = unreachable_reason(details)
+        return UnreachableError(f"{address}: {reason}") if reason else BrokenConnectionError(message)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RequestTimedOutError(message)
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedVersionError(f"{address}: what answers does not know this call ({details})")
+    if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return PermissionDeniedError(message)
+    if status in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
+        return BrokenConnectionError(message)
+    if status is grpc.StatusCode.INTERNAL and details.startswith(_CORE_FAILED):
+        return BrokenConnectionError(f"{address}: the connection broke")
+    return InternalError(message)
+
+
+def error_from_call(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
+    """As `error_from_rpc`, for a call that says which cluster it is for: where another one answers, ours cannot be reached."""
+    found = error_from_rpc(error, address)
+    if isinstance(found, WrongClusterError):
+        return with_address(UnreachableError(f"{address}: {found.args[0]}"), address)
+    return found
+
+
+def call_metadata(cluster_id: str) -> tuple[tuple[str, str], ...]:
+    """What a call says of itself."""
+    return ((CLUSTER_KEY, cluster_id),) if cluster_id else ()
+
+
+def is_caller_cancelled() -> bool:
+    """Whether a `CancelledError` is the caller's: gRPC raises the same one when a call is cancelled under its user.
+
+    The call's own status does not tell: a write that was waiting for flow control makes INTERNAL of CANCELLED.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class GrpcTransport:
+    """Connections over gRPC. Raises `ForkedClientError` where gRPC cannot work."""
+
+    uses_threads = True
+
+    def __init__(self) -> None:
+        check_grpc_usable()
+
+    def connect(self, address: str) -> Connection:
+        """A connection to ``host:port``; made lazily."""
+        check_grpc_usable()  # again: nothing of gRPC was alive until now, so a fork since then has noted that it is unused
+        return GrpcConnection(address)
+
+
+class GrpcConnection:
+    """One client's calls to one node, over a channel that all clients of the event loop share (`shared_channel`).
+
+    Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there; what a call of a
+    loop that is closed by then completes would be picked up by another loop, which fails with «Event loop is closed» on stderr. So
+    calls are cancelled in the core only (see `grpc_calls`), and `close` waits for their last event.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.cluster_id = ""
+        self._address = address
+        self._shared = shared_channel(address, open_channel)
+        self._shared.users.add(self)
+        self._calls = CoreCalls()
+        self._is_closed = False
+
+    @property
+    def address(self) -> str:
+        """Where it leads."""
+        return self._address
+
+    async def call(
+        self, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
+    ) -> ResponseT:
+        """One unary call; cancelling it cancels it at the broker."""
+        self._check_open()
+        methods = self._shared.methods
+        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", methods.get(method.path))
+        if callable_ is None:
+            callable_ = self._shared.channel.unary_unary(
+                method.path,
+                request_serializer=method.request_type.SerializeToString,
+                response_deserializer=method.response_type.FromString,
+            )
+            methods[method.path] = callable_
+        call = callable_(request, timeout=timeout_seconds, metadata=call_metadata(self.cluster_id))
+        try:
+            await self._calls.wait_unary(call)
+            self._check_open()
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, self._address) from error.with_traceback(None)
+        finally:
+            del (
+                call,
+                callable_,
+            )  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
+
+    async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
+        """The topology stream."""
+        self._check_open()
+        call = self._shared.channel.unary_stream(
+            _WATCH_PATH,
+            request_serializer=pb.WatchRequest.SerializeToString,
+            response_deserializer=pb.TopologyUpdate.FromString,
+        )(request)
+        self._calls.add_stream(call)
+        try:
+            while isinstance(
+                update := await self._calls.step(call, call.read()), pb.TopologyUpdate
+            ):  # else grpc.aio.EOF
+                yield update
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error, self._address) from error.with_traceback(None)
+        except asyncio.CancelledError as error:
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the connection was closed") from error
+        finally:
+            self._calls.cancel(call)
+            del call  # as in `call`
+
+    def append_stream(self) -> AppendStream:
+        """Open a stream; does not wait."""
+        self._check_open()
+        open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
+            _APPEND_STREAM_PATH,
+            request_serializer=None,  # it is serialized already
+            response_deserializer=pb.AppendResponse.FromString,
+        )
+        call = open_call(metadata=call_metadata(self.cluster_id))
+        self._calls.add_stream(call)
+        return _GrpcAppendStream(call, self._address, self._calls)
+
+    async def close(self) -> None:
+        """Close at once; running calls fail. Waits, for a moment at most, until the core has ended them."""
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                await self._calls.end()
+            finally:
+                await self._shared.leave(self)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BrokenConnectionError(f"{self._address}: the connection is closed")
+
+
+class _GrpcAppendStream:
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: CoreCalls
+    ) -> None:
+        self._call = call
+        self._address = address
+        self._calls = calls
+
+    async def write(self, request: bytes) -> None:
+        try:
+            await self._calls.step(self._call, self._call.write(request))
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, self._address) from error
+        except asyncio.InvalidStateError as error:  # the call ended before
+            raise BrokenConnectionError(f"{self._address}: the append stream has ended") from error
+        except asyncio.CancelledError as error:
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
+
+    async def read(self) -> pb.AppendResponse:
+        try:
+            response = await self._calls.step(self._call, self._call.read())
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(error, self._address) from error
+        except asyncio.CancelledError as error:
+            if is_caller_cancelled():
+                raise
+            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
+        if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
+            raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
+        return response
+
+    def cancel(self) -> None:
+        self._calls.cancel(self._call)

@@ -1,0 +1,1 @@
+"""Read records: fetch them ahead of the program and commit what it processed."""

@@ -1,0 +1,242 @@
+"""What a consumer reads, and as whom it commits: partitions chosen by the program, whole topics, or what a group gives it.
+
+Must not hand out records. Exactly one of three: a subscription without a group (all partitions of the topics), a membership
+(`group_session.py` brings and takes partitions), or partitions assigned by the program, with a group's named offsets if it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from raftmq.client.connection.leader_calls import EARLIEST_TIME
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import Transport
+from raftmq.client.consumer.fetcher import Fetcher
+from raftmq.client.consumer.group_session import GroupSession, GroupSettings
+from raftmq.client.consumer.offset_commits import OffsetCommits
+from raftmq.client.consumer.partition_fetch import PartitionFetch
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.client.consumer.record_buffer import HandOut
+from raftmq.client.membership.group_calls import Identity, OwnedPartition
+from raftmq.client.membership.group_member import Subscription
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import TopicPartition
+
+
+class Assignment:
+    """See the module. In the event loop, from `begin` on."""
+
+    def __init__(
+        self,
+        group: GroupSettings | None,
+        subscription: Subscription,
+        listener: RebalanceListener,
+        resolver: Resolver,
+        transport: Transport,
+        fetcher: Fetcher,
+        hand_out: HandOut,
+        reset_time: int | None,
+        timeout_seconds: float,
+        on_data: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.group = group
+        self.subscription = subscription
+        self.session: GroupSession | None = None
+        """The membership; None without one."""
+        self._listener = listener
+        self._resolver = resolver
+        self._transport = transport
+        self._fetcher = fetcher
+        self._hand_out = hand_out
+        self._reset_time = reset_time
+        self._timeout_seconds = timeout_seconds
+        self._on_data = on_data
+        self._on_crash = on_crash
+        self._commits: OffsetCommits | None = None
+        self._has_begun = False
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    def begin(self) -> None:
+        """The consumer is open: follow the topology, commit automatically."""
+        self._has_begun = True
+        self._resolver.subscribe(self._on_topology)
+        if self.group is not None and self._hand_out.order:
+            self.commits()
+
+    def join(self) -> GroupSession:
+        """Become a member of the group."""
+        if self.group is None:
+            raise InvalidArgumentError("give group_id to be a member of a group")
+        session = self.session = GroupSession(
+            self.group,
+            self._resolver,
+            self._transport,
+            self._fetcher,
+            self._hand_out,
+            self._listener,
+            self._on_data,
+            self._on_crash,
+        )
+        self._commits = session.commits
+        session.subscribe(self.subscription)
+        session.start()
+        return session
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Give everything up, commit what is processed if `is_clean`, leave."""
+        if self.session is not None:
+            await self.session.close(is_clean=is_clean)
+        elif self._commits is not None:
+            await self._commits.finish(self._hand_out.order if is_clean else ())
+
+    # --------------------------------------------------------------------------------------------------------- choosing
+
+    def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
+        """Read these topics, and no others."""
+        if not wanted:
+            raise InvalidArgumentError("name topics or a pattern; to read nothing, unsubscribe")
+        if self.session is None and not self.subscription and self._hand_out.order:
+            raise InvalidArgumentError("partitions were assigned; make another consumer to subscribe")
+        self._listener = listener or self._listener
+        self.subscription = wanted
+        if self.group is None:
+            self._keep(state for state in self._hand_out.order if state.topic_partition.topic in wanted.topics)
+            self._on_topology()
+        elif self.session is not None:
+            self.session.listener = self._listener
+            self.session.subscribe(wanted)
+        elif self._has_begun:
+            self.join()
+
+    def unsubscribe(self) -> None:
+        """Read nothing."""
+        self.subscription = Subscription((), "", "")
+        if self.session is not None:
+            self.session.subscribe(self.subscription)
+        else:
+            self._keep(())
+
+    def assign(self, wanted: Sequence[TopicPartition]) -> None:
+        """Read exactly these; those that are assigned already stay as they are."""
+        if self.subscription or self.session is not None:
+            raise InvalidArgumentError("the consumer reads whole topics; make one without topics to assign partitions")
+        chosen = set(wanted)
+        self._keep(state for state in self._hand_out.order if state.topic_partition in chosen)
+        self.add(wanted)
+
+    def add(self, partitions: Iterable[TopicPartition], *, is_late: bool = False) -> None:
+        """Read these, too."""
+        for partition in partitions:
+            if partition not in self._fetcher.partitions:
+                # A partition that is added while we read is read from its start: "latest" would skip what came before we knew.
+                reset_time = EARLIEST_TIME if is_late else self._reset_time
+                state = PartitionFetch(partition, reset_time, self._fetcher.counters)
+                state.must_ask_committed = self.group is not None
+                self._fetcher.partitions[partition] = state
+                self._hand_out.add(state)
+        if self.group is not None and self._has_begun:
+            self.commits()
+        self._fetcher.wake()
+
+    def _keep(self, kept: Iterable[PartitionFetch]) -> None:
+        """Drop all others."""
+        staying = set(kept)
+        for state in [state for state in self._hand_out.order if state not in staying]:
+            del self._fetcher.partitions[state.topic_partition]
+            self._hand_out.remove(state)
+        self._hand_out.leave_current()
+
+    def _on_topology(self) -> None:
+        for topic in self.subscription.topics if self.group is None else ():
+            info = self._resolver.topics.get(topic)
+            if info is not None:
+                self.add((TopicPartition(topic, number) for number in range(info.partition_count)), is_late=True)
+        self._on_data()
+
+    # -------------------------------------------------------------------------------------------------------- positions
+
+    def states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
+        """The assigned partitions named, or all."""
+        names = list(partitions) or list(self._fetcher.partitions)
+        try:
+            return [self._fetcher.partitions[name] for name in names]
+        except KeyError as error:
+            raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
+
+    def seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on at these offsets."""
+        for state in states:
+            state.seek(offsets[state.topic_partition], self._reset_time)
+        self._hand_out.leave_current()
+        self._fetcher.wake()
+
+    def give_back(self, left: Mapping[TopicPartition, int]) -> None:
+        """Hand out from these offsets on again: whoever took the records did not pass them on."""
+        for partition, offset in left.items():
+            state = self._fetcher.partitions.get(partition)
+            if state is not None and state.position is not None and offset < state.position:
+                processed = state.processed
+                state.seek(offset, self._reset_time)
+                state.processed = min(processed, offset) if processed is not None else None
+        self._hand_out.leave_current()
+        self._fetcher.wake()
+
+    # ---------------------------------------------------------------------------------------------------------- commits
+
+    @property
+    def group_name(self) -> str:
+        """Whose offsets are committed. Raises `InvalidArgumentError` without a group."""
+        if self.group is None:
+            raise InvalidArgumentError("offsets are committed by groups: give group_id")
+        return self.group.member.group
+
+    def commits(self) -> OffsetCommits:
+        """The commits; without a membership, of named offsets that nobody else owns."""
+        name, group = self.group_name, self.group
+        if self._commits is None and group is not None:
+            self._commits = OffsetCommits(
+                self._resolver,
+                self._fetcher,
+                name,
+                lambda _: (Identity(name), OwnedPartition(0, 0)),
+                auto_commit_seconds=group.auto_commit_seconds,
+                timeout_seconds=self._timeout_seconds,
+                on_fenced=lambda: None,
+                on_crash=self._on_crash,
+            )
+            self._commits.start()
+        if self._commits is None:
+            raise InvalidArgumentError("offsets are committed by groups: give group_id")
+        return self._commits
+
+    # ------------------------------------------------------------------------------------------------------- the reader
+
+    def note_asked(self) -> bool:
+        """The program asks for records: it is done with those before. Return `may_hand_out`."""
+        self._hand_out.note_asked()
+        if self.session is None:
+            return True
+        self.session.note_asked()
+        return self.session.may_hand_out
+
+    @property
+    def may_hand_out(self) -> bool:
+        """See `GroupSession.may_hand_out`."""
+        return self.session is None or self.session.may_hand_out
+
+    def begin_waiting(self) -> None:
+        """It waits for records."""
+        if self.session is not None:
+            self.session.begin_waiting()
+
+    def end_waiting(self) -> None:
+        """It does not any more."""
+        if self.session is not None:
+            self.session.end_waiting()
+
+    def check(self) -> None:
+        """Raise what the reader must know of the group."""
+        if self.session is not None:
+            self.session.check()

@@ -1,0 +1,167 @@
+"""Brings commits of offsets to the partitions' leaders: in order per partition, gathered while one is under way.
+
+Must not decide what to commit. Invariants: a partition has one commit under way at most, so an older offset never overtakes a newer
+one; of commits that wait for one partition under one ownership the last is sent, and answers for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from raftmq.client.base.background import cancel_and_wait, spawn
+from raftmq.client.base.error_details import fresh_copy
+from raftmq.client.base.metrics import ConsumerCounters
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.membership.group_calls import Identity, OffsetCommit, OwnedPartition, commit_offsets
+from raftmq.errors import ClosedClientError, FencedError, RaftMQError
+from raftmq.types import TopicPartition
+
+
+class Commit(NamedTuple):
+    """What to commit, and who commits it as what."""
+
+    what: OffsetCommit
+    owned: OwnedPartition
+    identity: Identity
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """One call of `submit`."""
+
+    future: asyncio.Future[None]
+    open: int
+    error: RaftMQError | None = None
+
+    def done(self, error: RaftMQError | None) -> None:
+        """One of its partitions has an outcome; fencing says more than any other error."""
+        self.open -= 1
+        if error is not None and (self.error is None or isinstance(error, FencedError)):
+            self.error = error
+        if self.open == 0 and not self.future.done():
+            if self.error is not None:
+                self.future.set_exception(fresh_copy(self.error))
+            else:
+                self.future.set_result(None)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What waits for one partition."""
+
+    commit: Commit
+    waiters: list[_Waiter] = field(default_factory=list)
+
+
+class Committer:
+    """See the module. In the event loop."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        timeout_seconds: float,
+        on_outcome: Callable[[TopicPartition, Commit, RaftMQError | None], None],
+        on_crash: Callable[[BaseException], None],
+        counters: ConsumerCounters,
+    ) -> None:
+        self._resolver = resolver
+        self._timeout_seconds = timeout_seconds
+        self._on_outcome = on_outcome
+        self._on_crash = on_crash
+        self._counters = counters
+        self._waiting: dict[TopicPartition, _Slot] = {}
+        self._under_way: set[TopicPartition] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def submit(self, commits: Mapping[TopicPartition, Commit]) -> asyncio.Future[None]:
+        """Commit; the future has the outcome of all of them: the worst error, when there is one. What else succeeded, did."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self._is_closed:
+            future.set_exception(ClosedClientError("the consumer is closed"))
+        elif not commits:
+            future.set_result(None)
+        else:
+            waiter = _Waiter(future, len(commits))
+            for partition, commit in commits.items():
+                self._put(partition, commit, waiter)
+            self._send()
+        return future
+
+    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait until nothing of these waits or is under way; errors are told to those who committed."""
+        wanted = set(partitions)
+        while busy := [task for task in self._tasks if wanted & (self._under_way | self._waiting.keys())]:
+            await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Give up what is under way: whether it was committed is not known."""
+        self._is_closed = True
+        await cancel_and_wait(*self._tasks)
+        for slot in self._waiting.values():
+            _finish(slot, ClosedClientError("the consumer was closed before the offset was committed"))
+        self._waiting.clear()
+
+    def _put(self, partition: TopicPartition, commit: Commit, waiter: _Waiter) -> None:
+        slot = self._waiting.get(partition)
+        if slot is None or (slot.commit.owned, slot.commit.identity) != (commit.owned, commit.identity):
+            if slot is not None:  # of an ownership that ended
+                _finish(slot, FencedError(f"{partition.topic}/{partition.partition} was lost before it was committed"))
+            slot = self._waiting[partition] = _Slot(commit)
+        slot.commit = commit
+        slot.waiters.append(waiter)
+
+    def _send(self) -> None:
+        ready = {partition: slot for partition, slot in self._waiting.items() if partition not in self._under_way}
+        by_identity: dict[Identity, dict[TopicPartition, _Slot]] = {}
+        for partition, slot in ready.items():
+            del self._waiting[partition]
+            by_identity.setdefault(slot.commit.identity, {})[partition] = slot
+        for identity, slots in by_identity.items():
+            self._under_way.update(slots)
+            task = spawn(self._run(identity, slots), "raftmq-commit", self._on_crash)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
+
+    async def _run(self, identity: Identity, open_: dict[TopicPartition, _Slot]) -> None:
+        """Commit, and take out of `open_` what is answered."""
+        commits = {partition: slot.commit.what for partition, slot in open_.items()}
+        owned = {partition: slot.commit.owned for partition, slot in open_.items()}
+        try:
+            results = await commit_offsets(self._resolver, identity, commits, owned, self._timeout_seconds)
+        except RaftMQError as failure:
+            results = dict.fromkeys(commits, failure)
+        else:
+            for partition, error in results.items():
+                self._counters.commits_total += error is None
+                self._counters.commit_failures_total += error is not None
+                self._on_outcome(partition, open_[partition].commit, error)
+        for partition, error in results.items():
+            _finish(open_.pop(partition), error)
+
+    def _on_ended(
+        self, partitions: frozenset[TopicPartition], open_: dict[TopicPartition, _Slot], task: asyncio.Task[None]
+    ) -> None:
+        """A task that was cancelled, perhaps before its first step, or that failed by a defect, has answered nobody."""
+        self._tasks.discard(task)
+        for slot in open_.values():
+            _finish(slot, ClosedClientError("the consumer was closed while the offset was being committed"))
+        self._under_way.difference_update(partitions)
+        if not self._is_closed:
+            self._send()
+
+
+def _finish(slot: _Slot, error: RaftMQError | None) -> None:
+    for waiter in slot.waiters:
+        waiter.done(error)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Nobody may be waiting: that is no reason for asyncio to complain at the end."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,431 @@
+"""The event loop's side of a group member: follows the assignment, calls the listener, and commits what is processed.
+
+Heartbeats go on beside it (`membership.py`), whatever it waits for. Must not hand out records or decide who owns what. Invariants: a
+partition is read only between being opened under its owner epoch and being released; partitions that do not move are not touched;
+the listener's methods run one at a time; a release comes after the last commit of what is released.
+
+A partition that is taken away is given up in this order: nothing more of it is handed out; the program finishes what it has (it asks
+for more, or is out of time and no member any more); `on_revoked`; the commit; the release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import log
+from raftmq.client.connection.leader_calls import EARLIEST_TIME
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import LEAVE, Transport
+from raftmq.client.consumer.fetcher import Fetcher
+from raftmq.client.consumer.offset_commits import OffsetCommits, Owner
+from raftmq.client.consumer.partition_fetch import PartitionFetch
+from raftmq.client.consumer.processed import is_at_work
+from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.client.consumer.record_buffer import HandOut
+from raftmq.client.membership.group_calls import CommittedPosition, Identity, OwnedPartition, open_partitions
+from raftmq.client.membership.group_member import (
+    Grant,
+    GroupMember,
+    MemberSettings,
+    PartitionId,
+    Standing,
+    Subscription,
+)
+from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_heartbeats
+from raftmq.client.membership.membership import Membership
+from raftmq.errors import RaftMQError, RequestTimedOutError
+from raftmq.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a consumer takes part in its group."""
+
+    member: MemberSettings
+    assignor: str
+    heartbeat_seconds: float
+    poll_seconds_max: float
+    auto_commit_seconds: float | None
+    """None: nothing is committed unless the program does."""
+    reset_time: int | None
+    request_timeout_seconds: float
+
+
+class GroupSession:
+    """See the module. Made and used in one event loop."""
+
+    def __init__(
+        self,
+        config: GroupSettings,
+        resolver: Resolver,
+        transport: Transport,
+        fetcher: Fetcher,
+        hand_out: HandOut,
+        listener: RebalanceListener,
+        on_data: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.listener = listener
+        self.listener_error: Exception | None = None
+        """What the listener raised; for the next call that reads."""
+        self._config = config
+        self._group = config.member.group
+        self._resolver = resolver
+        self._transport = transport
+        self._fetcher = fetcher
+        self._hand_out = hand_out
+        self._on_data = on_data
+        self._on_crash = on_crash
+        self._loop = asyncio.get_running_loop()
+        self.membership = Membership(
+            GroupMember(config.member),
+            heartbeat_seconds=config.heartbeat_seconds,
+            poll_seconds_max=config.poll_seconds_max,
+            source=resolver.source,
+            now=self._loop.time(),
+        )
+        self.commits = OffsetCommits(
+            resolver,
+            fetcher,
+            self._group,
+            self.owner_of,
+            auto_commit_seconds=config.auto_commit_seconds,
+            timeout_seconds=config.request_timeout_seconds,
+            on_fenced=self.beat,
+            on_crash=on_crash,
+        )
+        self._states: dict[PartitionId, PartitionFetch] = {}
+        """Everything held."""
+        self._changed = asyncio.Event()
+        """There may be steps to do, or the program asked for more."""
+        self._joined = asyncio.Event()
+        self._runner: HeartbeatRunner | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_draining = False
+        self._known: dict[int, int] = {}
+        """Partitions of each topic (by id) when it was subscribed to: what came later is read from its start."""
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    def start(self) -> None:
+        """Begin: heartbeats, following, automatic commits."""
+        self.membership.note_addresses(self._resolver.addresses())
+        self._resolver.subscribe(self._on_topology)
+        self._runner = run_heartbeats(self._transport, self.membership, self._on_news, self._resolver.cluster_id)
+        self._task = spawn(self._follow_forever(), "raftmq-group", self._on_crash)
+        self.commits.start()
+
+    async def wait_joined(self, timeout_seconds: float) -> None:
+        """Wait until the group took the member.
+
+        Raises:
+            FencedError, TooManyMembersError, InvalidArgumentError: the coordinator refuses it.
+            RequestTimedOutError: no coordinator answered in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._joined.wait()
+        except TimeoutError:
+            asked = ", ".join(self._resolver.addresses())
+            reason = f"no coordinator of group {self._group!r} answered within {timeout_seconds:g} s (asked: {asked})"
+            raise RequestTimedOutError(reason) from None
+        self.membership.check()
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Give up everything and leave at once. `is_clean`: with automatic commit, commit what is processed.
+
+        Cancelled anywhere, it leaves all the same: heartbeats that went on would hold the partitions for ever.
+        """
+        self._joined.set()  # whoever waits for it need not any more
+        following = self._task if self._task is not asyncio.current_task() else None
+        try:
+            await self.commits.stop()
+            await cancel_and_wait(following)
+            await self._give_up_all(is_clean=is_clean)
+        finally:
+            if following is not None:
+                following.cancel()
+            await self._leave()
+
+    async def _give_up_all(self, *, is_clean: bool) -> None:
+        held = list(self._states)
+        for state in self._states.values():
+            state.is_withheld = True
+        if held:
+            async with self.commits.last_commit():
+                await self._give_up(held, may_commit=is_clean)
+
+    async def _leave(self) -> None:
+        goodbye = self.membership.stop()
+        try:
+            if self._runner is not None:
+                self._runner.wake()
+                await self._runner.close()
+            if goodbye is not None:
+                await self._resolver.call_any(LEAVE, goodbye, settings.LEAVE_SECONDS, is_read=True)
+        except RaftMQError as error:
+            log.warning("leave_failed consumer_group=%s error_code=%s", self._group, name_of(error))
+        finally:
+            await self.commits.close()
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want to read this from now on; nothing: leave the group."""
+        for info in self._resolver.topics.values():
+            self._known.setdefault(info.topic_id, info.partition_count)
+        self.membership.subscribe(subscription, self._loop.time())
+        self._wake()
+        self._changed.set()
+
+    # ------------------------------------------------------------------------------------------------------- the reader
+
+    def note_asked(self) -> None:
+        """The program asks for records: it lives, and is done with those before."""
+        self.membership.asked += 1
+        if self.membership.has_lost:
+            self._withhold_lost()
+        if self._is_draining:
+            self._changed.set()
+
+    @property
+    def may_hand_out(self) -> bool:
+        """Not while the session may have ended: what is buffered may be another's by now. A frozen process finds out here."""
+        if self.membership.has_lost:
+            self._withhold_lost()
+        return not self.membership.is_overdue(self._loop.time())
+
+    def _withhold_lost(self) -> None:
+        """The heartbeats heard of it before the event loop came to it."""
+        for id_ in self.membership.steps().lose:
+            state = self._states.get(id_)
+            if state is not None:
+                state.is_withheld = True
+
+    def begin_waiting(self) -> None:
+        """The program waits for records."""
+        self.membership.asking += 1
+        if self.membership.standing is Standing.OUT:
+            self._wake()  # it was away for too long, and is here again
+
+    def end_waiting(self) -> None:
+        """It does not any more."""
+        self.membership.asking -= 1
+
+    def check(self) -> None:
+        """Raise what the reader must know: the group refuses the member, or the listener failed (once)."""
+        self.membership.check()
+        if self.listener_error is not None:
+            error, self.listener_error = self.listener_error, None
+            raise error
+
+    # --------------------------------------------------------------------------------------------------------- commits
+
+    def owner_of(self, partition: TopicPartition) -> Owner | None:
+        """As whom the partition is committed; None when it is not held (any more)."""
+        state = self._fetcher.partitions.get(partition)
+        if state is None or not self.membership.may_commit(
+            PartitionId(state.topic_id, partition.partition), state.owner_epoch
+        ):
+            return None
+        return Identity(self._group, self.membership.member_id), OwnedPartition(state.topic_id, state.owner_epoch)
+
+    def beat(self) -> None:
+        """Ask the coordinator now how things are."""
+        self.membership.beat_soon(self._loop.time())
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------------------- following
+
+    async def _follow_forever(self) -> None:
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        while True:
+            self._changed.clear()
+            steps = self.membership.steps()
+            if steps.lose:
+                await self._lose(steps.lose)
+            elif steps.revoke:
+                await self._revoke(steps.revoke)
+            elif steps.open:
+                if await self._open(steps.open):
+                    backoff.reset()
+                else:
+                    await self._wait_changed(backoff.next_seconds())
+            else:
+                await self._wait_changed(None)
+
+    async def _wait_changed(self, timeout_seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _lose(self, partitions: Iterable[PartitionId]) -> None:
+        lost = self._drop(partitions)
+        self._fetcher.counters.lost_total += len(lost)
+        log.warning("group_partitions_lost consumer_group=%s partitions=%d", self._group, len(lost))
+        self.beat()
+        await self._tell(self.listener.on_lost, lost)
+
+    async def _revoke(self, partitions: Iterable[PartitionId]) -> None:
+        wanted = list(partitions)
+        for id_ in wanted:
+            self._states[id_].is_withheld = True
+        self._hand_out.leave_current()
+        self._is_draining = True
+        try:
+            while any(is_at_work(self._states[id_]) for id_ in wanted):
+                await self._changed.wait()
+                self._changed.clear()
+                steps = self.membership.steps()
+                if steps.lose:
+                    break
+                for id_ in [id_ for id_ in wanted if id_ not in steps.revoke]:
+                    self._states[id_].is_withheld = False  # it came back: nobody was told that it went
+                    wanted.remove(id_)
+        finally:
+            self._is_draining = False
+        lost = self.membership.steps().lose
+        if lost:
+            self._changed.set()
+            for id_ in wanted:
+                self._states[id_].is_withheld = id_ in lost
+            return
+        if wanted:
+            await self._give_up(wanted, may_commit=True)
+        self._fetcher.wake()
+        self._on_data()
+
+    async def _give_up(self, partitions: list[PartitionId], *, may_commit: bool) -> None:
+        """Tell the listener, commit, release: everything but waiting for the program."""
+        states = [self._states[id_] for id_ in partitions]
+        names = frozenset(state.topic_partition for state in states)
+        await self._tell(self.listener.on_revoked, names)
+        if may_commit:
+            await self.commits.commit_processed(states)
+        await self.commits.settled(names)
+        self._drop(partitions)
+        self._fetcher.counters.revoked_total += len(names)
+        log.info("group_partitions_revoked consumer_group=%s partitions=%d", self._group, len(names))
+        self.beat()
+
+    def _drop(self, partitions: Iterable[PartitionId]) -> frozenset[TopicPartition]:
+        """Nothing of these is handed out any more, whatever is still being fetched."""
+        dropped: list[TopicPartition] = []
+        for id_ in list(partitions):
+            state = self._states.pop(id_)
+            state.is_withheld = True
+            if self._fetcher.partitions.get(state.topic_partition) is state:
+                del self._fetcher.partitions[state.topic_partition]
+            self._hand_out.remove(state)
+            dropped.append(state.topic_partition)
+            self.membership.release([id_])
+        return frozenset(dropped)
+
+    async def _open(self, grants: Mapping[PartitionId, Grant]) -> bool:
+        """Open what can be opened; whether anything was."""
+        self._resolver.note_revision(self.membership.metadata_revision)
+        owned: dict[TopicPartition, OwnedPartition] = {}
+        for id_, grant in grants.items():
+            if await self._is_known(id_, grant.topic):
+                owned[TopicPartition(grant.topic, id_.partition)] = OwnedPartition(id_.topic_id, grant.owner_epoch)
+        identity = Identity(self._group, self.membership.member_id)
+        results = await open_partitions(self._resolver, identity, owned, settings.OPEN_SECONDS)
+        opened: dict[PartitionId, int] = {}
+        positions: dict[PartitionId, tuple[TopicPartition, CommittedPosition]] = {}
+        for partition, result in results.items():
+            id_ = PartitionId(owned[partition].topic_id, partition.partition)
+            if isinstance(result, RaftMQError):
+                self._on_open_failed(partition, result)
+            else:
+                opened[id_] = owned[partition].owner_epoch
+                positions[id_] = (partition, result)
+        kept = self.membership.hold(opened)
+        if not kept:
+            return False
+        states = [self._add(id_, opened[id_], *positions[id_]) for id_ in sorted(kept)]
+        self._fetcher.counters.assigned_total += len(states)
+        log.info("group_partitions_assigned consumer_group=%s partitions=%d", self._group, len(states))
+        await self._tell(self.listener.on_assigned, frozenset(state.topic_partition for state in states))
+        for state in states:
+            state.is_withheld = False
+        self._fetcher.wake()
+        self._on_data()
+        return True
+
+    def _add(
+        self, id_: PartitionId, owner_epoch: int, partition: TopicPartition, found: CommittedPosition
+    ) -> PartitionFetch:
+        # what was made while we were subscribed is read from its start: "latest" would skip what came before we knew
+        is_late = id_.partition >= self._known.get(id_.topic_id, 0)
+        reset_time = EARLIEST_TIME if is_late else self._config.reset_time
+        state = PartitionFetch(partition, reset_time, self._fetcher.counters)
+        info = self._resolver.topics.get(partition.topic)
+        if info is not None and info.topic_id == id_.topic_id and id_.partition < info.partition_count:
+            state.topic_id, state.group_id = info.topic_id, info.group_ids[id_.partition]
+        if found.offset >= 0:
+            state.seek(found.offset, self._config.reset_time)
+            state.committed, state.finished, state.note = found.offset, found.finished, found.note
+        state.high_watermark = found.high_watermark
+        state.owner_epoch = owner_epoch
+        state.is_withheld = True
+        self._states[id_] = self._fetcher.partitions[partition] = state
+        self._hand_out.add(state)
+        return state
+
+    async def _is_known(self, id_: PartitionId, topic: str) -> bool:
+        """Whether we know of the partition; one that was just made may have to be asked for."""
+        for is_fresh in (False, True):
+            try:
+                info = await self._resolver.topic(topic, settings.OPEN_SECONDS, is_fresh=is_fresh)
+            except RaftMQError as error:
+                self._on_open_failed(TopicPartition(topic, id_.partition), error)
+                return False
+            if info.topic_id == id_.topic_id and id_.partition < info.partition_count:
+                return True
+            if info.topic_id > id_.topic_id:
+                return False  # deleted and made anew: the assignment will say so
+        return False
+
+    def _on_open_failed(self, partition: TopicPartition, error: RaftMQError) -> None:
+        data = (self._group, partition.topic, partition.partition, name_of(error))
+        log.debug("partition_open_failed consumer_group=%s topic=%s partition=%d error_code=%s", *data)
+        if not error.retriable:
+            self.beat()  # the assignment is another one by now
+
+    async def _tell(
+        self,
+        method: Callable[[frozenset[TopicPartition]], Awaitable[None] | None],
+        partitions: frozenset[TopicPartition],
+    ) -> None:
+        """Call the listener; a plain function is as good as a coroutine."""
+        try:
+            result = method(partitions)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001 -- the program's own code: the rebalance goes on, and the program hears of it
+            log.warning("listener_failed consumer_group=%s error_code=%s", self._group, type(error).__name__)
+            self.listener_error = self.listener_error or error
+            self._on_data()
+
+    # -------------------------------------------------------------------------------------------------------- internal
+
+    def _wake(self) -> None:
+        if self._runner is not None:
+            self._runner.wake()
+
+    def _on_news(self) -> None:
+        """The heartbeats brought something."""
+        if self.membership.standing in (Standing.IN, Standing.FAILED) and not self._joined.is_set():
+            self._joined.set()
+            log.info("group_joined consumer_group=%s member_id=%s", self._group, self.membership.member_id)
+        self._on_data()  # whoever waits for records hears why there will be none, or that there are some again
+        self._changed.set()
+
+    def _on_topology(self) -> None:
+        self.membership.note_addresses(self._resolver.addresses())

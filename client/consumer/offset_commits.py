@@ -1,0 +1,147 @@
+"""The commits of one consumer: on request, automatically at intervals, and when partitions are released.
+
+Must not know how partitions came to the consumer: `owner_of` says as whom a partition is committed. Automatic commits are of what is
+processed (`processed.py`) and never fail loudly: the next one includes what this one did not commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait, spawn
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import log
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.consumer.committer import Commit, Committer
+from raftmq.client.consumer.fetcher import Fetcher
+from raftmq.client.consumer.partition_fetch import PartitionFetch
+from raftmq.client.consumer.processed import processed_offsets
+from raftmq.client.membership.group_calls import Identity, OffsetCommit, OwnedPartition
+from raftmq.errors import ClosedClientError, FencedError, RaftMQError
+from raftmq.types import TopicPartition
+
+Owner = tuple[Identity, OwnedPartition]
+
+
+class OffsetCommits:
+    """See the module. In the event loop."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        fetcher: Fetcher,
+        group: str,
+        owner_of: Callable[[TopicPartition], Owner | None],
+        *,
+        auto_commit_seconds: float | None,
+        timeout_seconds: float,
+        on_fenced: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self._fetcher = fetcher
+        self._group = group
+        self._owner_of = owner_of
+        self._auto_commit_seconds = auto_commit_seconds
+        self._on_fenced = on_fenced
+        self._on_crash = on_crash
+        self._committer = Committer(resolver, timeout_seconds, self._on_outcome, on_crash, fetcher.counters)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to commit automatically, if that is wanted."""
+        if self._auto_commit_seconds is not None:
+            self._task = spawn(self._commit_forever(self._auto_commit_seconds), "raftmq-auto-commit", self._on_crash)
+
+    async def stop(self) -> None:
+        """Commit nothing automatically any more."""
+        await cancel_and_wait(self._task)
+
+    async def finish(self, states: Iterable[PartitionFetch]) -> None:
+        """Commit what is processed of these, for a few seconds at most, and end."""
+        await self.stop()
+        wanted = list(states)
+        try:
+            async with self.last_commit():
+                await self.commit_processed(wanted)
+                await self.settled([state.topic_partition for state in wanted])
+        finally:
+            await self.close()
+
+    @asynccontextmanager
+    async def last_commit(self) -> AsyncIterator[None]:
+        """Cuts what happens in it short after a few seconds: what is not committed then is read again."""
+        try:
+            async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
+                yield
+        except TimeoutError as error:
+            self._note_failed(error)
+
+    async def close(self) -> None:
+        """Give up what is under way: whether it was committed is not known."""
+        await cancel_and_wait(self._task)
+        await self._committer.close()
+
+    def submit_offsets(self, offsets: Mapping[TopicPartition, int]) -> asyncio.Future[None]:
+        """As `submit`, of offsets that nothing goes with."""
+        return self.submit({partition: OffsetCommit(offset) for partition, offset in offsets.items()})
+
+    def submit(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> asyncio.Future[None]:
+        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed."""
+        commits: dict[TopicPartition, Commit] = {}
+        strangers: list[TopicPartition] = []
+        for partition, what in wanted.items():
+            owner = self._owner_of(partition)
+            if owner is None:
+                strangers.append(partition)
+            else:
+                commits[partition] = Commit(what, owner[1], owner[0])
+        future = self._committer.submit(commits)
+        if not strangers:
+            return future
+        names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in sorted(strangers))
+        error = FencedError(f"not assigned to this consumer (any more), so not committed: {names}")
+        return asyncio.ensure_future(_then_raise(future, error))
+
+    async def commit_processed(self, states: Iterable[PartitionFetch]) -> None:
+        """Commit what is processed of these, if automatic commit is on."""
+        offsets = processed_offsets(states) if self._auto_commit_seconds is not None else {}
+        if not offsets:
+            return
+        try:
+            await self.submit_offsets(offsets)
+        except (FencedError, ClosedClientError):
+            return  # another has it: nothing to say
+        except RaftMQError as error:
+            self._note_failed(error)
+
+    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait until no commit of these is under way."""
+        await self._committer.settled(partitions)
+
+    def _note_failed(self, error: Exception) -> None:
+        log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
+
+    async def _commit_forever(self, interval_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(interval_seconds)
+            await self.commit_processed(list(self._fetcher.partitions.values()))
+
+    def _on_outcome(self, partition: TopicPartition, commit: Commit, error: RaftMQError | None) -> None:
+        state = self._fetcher.partitions.get(partition)
+        if state is None or state.owner_epoch != commit.owned.owner_epoch:
+            return
+        if error is None:
+            state.committed = commit.what.offset
+        elif isinstance(error, FencedError) and state.owner_epoch:
+            state.is_withheld = (
+                True  # it is another's: what is buffered must not be handed out, whatever we have heard so far
+            )
+            self._on_fenced()
+
+
+async def _then_raise(future: asyncio.Future[None], error: RaftMQError) -> None:
+    await future
+    raise error

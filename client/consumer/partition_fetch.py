@@ -1,0 +1,229 @@
+"""One assigned partition of a consumer: where it stands, what is fetched, and the records decoded last. No `await`, no network.
+
+Invariant: what is handed out is exactly the records from `position` on, in order, whatever was fetched; everything fetched before
+a `seek` is dropped by it. One batch is decoded at a time, when its records are asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from raftmq.batch_header import HEADER_BYTES, BatchFormatError, parse_header, validate
+from raftmq.client.base import settings
+from raftmq.client.base.error_details import fresh_copy
+from raftmq.client.base.metrics import ConsumerCounters
+from raftmq.client.codec.batch import decode_records
+from raftmq.client.connection.resolver import Leader
+from raftmq.errors import CorruptBatchError, RaftMQError, UnsupportedCompressionError
+from raftmq.offset_ranges import Ranges
+from raftmq.types import Record, TopicPartition
+
+
+class FetchedBatch(NamedTuple):
+    """A batch as a broker served it."""
+
+    base_offset: int
+    data: bytes
+
+
+class PartitionFetch:
+    """See the module."""
+
+    def __init__(self, topic_partition: TopicPartition, reset_time: int | None, counters: ConsumerCounters) -> None:
+        self.topic_partition = topic_partition
+        self._counters = counters
+        self.topic_id = 0
+        """0 until the topic was found."""
+        self.group_id = 0
+        self.position: int | None = None
+        """Next offset to hand out; None until it is looked up."""
+        self.reset_time = reset_time
+        """What to look up when there is no position: `EARLIEST_TIME`, `LATEST_TIME`, or None to fail instead."""
+        self.fetch_offset = 0
+        """Next offset to ask for. Meaningless without a position."""
+        self.poll_number = 0
+        """Counts polls and seeks: an answer to an older number is dropped."""
+        self.polled: Leader | None = None
+        """Whom a poll is under way to."""
+        self.leader_epoch = 0
+        """Of the leader polled last."""
+        self.is_paused = False
+        self.is_withheld = False
+        """Assigned and not announced, or being given up: nothing of it is fetched or handed out."""
+        self.processed: int | None = None
+        """Next offset to commit; see `processed.py`. Moved here by seeks only."""
+        self.committed: int | None = None
+        """What the group has committed, as far as is known."""
+        self.finished: Ranges = ()
+        """What the group had finished beyond that when the partition was assigned."""
+        self.note = ""
+        """What the group's last commit noted when the partition was assigned."""
+        self.must_ask_committed = False
+        """Where a group stands is to be looked up before `reset_time` counts."""
+        self.owner_epoch = 0
+        """Under which the group's member has it."""
+        self.error: RaftMQError | None = None
+        """Raised at the next read instead of records; stays until a seek."""
+        self.high_watermark = -1
+        """One past the last committed offset, as the leader said last; -1: it was not asked yet."""
+        self.not_before = 0.0
+        self.failures = 0
+        self.buffered_bytes = 0
+        self._batches: deque[FetchedBatch] = deque()
+        self._records: Sequence[Record] = ()
+        self._next = 0
+
+    # --------------------------------------------------------------------------------------------------------- fetching
+
+    def wants_poll(self, now: float, buffered_bytes_max: int) -> bool:
+        """Whether to ask for more now."""
+        return (
+            self.polled is None
+            and self.position is not None
+            and self.error is None
+            and not self.is_paused
+            and not self.is_withheld
+            and self.buffered_bytes < buffered_bytes_max
+            and now >= self.not_before
+        )
+
+    def begin_poll(self, leader: Leader) -> int:
+        """Note that a poll is under way; returns its number."""
+        self.poll_number += 1
+        self.polled = leader
+        self.leader_epoch = leader.leader_epoch
+        return self.poll_number
+
+    def end_poll(self, number: int) -> bool:
+        """A poll was answered or failed; False when nobody waits for it any more."""
+        if number != self.poll_number or self.polled is None:
+            return False
+        self.polled = None
+        return True
+
+    def forget_poll(self) -> None:
+        """Do not wait for the poll under way."""
+        self.poll_number += 1
+        self.polled = None
+
+    def add(self, base_offsets: Sequence[int], batches: Sequence[bytes]) -> int:
+        """Take over fetched batches; returns their bytes. Those that lie wholly before the position are skipped."""
+        added = 0
+        for base_offset, data in zip(base_offsets, batches, strict=True):
+            end = base_offset + _record_count(data)
+            if end <= self.fetch_offset or base_offset > self.fetch_offset:
+                continue  # seen before; or a hole, which the next poll must not begin behind
+            self._batches.append(FetchedBatch(base_offset, data))
+            added += len(data)
+            self.fetch_offset = end
+        self.buffered_bytes += added
+        self._counters.bytes_total += added
+        return added
+
+    def seek(self, offset: int | None, reset_time: int | None) -> int:
+        """Go on at `offset` (None: look it up at `reset_time`); returns the bytes dropped from the buffer."""
+        dropped = self.buffered_bytes
+        self._batches.clear()
+        self.buffered_bytes = 0
+        self._records, self._next = (), 0
+        self.position = self.processed = offset
+        self.fetch_offset = offset or 0
+        self.reset_time = reset_time
+        self.error = None
+        self.not_before = 0.0
+        self.failures = 0
+        self.forget_poll()
+        return dropped
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def has_records(self) -> bool:
+        """Whether a read can return something now, or raise."""
+        return not self.is_paused and not self.is_withheld and (self.error is not None or self.has_buffered)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether there is anything that was fetched and not handed out."""
+        return self._next < len(self._records) or bool(self._batches)
+
+    def raise_error(self) -> None:
+        """Raise the error that stopped the partition, if there is one."""
+        if self.error is not None:
+            raise fresh_copy(self.error) from self.error.__cause__
+
+    def take(self, count_max: int) -> Sequence[Record]:
+        """The next records, at most `count_max` and at most the rest of one batch; empty when there are none.
+
+        Raises:
+            CorruptBatchError: the next batch cannot be decoded. Reading again asks the broker for it again.
+            RaftMQError: the error that stopped the partition.
+        """
+        if self._next >= len(self._records):
+            self._decode_next()
+        start = self._next
+        end = min(start + count_max, len(self._records))
+        if start == end:
+            return ()
+        self._next = end
+        taken = self._records if start == 0 and end == len(self._records) else self._records[start:end]
+        self.position = taken[-1].offset + 1
+        if end == len(self._records):
+            self._records, self._next = (), 0
+        return taken
+
+    def give_back(self, records: Sequence[Record]) -> None:
+        """The last of what was taken was not handed out after all: it comes again at the next read. Not after a seek."""
+        self._records = [*records, *self._records[self._next :]]
+        self._next = 0
+        self.position = records[0].offset
+
+    def take_one(self) -> Record | None:
+        """The next record; raises as `take`."""
+        if self._next >= len(self._records):
+            self._decode_next()
+            if not self._records:
+                return None
+        record = self._records[self._next]
+        self._next += 1
+        self.position = record.offset + 1
+        return record
+
+    def _decode_next(self) -> None:
+        self._records, self._next = (), 0
+        while self._batches and not self._records:
+            fetched = self._batches[0]
+            records = self._decode(fetched)
+            self._batches.popleft()
+            self.buffered_bytes -= len(fetched.data)
+            self._counters.batches_total += 1
+            self._counters.records_total += len(records)
+            position = self.position or 0
+            self._records = records[position - fetched.base_offset :] if position > fetched.base_offset else records
+        if not self._records:
+            self.raise_error()
+
+    def _decode(self, fetched: FetchedBatch) -> list[Record]:
+        topic, partition = self.topic_partition
+        try:
+            header = validate(fetched.data, settings.MESSAGE_BYTES_MAX)
+            return decode_records(fetched.data, header, topic, partition, fetched.base_offset)
+        except (BatchFormatError, UnsupportedCompressionError) as error:
+            next_offset = fetched.base_offset + _record_count(fetched.data)
+            position, processed = self.position, self.processed
+            self.seek(position, self.reset_time)
+            self.processed = processed  # what was handed out before is as unprocessed as it was
+            # reading again fetches again: the damage may have been the network's
+            raise CorruptBatchError(topic, partition, fetched.base_offset, next_offset, str(error)) from error
+
+
+def _record_count(data: bytes) -> int:
+    """Records a batch says it has; 1 when even that cannot be read, so that the next offset is behind it."""
+    if len(data) < HEADER_BYTES:
+        return 1
+    try:
+        return max(1, parse_header(data).record_count)
+    except BatchFormatError:
+        return max(1, int.from_bytes(data[8:12], "little"))

@@ -1,0 +1,1 @@
+"""Read, redrive and purge the records that workers gave up."""

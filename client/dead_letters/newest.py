@@ -1,0 +1,63 @@
+"""Reads the newest record of partitions, and keeps those that a worker put there. It tells a dead-letter topic from any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.dead_letters.letter import DeadLetter, read_letter
+from raftmq.errors import NoLeaderError
+from raftmq.types import TopicPartition
+
+PARTITIONS_AT_A_TIME: Final = 500
+"""Their newest batches together are far below what a consumer holds in memory, unless their records are large: then it takes more polls."""
+POLL_MS: Final = 500
+
+
+async def newest_letters(
+    consumer: Consumer, partitions: Iterable[TopicPartition], timeout_seconds: float
+) -> list[DeadLetter]:
+    """Return the newest record of each partition where that record is a dead letter.
+
+    The consumer has no partitions afterwards. Raises `NoLeaderError` when a partition sends no record within the time, and `RaftMQError`.
+    """
+    letters = []
+    for chunk in _chunks(partitions):
+        letters += await _newest_letters(consumer, chunk, timeout_seconds)
+    consumer.assign([])
+    return letters
+
+
+async def _newest_letters(
+    consumer: Consumer, partitions: list[TopicPartition], timeout_seconds: float
+) -> list[DeadLetter]:
+    starts = await consumer.beginning_offsets(partitions)
+    ends = await consumer.end_offsets(partitions)
+    left = {tp for tp in partitions if ends[tp] > starts[tp]}
+    consumer.assign(left)
+    for tp in left:
+        await consumer.seek(tp, ends[tp] - 1)
+    loop = asyncio.get_running_loop()
+    heard_at = loop.time()
+    letters = []
+    while left:
+        for tp, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+            heard_at = loop.time()
+            if tp in left:
+                left.remove(tp)
+                consumer.pause(tp)
+                letter = read_letter(records[0])
+                letters += [letter] if letter is not None else []
+        if loop.time() - heard_at > timeout_seconds:
+            waiting = min(left)
+            raise NoLeaderError(f"{waiting.topic}/{waiting.partition}: no record came within {timeout_seconds:g} s")
+    return letters
+
+
+def _chunks(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(partitions)
+    while chunk := list(islice(rest, PARTITIONS_AT_A_TIME)):
+        yield chunk

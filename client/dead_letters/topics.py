@@ -1,0 +1,46 @@
+"""Finds the dead-letter topics of a cluster, by what is in their newest records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raftmq.client.admin.admin import Admin
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.dead_letters.letter import DeadLetter
+from raftmq.client.dead_letters.newest import newest_letters
+from raftmq.client.dead_letters.topic import DeadLetterTopic
+from raftmq.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopicSummary:
+    """A dead-letter topic."""
+
+    topic: str
+    waiting: int
+    """Records that were neither sent back nor purged."""
+    newest: DeadLetter
+    """The one that was given up last."""
+
+
+async def find_dead_letter_topics(
+    bootstrap_servers: str | Sequence[str], timeout_seconds: float
+) -> list[DeadLetterTopicSummary]:
+    """Every topic of which the newest record of a partition was put there by a worker, by name. Raises `RaftMQError`."""
+    async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout_seconds * 1000) as admin:
+        topics = await admin.list_topics()
+    partitions = (TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions)
+    newest: defaultdict[str, list[DeadLetter]] = defaultdict(list)
+    async with Consumer(
+        bootstrap_servers=bootstrap_servers, auto_offset_reset="latest", request_timeout_ms=timeout_seconds * 1000
+    ) as consumer:
+        for letter in await newest_letters(consumer, partitions, timeout_seconds):
+            newest[letter.record.topic].append(letter)
+    found = []
+    for name, letters in sorted(newest.items()):
+        async with DeadLetterTopic(name, bootstrap_servers=bootstrap_servers, timeout_seconds=timeout_seconds) as topic:
+            waiting = sum(count.waiting for count in await topic.count())
+        found.append(DeadLetterTopicSummary(name, waiting, max(letters, key=lambda letter: letter.time_ms)))
+    return found

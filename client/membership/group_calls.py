@@ -1,0 +1,208 @@
+"""What a consumer group asks of partitions' leaders: open them, commit offsets, read committed offsets.
+
+All three are idempotent and repeated until answered. Must not know membership: callers say who they are and under which epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.connection.leader_calls import LeaderCall, Target, ask_leaders, call_leaders, name_of_target
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import ACK, FETCH_OFFSETS, OPEN_PARTITIONS, Connection
+from raftmq.errors import ProtocolError, RaftMQError, UnknownPartitionError
+from raftmq.offset_ranges import OffsetRangesError, Ranges, decode_ranges
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who opens and commits."""
+
+    group: str
+    member_id: str = ""
+    """Empty: nobody in particular; such commits work in groups that never had members."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPartition:
+    """A partition as it was assigned."""
+
+    topic_id: int
+    """0: whatever incarnation there is now."""
+    owner_epoch: int
+
+
+class OffsetCommit(NamedTuple):
+    """What is committed of a partition. Each commit replaces all that the one before said."""
+
+    offset: int
+    """The next record to read."""
+    finished: bytes = b""
+    """What is finished beyond the offset: `offset_ranges`."""
+    note: str = ""
+    """Kept with the offset for its next owner; at most 4096 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPosition:
+    """What a group has committed in a partition, and what is in there."""
+
+    offset: int
+    """Next to read; -1: nothing was ever committed."""
+    log_start_offset: int
+    high_watermark: int
+    finished: Ranges = ()
+    """What is finished beyond the offset; known of partitions that were opened."""
+    note: str = ""
+    """What the last commit noted; known of partitions that were opened."""
+
+
+async def open_partitions(
+    resolver: Resolver, identity: Identity, owned: Mapping[TopicPartition, OwnedPartition], timeout_seconds: float
+) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
+    """Fence partitions in their own logs for their new owner, and hear where it begins; `FencedError` for one that is not its."""
+
+    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[CommittedPosition | RaftMQError]:
+        request = pb.OpenPartitionsRequest(
+            metadata_revision=resolver.metadata_revision,
+            group=identity.group,
+            member_id=identity.member_id,
+            timeout_ms=max(1, int(seconds * 1000)),
+            partitions=[
+                pb.PartitionOpen(
+                    topic_id=owned[target.topic_partition].topic_id,
+                    partition=target.topic_partition.partition,
+                    owner_epoch=owned[target.topic_partition].owner_epoch,
+                )
+                for target in group
+            ],
+        )
+        answers = (await connection.call(OPEN_PARTITIONS, request, seconds)).partitions
+        return [
+            _error_of(answer, target)
+            or CommittedPosition(
+                answer.offset, answer.log_start_offset, answer.high_watermark, _finished_of(answer, target), answer.note
+            )
+            for target, answer in _paired(group, answers)
+        ]
+
+    return await ask_leaders(resolver, owned, timeout_seconds, _of_same_topic(ask, owned))
+
+
+async def commit_offsets(
+    resolver: Resolver,
+    identity: Identity,
+    commits: Mapping[TopicPartition, OffsetCommit],
+    owned: Mapping[TopicPartition, OwnedPartition],
+    timeout_seconds: float,
+) -> dict[TopicPartition, RaftMQError | None]:
+    """Commit the offsets to read next, with what goes with them; `FencedError` for a partition that has another owner by now."""
+
+    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[RaftMQError | None]:
+        request = pb.AckRequest(
+            metadata_revision=resolver.metadata_revision,
+            group=identity.group,
+            member_id=identity.member_id,
+            timeout_ms=max(1, int(seconds * 1000)),
+            partitions=[
+                pb.PartitionAck(
+                    topic_id=owned[target.topic_partition].topic_id or target.topic_id,
+                    partition=target.topic_partition.partition,
+                    owner_epoch=owned[target.topic_partition].owner_epoch,
+                    offset=commits[target.topic_partition].offset,
+                    finished=commits[target.topic_partition].finished,
+                    note=commits[target.topic_partition].note,
+                )
+                for target in group
+            ],
+        )
+        answers = (await connection.call(ACK, request, seconds)).partitions
+        return [_error_of(answer, target) for target, answer in _paired(group, answers)]
+
+    return await ask_leaders(resolver, commits, timeout_seconds, _of_same_topic(ask, owned))
+
+
+async def fetch_offsets(
+    resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
+) -> dict[TopicPartition, CommittedPosition]:
+    """What a group has committed. Raises as `call_leaders`."""
+    return await call_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
+
+
+async def fetch_each_offset(
+    resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
+) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
+    """As `fetch_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    return await ask_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
+
+
+def _asking_for_committed(resolver: Resolver, group: str) -> LeaderCall[CommittedPosition]:
+    async def ask(
+        connection: Connection, targets: list[Target], seconds: float
+    ) -> list[CommittedPosition | RaftMQError]:
+        request = pb.FetchOffsetsRequest(
+            metadata_revision=resolver.metadata_revision,
+            group=group,
+            partitions=[pb.PartitionId(topic_id=t.topic_id, partition=t.topic_partition.partition) for t in targets],
+        )
+        response = await connection.call(FETCH_OFFSETS, request, seconds)
+        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        return [_committed_of(target, by_key) for target in targets]
+
+    return ask
+
+
+def _committed_of(
+    target: Target, by_key: Mapping[tuple[int, int], pb.CommittedOffset]
+) -> CommittedPosition | RaftMQError:
+    answer = by_key.get((target.topic_id, target.topic_partition.partition))
+    if answer is None:
+        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+    error = _error_of(answer, target)
+    return error or CommittedPosition(answer.offset, answer.log_start_offset, answer.high_watermark)
+
+
+def _finished_of(answer: pb.PartitionOpenResult, target: Target) -> Ranges:
+    if answer.offset < 0:
+        return ()
+    try:
+        return decode_ranges(answer.offset, answer.finished)
+    except OffsetRangesError as error:
+        raise ProtocolError(f"{name_of_target(target)}: {error}") from error
+
+
+def _error_of(
+    answer: pb.PartitionOpenResult | pb.PartitionAckResult | pb.CommittedOffset, target: Target
+) -> RaftMQError | None:
+    return error_from_detail(answer.error, name_of_target(target)) if answer.HasField("error") else None
+
+
+def _paired(group: Sequence[Target], answers: Sequence[AnswerT]) -> list[tuple[Target, AnswerT]]:
+    """Answers are in the request's order. Raises `ProtocolError` when some are missing."""
+    if len(answers) != len(group):
+        raise ProtocolError(f"{len(answers)} partitions were answered for, not {len(group)}")
+    return list(zip(group, answers, strict=True))
+
+
+def _of_same_topic(ask: LeaderCall[ResultT], owned: Mapping[TopicPartition, OwnedPartition]) -> LeaderCall[ResultT]:
+    """Ask only for partitions of the incarnations that were assigned: one of a topic made anew is another partition."""
+
+    async def asking(connection: Connection, group: list[Target], seconds: float) -> list[ResultT | RaftMQError]:
+        same = [target for target in group if owned[target.topic_partition].topic_id in (0, target.topic_id)]
+        answers = iter(await ask(connection, same, seconds)) if same else iter(())
+        return [
+            next(answers)
+            if owned[target.topic_partition].topic_id in (0, target.topic_id)
+            else UnknownPartitionError(f"{name_of_target(target)} was deleted; the topic was made anew")
+            for target in group
+        ]
+
+    return asking

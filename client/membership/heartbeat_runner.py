@@ -1,0 +1,261 @@
+"""Makes a group member's calls: in a thread with gRPC's blocking channels, or, for simulators, in the event loop.
+
+The thread exists so that a handler that keeps the event loop for a minute costs no partition; it also says that this happens. Must
+not decide anything: `Membership` says what to call, and hears the outcome. One call at a time.
+
+Source: KIP-62 (Kafka's background thread); two event loops with gRPC in one process are fragile, hence no second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+import grpc
+from google.protobuf.message import Message
+from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait, spawn
+from raftmq.client.base.logs import log
+from raftmq.client.connection.transport import (
+    Connection,
+    Transport,
+    UnaryMethod,
+    call_metadata,
+    error_from_call,
+    open_blocking_channel,
+)
+from raftmq.client.membership.membership import FOREVER, GroupCall, Membership
+from raftmq.errors import BrokenConnectionError, RaftMQError
+
+END_SECONDS: Final = 2.0
+"""How long `close` waits for the thread; a cancelled call ends within a millisecond."""
+
+
+class HeartbeatRunner(Protocol):
+    """Makes the calls of one group member, one after the other, from when it is made until it is closed."""
+
+    def wake(self) -> None:
+        """There may be something to call now."""
+        ...
+
+    async def close(self) -> None:
+        """Make no more calls; one under way is given up. Waits for the end."""
+        ...
+
+
+def run_heartbeats(
+    transport: Transport, membership: Membership, on_news: Callable[[], None], cluster_id: str
+) -> HeartbeatRunner:
+    """Make the calls of a member where nothing that the program does holds them up; `on_news` is called in the event loop."""
+    if transport.uses_threads:
+        return ThreadHeartbeats(membership, on_news, cluster_id)
+    return LoopHeartbeats(transport, membership, on_news, cluster_id)
+
+
+class ThreadHeartbeats:
+    """See the module. Made in the event loop that `on_news` is called in."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        on_news: Callable[[], None],
+        cluster_id: str,
+        *,
+        blocked_seconds: float = settings.LOOP_BLOCKED_SECONDS,
+    ) -> None:
+        self._membership = membership
+        self._on_news = on_news
+        self._metadata = call_metadata(cluster_id)
+        self._loop = asyncio.get_running_loop()
+        self._watch = LoopWatch(self._loop, blocked_seconds)
+        self._channels: dict[str, grpc.Channel] = {}
+        self._running: grpc.Future[Any] | None = None  # of either call
+        self._is_closed = False
+        self._woken = threading.Condition()
+        self._is_woken = False
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="raftmq-heartbeats", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at what there is to call now. From any thread."""
+        with self._woken:
+            self._is_woken = True
+            self._woken.notify()
+
+    async def close(self) -> None:
+        """End the thread; a call under way is cancelled."""
+        with self._woken:
+            self._is_closed = self._is_woken = True
+            self._woken.notify()
+            if self._running is not None:
+                self._running.cancel()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._ended.wait()
+        except TimeoutError:
+            return  # it is a daemon: it ends with its call, or with the process
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                self._step()
+        except BaseException as error:  # noqa: BLE001 -- nobody joins this thread: the member would be silent without a word
+            log.error("heartbeats_stopped error_code=%s", type(error).__name__)
+            self._membership.on_crash(error)
+            self._in_loop(self._on_news)
+        finally:
+            for channel in self._channels.values():
+                channel.close()
+            self._channels.clear()  # gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`
+            self._in_loop(self._ended.set)
+
+    def _step(self) -> None:
+        found = self._membership.next_call(time.monotonic())
+        if isinstance(found, GroupCall):
+            try:
+                answer = self._call(found)
+            except RaftMQError as error:
+                self._membership.on_error(found, error, time.monotonic())
+            else:
+                self._membership.on_answer(found, answer, time.monotonic())
+        if self._membership.take_news():
+            self._in_loop(self._on_news)
+        if not self._watch.look(time.monotonic()):
+            self._is_closed = True  # the loop is closed: the program forgot its consumer, whose session ends by itself
+        if not isinstance(found, GroupCall):
+            pause = min(found - time.monotonic(), settings.LOOP_CHECK_SECONDS)
+            with self._woken:
+                if not self._is_woken and pause > 0:
+                    self._woken.wait(pause)
+                self._is_woken = False
+
+    def _call(self, call: GroupCall) -> Message:
+        channel = self._channels.get(call.address)
+        if channel is None:
+            channel = self._channels[call.address] = open_blocking_channel(call.address)
+        method: UnaryMethod[Any, Any] = call.method  # of either call
+        run = channel.unary_unary(
+            method.path,
+            request_serializer=method.request_type.SerializeToString,
+            response_deserializer=method.response_type.FromString,
+        )
+        with self._woken:
+            if self._is_closed:
+                raise BrokenConnectionError(f"{call.address}: the client is closed")
+            running = self._running = run.future(call.request, timeout=call.timeout_seconds, metadata=self._metadata)
+        try:
+            answer: Message = running.result()
+        except grpc.FutureCancelledError as error:
+            raise BrokenConnectionError(f"{call.address}: the client is closed") from error
+        except grpc.RpcError as error:  # it is the call, too
+            raise error_from_call(cast("grpc.Call", error), call.address) from error
+        finally:
+            self._running = None
+        return answer
+
+    def _in_loop(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            self._is_closed = True  # the loop is closed: the program ended without closing its consumer
+
+
+class LoopWatch:
+    """Notices from another thread that the event loop does not come round, and says what keeps it. Made in the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, blocked_seconds: float) -> None:
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        self._blocked_seconds = blocked_seconds
+        self._asked_at = FOREVER
+        """When the loop was asked for a sign; infinite: it gave one."""
+        self._is_told = False
+
+    def look(self, now: float) -> bool:
+        """Ask for a sign, or see how long it is missing; False when there will be none, as the loop is closed."""
+        if self._asked_at == FOREVER:
+            self._is_told = False
+            self._asked_at = now
+            try:
+                self._loop.call_soon_threadsafe(self._sign)
+            except RuntimeError:
+                return False
+        elif now - self._asked_at >= self._blocked_seconds and not self._is_told:
+            self._is_told = True
+            log.warning("event_loop_blocked elapsed_seconds=%.1f place=%s", now - self._asked_at, self._place())
+        return True
+
+    def _sign(self) -> None:
+        self._asked_at = FOREVER
+
+    def _place(self) -> str:
+        """Who keeps the loop: the innermost function that is not of the standard library or an installed package."""
+        frame = sys._current_frames().get(self._thread_id)  # as faulthandler does; there is no public way
+        stack = traceback.extract_stack(frame) if frame is not None else []
+        own = [entry for entry in stack if not entry.filename.startswith((sys.prefix, sys.base_prefix, "<"))]
+        found = own or stack
+        return f"{found[-1].name} ({found[-1].filename}:{found[-1].lineno})" if found else "unknown"
+
+
+class LoopHeartbeats:
+    """The same in the event loop, over any transport: for simulations, where nothing blocks the loop."""
+
+    def __init__(
+        self, transport: Transport, membership: Membership, on_news: Callable[[], None], cluster_id: str
+    ) -> None:
+        self._transport = transport
+        self._cluster_id = cluster_id
+        self._membership = membership
+        self._on_news = on_news
+        self._connections: dict[str, Connection] = {}
+        self._woken = asyncio.Event()
+        self._task = spawn(self._run(), "raftmq-heartbeats", self._on_crash)
+
+    def wake(self) -> None:
+        """Look at what there is to call now."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """End."""
+        await cancel_and_wait(self._task)
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._woken.clear()
+            found = self._membership.next_call(loop.time())
+            if isinstance(found, GroupCall):
+                try:
+                    answer = await self._call(found)
+                except RaftMQError as error:
+                    self._membership.on_error(found, error, loop.time())
+                else:
+                    self._membership.on_answer(found, answer, loop.time())
+            if self._membership.take_news():
+                self._on_news()
+            if not isinstance(found, GroupCall):
+                try:
+                    async with asyncio.timeout(None if found == FOREVER else max(0.0, found - loop.time())):
+                        await self._woken.wait()
+                except TimeoutError:
+                    continue
+
+    async def _call(self, call: GroupCall) -> Message:
+        connection = self._connections.get(call.address)
+        if connection is None:
+            connection = self._connections[call.address] = self._transport.connect(call.address)
+            connection.cluster_id = self._cluster_id
+        answer: Message = await connection.call(call.method, call.request, call.timeout_seconds)
+        return answer
+
+    def _on_crash(self, error: BaseException) -> None:
+        log.error("heartbeats_stopped error_code=%s", type(error).__name__)
+        self._membership.on_crash(error)
+        self._on_news()

@@ -1,0 +1,1 @@
+"""Send records: gather them into batches and deliver each batch once."""

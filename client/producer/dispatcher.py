@@ -1,0 +1,376 @@
+"""Brings each batch of a producer to its outcome: to the node that leads its partition, through retries, until it expires.
+
+Takes queues with something to send and finishes their batches; must not know of records, topics' names or user calls. Invariants:
+a batch's outcome is reported once; a batch whose outcome is unknown is only ever repeated under the same sequence; without
+idempotence one is repeated only when its last attempt was answered or its stream is gone.
+
+Source: KIP-98 (idempotent producer), KIP-360 (epoch bump by the client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.base.error_details import error_from_detail, name_of, with_address, with_doubt
+from raftmq.client.base.logs import log
+from raftmq.client.base.metrics import ProducerCounters
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.producer.batch import ProducerBatch
+from raftmq.client.producer.byte_budget import ByteBudget
+from raftmq.client.producer.node_sender import NodeSender, SentPartition
+from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
+from raftmq.errors import (
+    ClosedClientError,
+    ClosedInFlightError,
+    DeliveryExpiredError,
+    DeliveryTimeoutError,
+    NotLeaderError,
+    Outcome,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    ProtocolError,
+    RaftMQError,
+    UnknownPartitionError,
+    UnknownProducerError,
+    UnknownTopicError,
+)
+from raftmq.proto import queue_pb2 as pb
+
+
+class Dispatcher:
+    """See the module. Runs from `start` to `close`; one event loop."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        budget: ByteBudget,
+        *,
+        codec: int,
+        request_timeout_seconds: float,
+        delivery_timeout_seconds: float,
+        source: random.Random,
+        has_name: bool = False,
+    ) -> None:
+        self.active: dict[PartitionQueue, None] = {}
+        """Queues with anything outstanding."""
+        self.senders: dict[str, NodeSender] = {}
+        self.counters = ProducerCounters()
+        self.failure: BaseException | None = None
+        """What ended it: a defect, what ended the resolver, or a `ProducerFencedError`. Nothing is sent any more then."""
+        self._resolver = resolver
+        self._budget = budget
+        self._codec = codec
+        self._request_timeout_seconds = request_timeout_seconds
+        self._delivery_timeout_seconds = delivery_timeout_seconds
+        self._source = source
+        self._has_name = has_name
+        self._leaderless: dict[PartitionQueue, None] = {}
+        self._unobserved: list[ProducerBatch] = []
+        """Failed batches that nobody had awaited when they failed; at most `UNOBSERVED_FAILURES_MAX`, the first among them."""
+        self._ticker: asyncio.Task[None] | None = None
+        self._tick_needed = asyncio.Event()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin; the resolver must be started."""
+        self._resolver.subscribe(self._on_topology)
+        self._ticker = spawn(self._tick_forever(), "raftmq-producer-clock", self.on_crash)
+
+    async def drain(self) -> None:
+        """Send everything there is without lingering and wait for every outcome, which expiry bounds; raise an unobserved failure."""
+        outstanding = []
+        for queue in list(self.active):
+            queue.is_flushing = True
+            outstanding += queue.batches()
+            self.reschedule(queue)
+        for batch in outstanding:
+            await batch.wait_done()
+        await asyncio.sleep(0)  # callbacks of what was done before we came are run before we return
+        self.raise_unobserved()
+
+    def raise_unobserved(self) -> None:
+        """Raise the first failure that nobody awaited, once; the others are counted in its note."""
+        failed = [batch for batch in self._unobserved if not batch.is_observed]
+        self._unobserved = []
+        if not failed:
+            return
+        try:
+            failed[0].raise_error()
+        except RaftMQError as error:
+            if len(failed) > 1:
+                count = sum(batch.count for batch in failed)
+                error.add_note(f"nor did others succeed: {count} records in {len(failed)} batches, or more")
+            raise
+
+    async def close(self) -> None:
+        """Give up what is outstanding and stop every task. Waits only for their end."""
+        self._is_closed = True
+        tasks = [task for sender in self.senders.values() for task in sender.tasks]
+        try:
+            await cancel_and_wait(self._ticker, *tasks)
+        finally:
+            for sender in self.senders.values():
+                sender.drop()
+            self.senders.clear()  # their tasks refer to streams, and a closed producer may live on: see `grpc_fork`
+            self._fail_all(
+                ClosedClientError("the producer was closed"),
+                ClosedInFlightError("the producer was closed; the batch may be written"),
+            )
+            await asyncio.sleep(0)  # and their callbacks are run
+
+    # -------------------------------------------------------------------------------------------------------- scheduling
+
+    def on_active(self, queue: PartitionQueue) -> None:
+        """The queue has something outstanding."""
+        self.active[queue] = None
+        self._tick_needed.set()
+
+    def reschedule(self, queue: PartitionQueue) -> None:
+        """Put the queue on the list of whoever leads its partition now."""
+        leader = self._resolver.leader(queue.group_id)
+        if leader is None or self._is_closed or self.failure is not None:
+            self._leaderless[queue] = None
+            queue.is_scheduled = True  # the next change of the topology brings it back
+            return
+        address = self._resolver.address(leader)
+        sender = self.senders.get(address)
+        if sender is None:
+            sender = self.senders[address] = NodeSender(
+                address,
+                self._resolver,
+                self,
+                codec=self._codec,
+                request_timeout_seconds=self._request_timeout_seconds,
+                counters=self.counters,
+                on_crash=self.on_crash,
+            )
+        sender.schedule(queue)
+
+    def _on_topology(self) -> None:
+        if self._is_closed or self.failure is not None:
+            return
+        if self._resolver.failure is not None:
+            self.on_crash(self._resolver.failure)
+            return
+        leaderless, self._leaderless = self._leaderless, {}
+        for queue in leaderless:
+            queue.is_scheduled = False
+            self.reschedule(queue)
+        for queue in list(self.active):
+            leader = self._resolver.leader(queue.group_id)
+            if leader is None or queue.sent_to is None or leader.leader_epoch <= queue.sent_to.leader_epoch:
+                continue
+            log.info(
+                "leader_changed topic=%s partition=%d node_id=%d leader_epoch=%d",
+                queue.topic,
+                queue.partition,
+                leader.node_id,
+                leader.leader_epoch,
+            )
+            queue.sent_to = leader
+            if queue.identity.producer_id:
+                # A frozen leader answers nothing: its successor gets the batches at once, under the same sequences. Without
+                # sequences that could write them twice, and the old leader's answer, or the end of its stream, is waited for.
+                queue.abandon_sent()
+            queue.not_before = 0.0
+            self.reschedule(queue)
+
+    # ----------------------------------------------------------------------------------------------------------- answers
+
+    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
+        """A request was answered: judge each partition. Called by the senders."""
+        whole = error_from_detail(response.error) if response.HasField("error") else None
+        if whole is None and len(response.partitions) != len(sent):
+            whole = ProtocolError(f"{len(response.partitions)} partitions answered, {len(sent)} were asked")
+        for number, (queue, attempts) in enumerate(sent):
+            acknowledged: Sequence[int] = ()
+            error = whole
+            if whole is None:
+                result = response.partitions[number]
+                acknowledged = result.base_offsets
+                if result.HasField("error"):
+                    error = error_from_detail(result.error, f"{queue.topic}/{queue.partition}")
+            for attempt, base_offset in zip(attempts, acknowledged, strict=False):
+                self._finish(queue, attempt.batch, base_offset, None)
+            rest = attempts[len(acknowledged) :]
+            if acknowledged:
+                queue.failures = 0
+                queue.last_error = None
+            if rest:
+                error = error or ProtocolError("the broker left a batch without an answer")
+                self._on_refused(queue, rest, with_address(error, address))
+            self._resume(queue)
+
+    def on_fenced(self, error: ProducerFencedError) -> None:
+        """A newer producer has our name: write nothing more, anywhere, and fail everything outstanding."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        log.warning("producer_fenced error_code=%s", name_of(error))
+        self._fail_all(error, with_doubt(error))
+
+    def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
+        """A request will not be answered: repeat it under the same sequences. Called by the senders."""
+        self.counters.requests.note_error(error)
+        for queue, attempts in sent:
+            queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
+            self._pause(queue, error)
+            self._resume(queue)
+
+    def _on_refused(self, queue: PartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
+        """The first of these attempts met `error`, the rest were not tried after it."""
+        self.counters.requests.note_error(error)
+        batch, number = attempts[0]
+        is_current = not batch.is_done and batch.attempt == number and batch.is_sent
+        queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
+        if not is_current:
+            return
+        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._resolver.shows(
+            queue.topic, queue.group_id
+        ):
+            doubtful = with_doubt(error)
+            for waiting in queue.batches():
+                self._finish(queue, waiting, -1, doubtful if waiting.is_sent or waiting.may_be_applied else error)
+            return
+        if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
+            if isinstance(error, OutOfOrderSequenceError) and error.is_certain:
+                # For all copies of the batch that this leader could still accept; older ones the next epoch fences.
+                batch.may_be_applied = False
+            if queue.is_head(batch):
+                if batch.may_be_applied:
+                    # The broker has forgotten what this producer wrote: nobody will ever know, and it must not be written again.
+                    self._give_up(queue, batch, with_doubt(error))
+                    return
+                queue.is_broken = True  # nothing before it is under way: what it follows was given up, or has expired
+            self._pause(queue, error)
+        elif isinstance(error, NotLeaderError):
+            has_better = self._resolver.note_not_leader(queue.group_id, error)
+            self._pause(queue, error, is_first_free=has_better)
+        elif error.retriable or isinstance(error, UnknownTopicError | UnknownPartitionError):
+            self._pause(queue, error)
+        elif isinstance(error, ProducerFencedError) and self._has_name:
+            self.on_fenced(error)
+        else:
+            self._give_up(queue, batch, with_doubt(error) if batch.may_be_applied else error)
+
+    def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
+        """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._source)
+        backoff.failures = queue.failures
+        pause = backoff.next_seconds()
+        if is_first_free and queue.failures == 0:
+            pause = 0.0
+        queue.failures += 1
+        queue.last_error = error
+        queue.not_before = asyncio.get_running_loop().time() + max(pause, error.retry_after_ms / 1000)
+        data = (queue.topic, queue.partition, name_of(error), queue.failures)
+        if queue.failures == settings.FAILURES_BEFORE_WARNING:
+            log.warning("partition_unavailable topic=%s partition=%d error_code=%s failures=%d", *data)
+        else:
+            log.debug("append_retried topic=%s partition=%d error_code=%s failures=%d", *data)
+
+    def _resume(self, queue: PartitionQueue) -> None:
+        if queue.is_idle:
+            queue.is_flushing = False
+            self.active.pop(queue, None)
+        elif not queue.is_scheduled:
+            self.reschedule(queue)
+
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: RaftMQError) -> None:
+        """End a batch without success; if it had a sequence, those after it cannot follow it."""
+        if batch.attempt > 0:
+            queue.is_broken = True
+        data = (queue.topic, queue.partition, batch.count, name_of(error))
+        log.warning("batch_given_up topic=%s partition=%d records=%d error_code=%s", *data)
+        self._finish(queue, batch, -1, error)
+
+    def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: RaftMQError | None) -> None:
+        if batch.is_done:
+            return
+        counters = self.counters
+        if error is None:
+            counters.records_total += batch.count
+            counters.batches_total += 1
+            counters.bytes_total += batch.sealed_bytes
+        else:
+            counters.failed_records_total += batch.count
+            counters.failed_batches_total += 1
+        queue.finish(batch)
+        batch.finish(base_offset, error)
+        self._budget.release(batch.reserved_bytes)
+        if error is not None and not batch.is_observed:
+            self._note_unobserved(batch)
+
+    def _note_unobserved(self, batch: ProducerBatch) -> None:
+        """Remember a failure for `flush`; of very many the first and the last, as those in between may be awaited yet."""
+        if len(self._unobserved) >= settings.UNOBSERVED_FAILURES_MAX:
+            self._unobserved = [failed for failed in self._unobserved if not failed.is_observed]
+            del self._unobserved[settings.UNOBSERVED_FAILURES_MAX - 1 :]
+        self._unobserved.append(batch)
+
+    # ------------------------------------------------------------------------------------------------------------- time
+
+    async def _tick_forever(self) -> None:
+        """Give up what is overdue; sleeps without waking while nothing is outstanding."""
+        while True:
+            await self._tick_needed.wait()
+            self._tick_needed.clear()
+            while self.active:
+                await asyncio.sleep(settings.TICK_SECONDS)
+                self._expire(asyncio.get_running_loop().time())
+
+    def _expire(self, now: float) -> None:
+        for sender in self.senders.values():
+            sender.check_late(now)
+        for queue in list(self.active):
+            for batch in queue.expired(now):
+                self._give_up(queue, batch, self._expiry_error(queue, batch))
+            self._resume(queue)
+
+    def _expiry_error(self, queue: PartitionQueue, batch: ProducerBatch) -> RaftMQError:
+        where = f"{batch.topic}/{batch.partition}: {batch.count} records"
+        seconds = self._delivery_timeout_seconds
+        if batch.is_sent or batch.may_be_applied:
+            error: RaftMQError = DeliveryTimeoutError(
+                f"{where} were not acknowledged within {seconds:g} s; they may be written{self._because(queue)}"
+            )
+        else:
+            error = DeliveryExpiredError(f"{where} could not be written within {seconds:g} s{self._because(queue)}")
+        error.__cause__ = queue.last_error
+        leader = self._resolver.leader(queue.group_id)
+        error.address = self._resolver.address(leader) if leader is not None else ""
+        return error
+
+    def _because(self, queue: PartitionQueue) -> str:
+        """What kept the partition's batches, with the address that was asked."""
+        leader = self._resolver.leader(queue.group_id)
+        if leader is None:
+            return ": nobody is known to lead the partition"
+        if queue.last_error is not None:
+            return f" (the last try: {queue.last_error.args[0]})"
+        return f" (no answer from its leader at {self._resolver.address(leader)})"
+
+    # --------------------------------------------------------------------------------------------------------------- end
+
+    def on_crash(self, error: BaseException) -> None:
+        """A background task ended by a defect, or the resolver for good: nobody must wait forever for what they would have done."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        log.error("producer_stopped error_code=%s", name_of(error))
+        why = str(error.args[0]) if isinstance(error, RaftMQError) else "an internal error"
+        in_flight = ClosedInFlightError(f"the producer stopped ({why}); the batch may be written")
+        in_flight.__cause__ = error
+        self._fail_all(error if isinstance(error, RaftMQError) else in_flight, in_flight)
+
+    def _fail_all(self, waiting: RaftMQError, in_flight: RaftMQError) -> None:
+        """End everything outstanding: what may be written with `in_flight`, the rest with `waiting`."""
+        for queue in list(self.active):
+            for batch in queue.batches():
+                self._finish(queue, batch, -1, in_flight if batch.is_sent or batch.may_be_applied else waiting)
+        self.active.clear()
+        self._budget.fail_waiters(waiting)

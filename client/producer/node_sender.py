@@ -1,0 +1,258 @@
+"""Sends the batches of all partitions that one node leads over one append stream, and hands the answers on.
+
+While a request is unanswered small batches gather (`settings.SMALL_REQUESTS_IN_FLIGHT_MAX`); full ones go out at once. Must not
+judge answers: that is the producer's part. Invariant: every request in `_pending` is answered, or handed back as lost, exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff, spawn
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import log
+from raftmq.client.base.metrics import ProducerCounters
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import AppendStream
+from raftmq.client.producer.append_frame import PartitionBatches, serialize_append
+from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
+from raftmq.errors import BrokenConnectionError, RaftMQError
+from raftmq.proto import queue_pb2 as pb
+
+SentPartition = tuple[PartitionQueue, list[Attempt]]
+
+
+class AnswerHandler(Protocol):
+    """What a sender reports to."""
+
+    def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
+        """A request was answered by the broker at `address`."""
+
+    def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
+        """A request will not be answered."""
+
+    def reschedule(self, queue: PartitionQueue) -> None:
+        """The queue's leader is not this node any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    sent: list[SentPartition]
+    payload_bytes: int
+    sent_at: float
+
+
+class NodeSender:
+    """One node's stream; lives as long as the producer, reopening the stream when it breaks."""
+
+    def __init__(
+        self,
+        address: str,
+        resolver: Resolver,
+        handler: AnswerHandler,
+        *,
+        codec: int,
+        request_timeout_seconds: float,
+        counters: ProducerCounters,
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.address = address
+        self._resolver = resolver
+        self._handler = handler
+        self._codec = codec
+        self._request_timeout_seconds = request_timeout_seconds
+        self._counters = counters
+        self._on_crash = on_crash
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[PartitionQueue, None] = {}
+        self._pending: dict[int, _Request] = {}
+        self.bytes_in_flight = 0
+        """Of unanswered requests (written here only)."""
+        self._last_correlation_id = 0
+        self._wake = asyncio.Event()
+        self._stream: AppendStream | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+        self._not_before = 0.0
+        self._gather_timer: asyncio.TimerHandle | None = None
+        self._writer = spawn(self._write_forever(), f"raftmq-append-{address}", on_crash)
+
+    def schedule(self, queue: PartitionQueue) -> None:
+        """Look at the queue in the next pass of the loop."""
+        queue.is_scheduled = True
+        self._queues[queue] = None
+        self._wake.set()
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None] | None, ...]:
+        """What runs; whoever cancels it must `drop` afterwards."""
+        return (self._writer, self._reader)
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Unanswered requests."""
+        return len(self._pending)
+
+    def drop(self) -> None:
+        """Give the stream up for good; unanswered requests are handed back as lost."""
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+        self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: the producer was closed"))
+
+    def check_late(self, now: float) -> None:
+        """Suspect the node when an answer is late; give the stream up when one is later than the request timeout."""
+        oldest = next(iter(self._pending.values()), None)
+        if oldest is None:
+            return
+        waited = now - oldest.sent_at
+        if waited > settings.LATE_ANSWER_SECONDS:
+            self._resolver.suspect(self.address)
+        if waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS:
+            self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
+
+    # ---------------------------------------------------------------------------------------------------------- writing
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._loop.time() < self._not_before:
+                self._loop.call_at(self._not_before, self._wake.set)
+                continue
+            while (request := self._build_request()) is not None:
+                await self._write(request)
+
+    async def _write(self, request: bytes) -> None:
+        stream = self._stream
+        try:
+            if stream is None:
+                stream = self._open_stream()
+            await stream.write(request)
+        except RaftMQError as error:
+            self._drop_stream(stream, error)
+
+    def _open_stream(self) -> AppendStream:
+        stream = self._resolver.connection(self.address).append_stream()
+        log.debug("append_stream_opened address=%s", self.address)
+        self._stream = stream
+        self._reader = spawn(self._read_forever(stream), f"raftmq-append-answers-{self.address}", self._on_crash)
+        return stream
+
+    def _build_request(self) -> bytes | None:
+        if not self._queues or self.bytes_in_flight >= settings.NODE_BYTES_IN_FLIGHT_MAX:
+            return None
+        now = self._loop.time()
+        if now < self._not_before:
+            self._wake.set()
+            return None
+        may_send_small = self._may_send_small(now)
+        room = settings.REQUEST_BYTES_MAX
+        sent: list[SentPartition] = []
+        for queue in list(self._queues):
+            leader = self._resolver.leader(queue.group_id)
+            if leader is None or self._resolver.address(leader) != self.address:
+                self._remove(queue)
+                self._handler.reschedule(queue)
+                continue
+            attempts = queue.take(now, room, self._codec, may_send_small=may_send_small, is_first=not sent)
+            if attempts:
+                sent.append((queue, attempts))
+                queue.sent_to = leader
+                room -= sum(attempt.batch.sealed_bytes for attempt in attempts)
+            self._settle(queue, now)
+            if room <= 0:
+                break
+        return self._frame(sent, settings.REQUEST_BYTES_MAX - room, now) if sent else None
+
+    def _may_send_small(self, now: float) -> bool:
+        """Whether an unfilled batch may go, or has to gather more records until an answer comes."""
+        # by the same sum as the timer's time, or rounding makes one that is due look fresh, and the timer is set again at once
+        fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
+        if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
+            return True
+        if self._gather_timer is None or self._gather_timer.when() <= now:
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._wake.set)
+        return False
+
+    def _settle(self, queue: PartitionQueue, now: float) -> None:
+        """Keep the queue on the list, at its end, or take it off when an answer or a timer will bring it back."""
+        del self._queues[queue]
+        if now < queue.not_before:
+            self._come_back(queue, queue.not_before)
+        elif queue.ready and len(queue.pipeline) < settings.BATCHES_IN_FLIGHT_MAX and not queue.is_broken:
+            self._queues[queue] = None  # the request was full
+        elif queue.open is not None and not queue.is_flushing and now < queue.open.linger_until:
+            self._come_back(queue, queue.open.linger_until)
+        elif queue.open is not None and not queue.has_unanswered:
+            self._queues[queue] = None  # small, and must wait for this node's answers
+        else:
+            queue.is_scheduled = False  # idle, or its own answers bring it back
+
+    def _come_back(self, queue: PartitionQueue, when: float) -> None:
+        queue.is_scheduled = True  # the timer has it
+        self._loop.call_at(when, self._on_timer, queue)
+
+    def _on_timer(self, queue: PartitionQueue) -> None:
+        queue.is_scheduled = False
+        self._handler.reschedule(queue)
+
+    def _remove(self, queue: PartitionQueue) -> None:
+        del self._queues[queue]
+        queue.is_scheduled = False
+
+    def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> bytes:
+        self._last_correlation_id += 1
+        self._counters.retries_total += sum(attempt.number > 1 for _, attempts in sent for attempt in attempts)
+        request = serialize_append(
+            self._last_correlation_id,
+            self._resolver.metadata_revision,
+            max(1, int(self._request_timeout_seconds * 1000)),
+            [
+                PartitionBatches(queue.topic_id, queue.partition, [attempt.batch.sealed for attempt in attempts])
+                for queue, attempts in sent
+            ],
+        )
+        self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, now)
+        self.bytes_in_flight += payload_bytes
+        return request
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+
+    async def _read_forever(self, stream: AppendStream) -> None:
+        try:
+            while True:
+                self._on_response(await stream.read())
+        except RaftMQError as error:
+            self._drop_stream(stream, error)
+
+    def _on_response(self, response: pb.AppendResponse) -> None:
+        request = self._pending.pop(response.correlation_id, None)
+        if request is None:
+            return
+        self.bytes_in_flight -= request.payload_bytes
+        self._backoff.reset()
+        self._counters.requests.observe(self._loop.time() - request.sent_at)
+        self._handler.on_answer(request.sent, response, self.address)
+        if self._queues:
+            self._wake.set()
+
+    def _drop_stream(self, stream: AppendStream | None, error: RaftMQError) -> None:
+        """The stream is dead: hand back what it carried. Without effect for a stream that was dropped before."""
+        if stream is not self._stream:
+            return
+        self._stream = None
+        if stream is not None:
+            stream.cancel()
+            log.debug("append_stream_ended address=%s error_code=%s", self.address, name_of(error))
+        lost, self._pending = list(self._pending.values()), {}
+        self.bytes_in_flight = 0
+        self._not_before = self._loop.time() + self._backoff.next_seconds()
+        self._resolver.suspect(self.address)
+        for request in lost:
+            self._handler.on_lost(request.sent, error)
+        if self._queues:
+            self._wake.set()

@@ -1,0 +1,229 @@
+"""Checks and sizes of records as callers hand them in. Pure."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice, repeat
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from raftmq.client.base import settings
+from raftmq.client.base.texts import check_text
+from raftmq.client.codec.batch import Headers
+from raftmq.errors import InvalidArgumentError, RecordTooLargeError
+from raftmq.types import KeyT_contra, ValueT_contra
+
+T = TypeVar("T")
+Serializer = Callable[[Any], bytes | None]  # Any: it takes what the program gives it, a type of its own
+BulkRecord = (
+    tuple[KeyT_contra | None, ValueT_contra | None]
+    | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None]
+    | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None, int | None]
+)
+"""What `send_many` takes: (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
+Records = Sequence[Sequence[object]]
+"""Each (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
+_PLAIN_TYPES: Final = frozenset({bytes, type(None)})
+_SHAPES: Final = "send_many takes (key, value) pairs, or (key, value, headers[, timestamp_ms])"
+_NO_HEADERS: Headers = ()
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+"""Timestamps travel as signed 64-bit numbers; one before 1970 is negative."""
+
+
+class Columns(NamedTuple):
+    """Records that can be taken, column by column, and why the one after them cannot."""
+
+    keys: Sequence[bytes | None] | None
+    """None: no record has one."""
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None
+    timestamps: Sequence[int | None] | None
+    """None, all or one: the time that is meant for all."""
+    size: int
+    """Bytes of all, with overhead: what the producer's buffer counts."""
+    refusal: Exception | None
+    """What is wrong with the record that follows; None when there is nothing."""
+
+
+def to_bytes(cell: object, serializer: Serializer | None, name: str) -> bytes | None:
+    """A key or value as bytes. Raises `TypeError`."""
+    if serializer is not None and cell is not None:
+        cell = serializer(cell)
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    if isinstance(cell, bytearray | memoryview):
+        return bytes(cell)
+    raise TypeError(f"a {name} is bytes or None, not {type(cell).__name__}; give a {name}_serializer for other types")
+
+
+def to_bytes_column(
+    cells: Sequence[object], serializer: Serializer | None, name: str
+) -> tuple[Sequence[bytes | None], Exception | None]:
+    """The same for many, up to the first that fails, with what it raised.
+
+    A column of bytes and None, which is the common case, is passed on as it is.
+    """
+    if serializer is None and _PLAIN_TYPES.issuperset(map(type, cells)):
+        return cast("Sequence[bytes | None]", cells), None
+    made: list[bytes | None] = []
+    try:
+        made.extend(map(to_bytes, cells, repeat(serializer), repeat(name)))  # keeps what was made before a failure
+    except Exception as error:  # noqa: BLE001 - a serializer is the caller's: it may raise anything, and is told by the caller
+        return made, error
+    return made, None
+
+
+def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
+    """Headers as a tuple, and their bytes with overhead. Raises `TypeError`, or `InvalidArgumentError` for a name without a UTF-8 form."""
+    pairs: tuple[object, ...] = tuple(headers)
+    size = 0
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError("headers are pairs of a str and bytes, such as [('trace', b'1')]")
+        name, value = pair
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise TypeError("headers are pairs of a str and bytes")
+        check_text(name, "a header's name")
+        size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
+    return tuple((name, value) for name, value in cast("Headers", pairs)), size
+
+
+def check_timestamp(timestamp_ms: object) -> int:
+    """A record's time. Raises `TypeError` for what is no whole number, `InvalidArgumentError` for one beyond 64 bits."""
+    try:
+        time_ms = operator.index(cast("int", timestamp_ms))
+    except TypeError:
+        raise TypeError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r}") from None
+    if not -TIMESTAMP_MAX <= time_ms <= TIMESTAMP_MAX:
+        raise InvalidArgumentError(f"timestamp_ms {time_ms} does not fit into 64 bits")
+    return time_ms
+
+
+def headers_bytes(headers: Headers) -> int:
+    """As `check_headers` counts them."""
+    return sum(len(name.encode()) + len(value or b"") + settings.RECORD_OVERHEAD_BYTES for name, value in headers)
+
+
+def records_bytes(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None = None
+) -> int:
+    """Bytes of records with overhead."""
+    cells_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+    size = cells_bytes + settings.RECORD_OVERHEAD_BYTES * len(values)
+    return size if headers is None else size + sum(map(headers_bytes, headers))
+
+
+def record_sizes(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], headers: Sequence[Headers] | None = None
+) -> list[int]:
+    """Bytes of each record with overhead."""
+    overhead = settings.RECORD_OVERHEAD_BYTES
+    if keys is None:
+        sizes = [overhead + len(value or b"") for value in values]
+    else:
+        sizes = [overhead + len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]
+    return sizes if headers is None else list(map(operator.add, sizes, map(headers_bytes, headers)))
+
+
+def prefix_that_fits(sizes: Sequence[int], start: int, room: int, *, must_take_one: bool) -> tuple[int, int]:
+    """How many records from `start` on fit into `room`, and their bytes."""
+    totals = list(accumulate(islice(sizes, start, None)))
+    count = bisect_right(totals, room)
+    if count == 0 and must_take_one:
+        count = 1
+    return count, totals[count - 1] if count else 0
+
+
+def check_records(
+    records: Records,
+    key_serializer: Serializer | None,
+    value_serializer: Serializer | None,
+    bytes_max: int = settings.RECORD_BYTES_MAX,
+) -> Columns:
+    """The records as columns of bytes, up to the first that cannot be taken; `bytes_max` is for each, overhead included."""
+    try:
+        raw_keys, raw_values = (
+            [key for key, _ in records],
+            [value for _, value in records],
+        )  # zip(*) takes twice as long
+    except (ValueError, TypeError):
+        return _check_long_records(records, key_serializer, value_serializer, bytes_max)
+    keys: Sequence[bytes | None] | None = None
+    refusal: Exception | None = None
+    if raw_keys.count(None) != len(raw_keys):
+        keys, refusal = to_bytes_column(raw_keys, key_serializer, "key")
+        if refusal is not None:
+            raw_values = raw_values[: len(keys)]
+    values, value_refusal = to_bytes_column(raw_values, value_serializer, "value")
+    if value_refusal is not None:
+        refusal = value_refusal
+        keys = keys if keys is None else keys[: len(values)]
+    return _within_limit(keys, values, None, None, refusal, bytes_max)
+
+
+def _check_long_records(
+    records: Records, key_serializer: Serializer | None, value_serializer: Serializer | None, bytes_max: int
+) -> Columns:
+    """The same for records of any shape, one by one."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: list[Headers] = []
+    timestamps: list[int | None] = []
+    refusal: Exception | None = None
+    for record in records:
+        try:
+            if not isinstance(record, tuple | list) or not 2 <= len(record) <= 4:
+                raise TypeError(_SHAPES)  # noqa: TRY301 - handled as what a serializer raises
+            key, value, more, time_ms = tuple(record) + (None,) * (4 - len(record))
+            key_bytes = to_bytes(key, key_serializer, "key")
+            value_bytes = to_bytes(value, value_serializer, "value")
+            pairs = check_headers(cast("Iterable[tuple[str, bytes]]", more))[0] if more is not None else _NO_HEADERS
+            checked_ms = None if time_ms is None else check_timestamp(time_ms)
+        except Exception as error:  # noqa: BLE001 - as in to_bytes_column
+            refusal = error
+            break
+        keys.append(key_bytes)
+        values.append(value_bytes)
+        headers.append(pairs)
+        timestamps.append(checked_ms)
+    has_keys = keys.count(None) != len(keys)
+    has_times = timestamps.count(None) != len(timestamps)
+    return _within_limit(
+        keys if has_keys else None,
+        values,
+        headers if any(headers) else None,
+        timestamps if has_times else None,
+        refusal,
+        bytes_max,
+    )
+
+
+def _within_limit(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers] | None,
+    timestamps: Sequence[int | None] | None,
+    refusal: Exception | None,
+    bytes_max: int,
+) -> Columns:
+    size = records_bytes(keys or (), values, headers)
+    if size > bytes_max:
+        sizes = record_sizes(keys, values, headers)
+        if max(sizes) > bytes_max:
+            end = next(at for at, one in enumerate(sizes) if one > bytes_max)
+            refusal = too_large(sizes[end], bytes_max)
+            values, size = values[:end], sum(sizes[:end])
+            keys, headers, timestamps = _until(keys, end), _until(headers, end), _until(timestamps, end)
+    return Columns(keys, values, headers, timestamps, size, refusal)
+
+
+def _until(column: Sequence[T] | None, end: int) -> Sequence[T] | None:
+    return column if column is None else column[:end]
+
+
+def too_large(size: int, bytes_max: int) -> RecordTooLargeError:
+    """The error for a record of so many bytes where `bytes_max` are allowed, overhead included in both."""
+    return RecordTooLargeError(
+        f"a record of {size - settings.RECORD_OVERHEAD_BYTES} bytes; at most {bytes_max - settings.RECORD_OVERHEAD_BYTES} are allowed"
+    )

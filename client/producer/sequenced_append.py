@@ -1,0 +1,217 @@
+"""Appends batches under a producer id, an epoch and sequences that the caller chooses, and brings each to its outcome.
+
+For writers whose identity comes from outside, such as a task of a job that is run again after a crash: the same records under the same
+sequences are written once, however often and by whomever they are sent. Ordinary programs use `Producer`, which chooses all three itself.
+
+Must not choose sequences, gather records or keep anything of them: the caller says what is sent. Invariants: a batch is repeated under
+its own sequence only; what begins inside what was written before is cut (`tail_of`), never renumbered.
+
+Source: KIP-98 (idempotent producers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from raftmq.batch_header import BatchHeader, parse_header
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff
+from raftmq.client.base.error_details import error_from_detail, with_doubt
+from raftmq.client.codec.batch import decode_columns, encode_body
+from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.connection.transport import APPEND, INIT_PRODUCER
+from raftmq.errors import (
+    DeliveryTimeoutError,
+    InvalidArgumentError,
+    NoLeaderError,
+    NotLeaderError,
+    Outcome,
+    OutOfOrderSequenceError,
+    ProtocolError,
+    RaftMQError,
+    SequenceOverlapError,
+    UnknownPartitionError,
+)
+from raftmq.proto import queue_pb2 as pb
+
+LEADER_WAIT_SECONDS: Final = 1.0
+"""How long to wait for a change of the topology when nobody leads, before looking again."""
+
+
+class NamedEpoch(NamedTuple):
+    """What the cluster says of a producer's name."""
+
+    producer_id: int
+    epoch: int
+    stamp: bytes
+    """The epoch's stamp as it is now: what was asked for, or what somebody else wrote before."""
+
+
+class ExactAppender:
+    """Appends and claims over one resolver; keeps no state between calls, so any number of tasks may share it.
+
+    Args:
+        resolver: of the cluster, started.
+        delivery_timeout_seconds: from the call to giving up; at most an hour.
+        request_timeout_seconds: how long a broker may take for one request before it is repeated.
+    """
+
+    def __init__(
+        self, resolver: Resolver, *, delivery_timeout_seconds: float = 120.0, request_timeout_seconds: float = 10.0
+    ) -> None:
+        if delivery_timeout_seconds * 1000 > settings.DELIVERY_TIMEOUT_MS_MAX:
+            raise InvalidArgumentError(
+                f"delivery_timeout_seconds is at most {settings.DELIVERY_TIMEOUT_MS_MAX / 1000:g}, not {delivery_timeout_seconds:g}"
+            )
+        self._resolver = resolver
+        self._delivery_timeout_seconds = delivery_timeout_seconds
+        self._request_timeout_seconds = request_timeout_seconds
+
+    async def anonymous_id(self) -> int:
+        """A producer id that nobody else has; its epoch is 0."""
+        request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
+        answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
+        return answer.producer_id
+
+    async def claim(self, name: str, epoch: int, stamp: bytes = b"", replaces: bytes | None = None) -> NamedEpoch:
+        """Take part in an epoch of a name, and agree on its stamp with everybody else who does.
+
+        Who is first writes the stamp; after that it changes only for a caller whose `replaces` is what is there. So the answer's
+        `stamp` is the caller's own when it is the first, when its replacement succeeded, or when somebody wrote the same bytes.
+        May be repeated without harm.
+
+        Raises:
+            ProducerFencedError: the name is at a later epoch.
+            TooManyProducersError: the cluster knows as many names as it may.
+            RaftMQError: as `Resolver.call_any`; the stamp may be written.
+        """
+        request = pb.InitProducerRequest(
+            name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
+        )
+        answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
+        return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp)
+
+    async def append(self, topic: TopicInfo, partition: int, batches: Sequence[bytes]) -> list[int]:
+        """Append sealed batches of one producer to a partition, in order; returns when all are on disk on a majority.
+
+        The batches' sequences follow each other. A batch of which the beginning was written before is cut and its rest appended.
+        Together they must fit a request (`settings.REQUEST_BYTES_MAX`).
+
+        Returns:
+            The offset of each batch's first new record; -1 for one that was written before and whose offset is forgotten.
+
+        Raises:
+            ProducerFencedError: a later epoch has written here; nothing more was appended.
+            OutOfOrderSequenceError: records before the first batch are missing.
+            DeliveryTimeoutError: not acknowledged in time; may be written.
+            UnknownPartitionError: there is no such partition.
+            RaftMQError: another refusal. Batches before the one refused may be written, in each case; cancelled, too. The
+                error's `outcome` says whether the one refused may be, by an earlier try that was not answered.
+        """
+        if not 0 <= partition < topic.partition_count:
+            raise UnknownPartitionError(
+                f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._delivery_timeout_seconds
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        open_ = list(batches)
+        offsets: list[int] = []
+        may_be_applied = False
+        while open_:
+            acknowledged, error = await self._try(topic, partition, open_, deadline - loop.time())
+            offsets += acknowledged
+            del open_[: len(acknowledged)]
+            if acknowledged:
+                backoff.reset()
+            if error is None:
+                continue
+            if isinstance(error, SequenceOverlapError):
+                open_[0] = tail_of(open_[0], error.last_sequence + 1)
+                continue
+            may_be_applied |= error.outcome is Outcome.UNKNOWN
+            is_certain = isinstance(error, OutOfOrderSequenceError) and error.is_certain
+            if may_be_applied and not is_certain and error.outcome is not Outcome.UNKNOWN and not error.retriable:
+                raise with_doubt(error)
+            pause = self._pause(topic.group_ids[partition], error, backoff)
+            if loop.time() + pause >= deadline:
+                raise DeliveryTimeoutError(
+                    f"{topic.name}/{partition}: {len(open_)} batches were not acknowledged within"
+                    f" {self._delivery_timeout_seconds:g} s; they may be written (the last try: {error})"
+                ) from error
+            if isinstance(error, NoLeaderError):
+                await self._resolver.wait_change(pause)
+            else:
+                await asyncio.sleep(pause)
+        return offsets
+
+    async def _try(
+        self, topic: TopicInfo, partition: int, batches: Sequence[bytes], remaining: float
+    ) -> tuple[Sequence[int], RaftMQError | None]:
+        """One request: offsets of the batches that are committed, and what the next one met, if anything."""
+        self._resolver.check()
+        leader = self._resolver.leader(topic.group_ids[partition])
+        if leader is None:
+            return (), NoLeaderError(f"{topic.name}/{partition} has no leader")
+        address = self._resolver.address(leader)
+        seconds = max(min(remaining, self._request_timeout_seconds), settings.LAST_TRY_SECONDS)
+        request = pb.AppendRequest(
+            metadata_revision=self._resolver.metadata_revision,
+            timeout_ms=max(1, int(seconds * 1000)),
+            partitions=[pb.PartitionAppend(topic_id=topic.topic_id, partition=partition, batches=batches)],
+        )
+        try:
+            response = await self._resolver.connection(address).call(
+                APPEND, request, seconds + settings.CLOSE_GRACE_SECONDS
+            )
+        except RaftMQError as error:
+            if error.outcome is Outcome.UNKNOWN or error.retriable:
+                self._resolver.suspect(address)
+            return (), error
+        if len(response.partitions) != 1:
+            return (), ProtocolError(f"{len(response.partitions)} partitions answered, 1 was asked")
+        result = response.partitions[0]
+        if result.HasField("error"):
+            return result.base_offsets, error_from_detail(result.error, f"{topic.name}/{partition}")
+        if len(result.base_offsets) != len(batches):
+            return result.base_offsets, ProtocolError("the broker left a batch without an answer")
+        return result.base_offsets, None
+
+    def _pause(self, group_id: int, error: RaftMQError, backoff: Backoff) -> float:
+        """How long to wait before the next try; raises what no try can help."""
+        if isinstance(error, NotLeaderError):
+            has_better = self._resolver.note_not_leader(group_id, error)
+            return 0.0 if has_better and backoff.failures == 0 else backoff.next_seconds()
+        if not error.retriable and error.outcome is not Outcome.UNKNOWN:
+            raise error
+        pause = LEADER_WAIT_SECONDS if isinstance(error, NoLeaderError) else backoff.next_seconds()
+        return max(pause, error.retry_after_ms / 1000)
+
+
+def tail_of(batch: bytes, first_sequence: int) -> bytes:
+    """The batch's records from `first_sequence` on, as a batch of their own under the same producer, epoch, flags and codec.
+
+    Raises `ProtocolError` when the batch does not hold that sequence.
+    """
+    header = parse_header(batch)
+    skipped = first_sequence - header.first_sequence
+    if not 0 < skipped < header.record_count:
+        raise ProtocolError(
+            f"sequences {header.first_sequence} to {header.last_sequence} overlap with what ends before {first_sequence}"
+        )
+    return _sliced(batch, header, skipped)
+
+
+def _sliced(batch: bytes, header: BatchHeader, skipped: int) -> bytes:
+    columns = decode_columns(batch, header)
+    headers = columns.headers
+    body = encode_body(
+        columns.values.to_list()[skipped:],
+        columns.keys.to_list()[skipped:],
+        columns.timestamps()[skipped:],
+        headers[skipped:] if headers is not None else None,
+        header.codec,
+    )
+    return body.seal(header.producer_id, header.producer_epoch, header.first_sequence + skipped, header.flags)

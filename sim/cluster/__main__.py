@@ -1,0 +1,154 @@
+"""`python -m sim.cluster`: run many seeds of whole nodes, or replay one with its trace.
+
+Exit codes: 0 nothing found, 1 a safety property broken, 2 not whole again after healing, 3 an exception in the code. The last
+line printed is the command that replays the run (of several findings the first).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from sim.cluster.batch import judged, run_batch
+from sim.cluster.mutants import MUTANTS
+from sim.cluster.run import OPERATIONS_MIN, PRODUCT, Build, Outcome, Verdict, run_seed
+from sim.cluster.run_records import RunRecord, current_commit, write_record
+from sim.cluster.world.logs import logs_to, silence_logs
+from sim.history.events import Event, write_history
+
+SEEDS_DEFAULT = 100
+REPORT_SECONDS = 2.0
+"""How often a batch says how far it is."""
+_BAR_WIDTH = 30
+
+
+def replay_command(seed: int, mutant: str | None) -> str:
+    """How to see a run again."""
+    if mutant is None:
+        return f"make sim SEED={seed}"
+    return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
+
+
+def finding(outcome: Outcome) -> str:
+    """What a seed found, on one line."""
+    return f"seed {outcome.seed} {outcome.verdict.name.lower()}: {outcome.detail}"
+
+
+def summary(outcome: Outcome) -> str:
+    """What a seed was, on one line."""
+    faults = ", ".join(f"{name} {count}" for name, count in outcome.faults.items() if count)
+    return (
+        f"seed {outcome.seed} {outcome.verdict.name.lower()}: {outcome.operations} operations, {outcome.acknowledged} "
+        f"acknowledged, {outcome.reads} read, {outcome.groups} partitions, {outcome.virtual_seconds:.1f} virtual seconds, "
+        f"healed in {outcome.healing_seconds:.1f}, digest {outcome.digest:08x}; faults: {faults or 'none'}"
+    )
+
+
+def _build(mutant: str | None) -> Build:
+    return PRODUCT if mutant is None else MUTANTS[mutant].build
+
+
+def _replay(seed: int, mutant: str | None, level: str | None, history: Path | None) -> Outcome:
+    def say(line: str) -> None:
+        print(line)
+
+    if level is None:
+        silence_logs()
+    else:
+        logs_to(say, logging.getLevelNamesMapping()[level.upper()])
+
+    def keep(events: list[Event]) -> None:
+        if history is not None:
+            write_history(history, events)
+
+    return run_seed(seed, _build(mutant), say, history=keep)
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recorded: bool) -> Verdict:
+    begun = reported = time.perf_counter()
+    cpu_begun = _cpu_seconds()
+    commit = current_commit() if is_recorded else ""
+    findings: list[Outcome] = []
+    totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
+    virtual_seconds = 0.0
+    is_terminal = sys.stderr.isatty()
+    for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant)), start=1):
+        virtual_seconds += outcome.virtual_seconds
+        totals["operations"] += outcome.operations
+        totals["short"] += outcome.operations < OPERATIONS_MIN
+        faults.update(outcome.faults)
+        marks.update({name: count for name, count in outcome.counts.items() if " " not in name})
+        if outcome.verdict is not Verdict.OK:
+            findings.append(outcome)
+            print(finding(outcome), flush=True)
+        now = time.perf_counter()
+        if now - reported >= REPORT_SECONDS or done == count:
+            reported = now
+            elapsed = now - begun
+            filled = _BAR_WIDTH * done // count
+            text = (
+                f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done}/{count} seeds, {len(findings)} found, "
+                f"{done / elapsed:.1f} seeds/s, {virtual_seconds / 3600:.2f} virtual hours, "
+                f"{totals['operations']:,} operations"
+            )
+            print(text, file=sys.stderr, end="\r" if is_terminal and done < count else "\n", flush=True)
+    for what, counts in (("faults", faults), ("marks", marks)):
+        print(f"{what}: " + ", ".join(f"{name} {counts[name]:,}" for name in counts), file=sys.stderr)
+    wall_seconds, cpu_seconds = time.perf_counter() - begun, _cpu_seconds() - cpu_begun
+    print(f"processor: {cpu_seconds:.1f} s, {cpu_seconds / count:.3f} s for a seed", file=sys.stderr)
+    print(f"seeds with fewer than {OPERATIONS_MIN} operations: {totals['short']}", file=sys.stderr)
+    if is_recorded:
+        operations = totals["operations"]
+        write_record(
+            RunRecord(commit, first, count, findings, operations, virtual_seconds, wall_seconds, cpu_seconds, jobs)
+        )
+    if not findings:
+        return Verdict.OK
+    print(replay_command(findings[0].seed, mutant), flush=True)
+    return min(one.verdict for one in findings)
+
+
+def main() -> int:
+    """Parse arguments and run."""
+    parser = argparse.ArgumentParser(prog="python -m sim.cluster", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one seed with its trace")
+    parser.add_argument(
+        "--log", choices=("debug", "info", "warning", "error"), help="with --seed: log lines from this level"
+    )
+    parser.add_argument("--history", type=Path, help="with --seed: write what clients did and were told there")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="simulate this mutant")
+    parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
+    parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT, help=f"seeds in a batch ({SEEDS_DEFAULT})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
+    arguments = parser.parse_args()
+    if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
+        parser.error("only a batch of seeds of the product is recorded")
+    if arguments.seed is None:
+        return _run_many(
+            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, is_recorded=arguments.record
+        )
+    seed = arguments.seed
+    outcome = judged(seed, _replay, seed, arguments.mutant, arguments.log, arguments.history)
+    print(summary(outcome))
+    if outcome.verdict is not Verdict.OK:
+        print(finding(outcome))
+    print(replay_command(outcome.seed, arguments.mutant))
+    return outcome.verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,369 @@
+"""Watches every node of a run and holds it to the invariants, as things happen.
+
+Hooks into the production parts from outside (they do not know of it): what is applied, what leaves, who leads, what breaks.
+A broken invariant ends the run at once.
+"""
+
+# ruff: noqa: ANN401 -- hooks stand in for methods of the product
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
+
+from raftmq.broker.base.supervisor import Work, is_fatal
+from raftmq.broker.replica.replica import Group
+from raftmq.errors import InvariantError
+from raftmq.fsm.log_commands import TrimLog, decode_command
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata_commands import decode_command as decode_metadata_command
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteRequest, VoteResponse
+from raftmq.raft.ready import Appended, AppendWork, Role, RoleChange
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import GroupId
+
+from sim.cluster.cluster import Cluster, Process
+from sim.cluster.invariants.acknowledged import Acknowledged
+from sim.cluster.invariants.applied_once import AppliedOnce
+from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
+from sim.cluster.invariants.budgets import Budgets
+from sim.cluster.invariants.committed_log import CommittedLog
+from sim.cluster.invariants.definite_failures import DefiniteFailures
+from sim.cluster.invariants.durable_answers import (
+    check_append_response,
+    check_vote_request,
+    check_vote_response,
+    durable_meta,
+)
+from sim.cluster.invariants.exactly_once import ExactlyOnce
+from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
+from sim.cluster.invariants.high_watermark import HighWatermark
+from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
+from sim.cluster.invariants.reads import CommittedReads
+from sim.cluster.invariants.replica_state import ReplicaStates
+from sim.cluster.invariants.retention import Retention, check_stamp
+from sim.cluster.invariants.served import (
+    PlantedDefect,
+    check_defect_ends_nothing,
+    check_defect_stays,
+    check_served_or_reported,
+)
+from sim.cluster.invariants.stale_leaders import StaleLeaders
+from sim.cluster.invariants.votes import VoteOnce
+from sim.cluster.world.loop import SimulationEnd
+from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.violation import InvariantViolation, demand
+from sim.core.invariants.votes import Rounds
+
+Arguments = ParamSpec("Arguments")
+CLOCK_RATE_MAX = 1.25
+"""Of any simulated clock."""
+CLOCK_ERROR_MS_MAX = 2_000
+"""Of the time that a broker goes by, where most clocks are right: 0.15 s of those, the 0.5 s that count as agreement, half of a round
+trip of 0.25 s, and what monotonic clocks lose in the time for which an answer counts; at a stamp and at the look at its age."""
+LOOK_SECONDS = 0.25
+COMPARE_EVERY = 6
+"""State machines are compared at every so many looks."""
+
+
+class Checker:
+    """The invariants' memory of one run."""
+
+    def __init__(self, cluster: Cluster, *, is_forgetful: bool = False) -> None:
+        self._cluster = cluster
+        self._memory = Memory(is_forgetful=is_forgetful)
+        self.violation: InvariantViolation | None = None
+        self.committed = CommittedLog()
+        self.exactly_once = ExactlyOnce()
+        self.definite_failures = DefiniteFailures()
+        self.acknowledged = Acknowledged(self.committed)
+        self.reads = CommittedReads(self.committed)
+        self.replica_states = ReplicaStates()
+        self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
+        self.retention = Retention(self.acknowledged)
+        self._proposed_ms: dict[tuple[int, int, int], int] = {}
+        """(group, term, index) -> the right time when the entry was proposed."""
+        self.clocks_found_wrong = 0
+        """Looks at which a broker knew that its clock was wrong."""
+        self._stale_leaders = StaleLeaders()
+        self._commands: dict[tuple[int, int], None] = {}
+        """(group, index) of commands that were looked at."""
+        self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
+        """Told of records that are gone because they were old."""
+        self._elections: dict[int, ElectionSafety] = {}
+        self._votes: dict[int, VoteOnce] = {}
+        self._budgets: dict[str, Budgets] = {}
+        """By machine, of the broker that it runs."""
+        self._looks = 0
+        self.damaged: dict[tuple[str, ReplicaKey], None] = {}
+        """Replicas that a fault damaged, by machine: they alone may break."""
+        self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
+        """Replicas that their nodes gave up."""
+        self.stalls: dict[str, int] = {}
+        """How often each process noticed that it had stood still."""
+        self.defects_noted = 0
+        """Planted ones that work in the background, or a replica, ran into."""
+        self.leaders_elected = 0
+        self.broken_replicas = 0
+        self.stale_directories = 0
+        """Older copies of a disk that were refused."""
+        cluster.on_process.append(self._watch)
+        cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
+        cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
+        cluster.loop.after(LOOK_SECONDS, None, self._look)
+
+    @property
+    def now(self) -> float:
+        """The simulation's time."""
+        return self._cluster.loop.now
+
+    def judge(self, check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        """Run a check; a broken invariant ends the run, from whatever depth."""
+        try:
+            check(*args, **kwargs)
+        except InvariantViolation as violation:
+            self.violation = self.violation or violation
+            raise SimulationEnd from violation
+
+    # ------------------------------------------------------------------------------------------------ hooks
+
+    def _watch(self, process: Process) -> None:
+        """Put the checks around what a node does from now on."""
+        assert process.node is not None
+        self._watch_consensus(process, process.node.engine)
+        self._watch_budgets(process.node.engine, Budgets(process.node), process.machine.name)
+        self._watch_storage(process, process.node.store, process.node.registry)
+        self._watch_failures(process, process.node.supervisor)
+
+    def _watch_consensus(self, process: Process, engine: Any) -> None:
+        add_group, send, on_role_change = engine.add_group, engine.send, engine._on_role_change
+        on_message = engine.on_message
+        rounds: dict[ReplicaKey, Rounds] = {}
+
+        def watched_add_group(*arguments: Any, **named: Any) -> Group[StateMachine]:
+            group: Group[StateMachine] = add_group(*arguments, **named)
+            self._watch_group(process, group)
+            rounds[group.key] = Rounds()
+            return group
+
+        def watched_send(group: Group[StateMachine], message: Message) -> None:
+            self.judge(self._on_send, process, group, message)
+            if isinstance(message, VoteRequest):
+                rounds[group.key].on_request(message)
+            send(group, message)
+
+        def watched_message(node_id: int, group_id: GroupId, message: Message) -> None:
+            group = engine.groups.get(group_id)
+            if group is None or group.replica_id != message.target or not rounds[group.key].is_late(message):
+                on_message(node_id, group_id, message)
+                return
+            before = Rounds.state_of(group.core)
+            on_message(node_id, group_id, message)
+            self.judge(Rounds.check_not_counted, message, before, group.core)
+
+        def watched_role_change(group: Group[StateMachine], change: RoleChange) -> None:
+            if change.role is Role.LEADER:
+                self.judge(self._on_leader, group, change)
+            on_role_change(group, change)
+
+        engine.add_group = watched_add_group
+        engine.send = watched_send
+        engine.on_message = watched_message
+        engine._on_role_change = watched_role_change
+
+    def _watch_budgets(self, engine: Any, budgets: Budgets, machine: str) -> None:
+        self._budgets[machine] = budgets
+        reserve, admit, begin_write = engine.reserve_uncommitted, engine._admit_inbound, engine.commits.start
+
+        def watched_reserve(size: int) -> bool:
+            before = engine.uncommitted_bytes
+            is_taken: bool = reserve(size)
+            if is_taken:
+                self.judge(budgets.on_proposal, before)
+            return is_taken
+
+        def watched_admit(group: Group[StateMachine], message: AppendRequest) -> bool:
+            before = engine.inbound_bytes
+            is_taken: bool = admit(group, message)
+            if is_taken:
+                self.judge(budgets.on_append, before)
+            return is_taken
+
+        def watched_write(group: Group[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
+            inbound_bytes = engine._inbound.waiting.get(group.group_id, 0) if with_inbound else 0
+            begin_write(group, work, with_inbound=with_inbound)
+            budgets.on_write(group, inbound_bytes)
+
+        engine.reserve_uncommitted = watched_reserve
+        engine._admit_inbound = watched_admit
+        engine.commits.start = watched_write
+
+    def _watch_storage(self, process: Process, store: Any, registry: Any) -> None:
+        open_file, quarantine = store.open, registry.quarantine
+
+        def watched_open(key: ReplicaKey) -> RestoredState:
+            clean_point = durable_clean_point(process.machine.disk, key)
+            restored: RestoredState = open_file(key)
+            self.judge(check_bounded_restart, store._replicas[key], clean_point)
+            return restored
+
+        def watched_quarantine(key: ReplicaKey, reason: str) -> None:
+            self.quarantined[process.machine.name, key] = None
+            quarantine(key, reason)
+
+        store.open = watched_open
+        registry.quarantine = watched_quarantine
+
+    def _watch_failures(self, process: Process, supervisor: Any) -> None:
+        note_failure = supervisor.note_failure
+
+        def watched_failure(work: Work, error: BaseException) -> None:
+            self.judge(self._on_failure, process, work, error)
+            note_failure(work, error)
+
+        supervisor.note_failure = watched_failure
+
+    def _watch_group(self, process: Process, group: Group[StateMachine]) -> None:
+        watched: Any = group
+        apply, propose = group.apply, group.propose
+        applied = AppliedOnce(group)
+        watermark = HighWatermark(group)
+
+        def watched_apply(entries: Sequence[Entry]) -> None:
+            self.judge(self._before_apply, group, applied, entries)
+            apply(entries)
+            self.judge(watermark.check)
+
+        def watched_propose(proposals: Sequence[Proposal]) -> tuple[Appended, Any]:
+            appended, applied = propose(proposals)
+            self.judge(self._on_proposed, group, appended)
+            return appended, applied
+
+        watched.apply = watched_apply
+        watched.propose = watched_propose
+
+    def _on_proposed(self, group: Group[StateMachine], appended: Appended) -> None:
+        now_ms = self._cluster.true_ms
+        for entry in appended.entries:
+            self._proposed_ms[group.group_id, entry.term, entry.index] = now_ms
+            if entry.kind is EntryKind.DATA:
+                check_stamp(group.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
+
+    def _before_apply(self, group: Group[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
+        applied.on_apply(entries)
+        for entry in entries:
+            if self.committed.on_applied(group.group_id, group.replica_id, entry):
+                batch = self.committed.batch_at(group.group_id, entry.base_offset)
+                self.exactly_once.on_committed(group.group_id, batch)
+                self.definite_failures.on_committed(group.group_id, batch)
+                proposed_ms = self._proposed_ms.get((group.group_id, entry.term, entry.index), self._cluster.true_ms)
+                self.retention.on_committed(group.group_id, entry.next_offset, proposed_ms)
+            elif entry.kind is EntryKind.COMMAND:
+                self._on_command(group, entry)
+
+    def _on_command(self, group: Group[StateMachine], entry: Entry) -> None:
+        """A command that was not known."""
+        group_id = group.group_id
+        if (group_id, entry.index) in self._commands:
+            return
+        self._commands[group_id, entry.index] = None
+        if not isinstance(group.machine, LogPartition):
+            self._memory.on_metadata_command(decode_metadata_command(entry.payload))
+            return
+        command = decode_command(entry.payload)
+        self._memory.on_command(command)
+        if isinstance(command, TrimLog):
+            wall_ms_max = self._cluster.true_ms + CLOCK_ERROR_MS_MAX
+            if self.retention.on_trim(group_id, command.before_offset, wall_ms_max):
+                self.on_retention(group_id, command.before_offset)
+
+    def _on_send(self, process: Process, group: Group[StateMachine], message: Message) -> None:
+        check_quarantined_silent(process, group, message)
+        if isinstance(message, AppendResponse):
+            meta = durable_meta(process.machine.disk, group.key)
+            if meta is not None:
+                check_append_response(meta, message)
+        elif isinstance(message, VoteRequest):
+            disk = process.machine.disk
+            meta = durable_meta(disk, group.key)
+            if meta is not None:
+                check_vote_request(disk, group.key, meta, message)
+        elif isinstance(message, VoteResponse) and message.is_granted and not message.is_pre_vote:
+            meta = durable_meta(process.machine.disk, group.key)
+            if meta is not None:
+                check_vote_response(meta, message)
+            self._votes.setdefault(group.group_id, VoteOnce()).on_vote(message)
+
+    def _on_leader(self, group: Group[StateMachine], change: RoleChange) -> None:
+        self.leaders_elected += 1
+        self._cluster.trace(f"r{group.replica_id} leads g{group.group_id} in term {change.term}")
+        self._elections.setdefault(group.group_id, ElectionSafety()).on_leader(group.replica_id, change.term)
+
+    def _on_broken(self, process: Process, group: Group[StateMachine], error: Exception) -> None:
+        """A replica may only fall silent for damage that a fault did."""
+        self.broken_replicas += 1
+        check_defect_stays(process.machine.name, error)
+        if isinstance(error, PlantedDefect):
+            return
+        is_damaged = isinstance(error, DamagedReplicaError) and (process.machine.name, group.key) in self.damaged
+        demand(is_damaged, "NoDefect", f"{process.machine.name} r{group.replica_id} of g{group.group_id}: {error!r}")
+
+    def _on_failure(self, process: Process, work: Work, error: BaseException) -> None:
+        """Work in the background failed, and goes on: the product outlives a bug of its own, which the simulation must not."""
+        check_defect_stays(process.machine.name, error)
+        if isinstance(error, PlantedDefect):
+            self.defects_noted += 1
+        else:
+            is_explained = is_fatal(error) or isinstance(error, OSError | ReplicaStorageError)
+            demand(is_explained, "NoDefect", f"{process.machine.name} {work}: {error!r}")
+
+    def _on_fatal(self, process: Process, error: BaseException) -> None:
+        check_defect_ends_nothing(process.machine.name, error)
+        if isinstance(error, DamagedReplicaError) and any(name == process.machine.name for name, _ in self.damaged):
+            return
+        is_rule = isinstance(error, InvariantError | CommitFailedError)
+        demand(not is_rule, "NoDefect", f"{process.machine.name} ends: {error!r}")
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def _look(self) -> None:
+        self._looks += 1
+        for process in self._cluster.running():
+            assert process.node is not None
+            self.stalls[repr(process.host)] = process.node.engine.counters.stalls_total
+            if not process.host.is_frozen:
+                self.clocks_found_wrong += process.node.clock_watch._is_wrong
+                self.judge(self._budgets[process.machine.name].check)
+                self.judge(check_serves_none_quarantined, process.node)
+                if process.is_ready and not process.is_stopping:
+                    self.judge(check_served_or_reported, process)
+        self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
+        if self._looks % COMPARE_EVERY == 0:
+            self.compare_states()
+        self._cluster.loop.after(LOOK_SECONDS, None, self._look)
+
+    def compare_states(self) -> None:
+        """Replicas of a group that applied equally much are equal. Also counts recent entries, which is as dear."""
+        for process in self._cluster.running():
+            assert process.node is not None
+            self.judge(self._budgets[process.machine.name].check_recent_entries)
+            for group in process.node.engine.groups.values():
+                self.judge(self.replica_states.on_state, group)
+                self.judge(self._memory.check, group)
+
+    def is_quiet(self) -> bool:
+        """Whether everything that was proposed is applied: retention goes on by itself."""
+        groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.groups.values()]
+        return not any(g.append_in_flight or g.core.applied_index < g.core.last_index for g in groups)
+
+    def at_end(self) -> None:
+        """Once more, whole, when everything is quiet."""
+        self.compare_states()
+        for process in self._cluster.running():
+            assert process.node is not None
+            self.judge(self._budgets[process.machine.name].check_given_back)

@@ -1,0 +1,470 @@
+"""The machines of a run, and the broker processes that live and die on them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raftmq.batch_header import BatchHeader
+from raftmq.broker.base import supervisor
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster import reconciler, unserved
+from raftmq.broker.node import Node
+from raftmq.broker.peers.codec import FrameType, Parts
+from raftmq.broker.peers.protocol import Channel
+from raftmq.broker.replica import log_tail
+from raftmq.broker.replica import log_trimmer as truncated_rows
+from raftmq.broker.replica.replica import Group
+from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
+from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.storage.errors import ReplicaStorageError
+from raftmq.storage.registry import RegistryError
+from raftmq.types import NodeId
+
+from sim.cluster.environment import ProcessEnded, SimParts, WallTime
+from sim.cluster.world.disk import Disk
+from sim.cluster.world.host import Host
+from sim.cluster.world.loop import VirtualLoop
+from sim.cluster.world.network import UNACKED_SECONDS, Network
+from sim.cluster.world.tcp import TcpConnector
+
+EPOCH_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+_RESTART_SECONDS = 0.3
+_METRICS = RequestMetrics()
+"""Of all nodes of all runs: nobody reads them, and making them is slow."""
+
+
+class SimConfig(BrokerConfig):
+    """A broker's configuration with the times that cannot be configured scaled as well."""
+
+    def timing(self) -> Timing:
+        """See `BrokerConfig`."""
+        timing = BrokerConfig.timing(self)
+        scale = timing.data_tick_seconds / Timing().data_tick_seconds
+        return replace(
+            timing,
+            refused_campaign_min_seconds=timing.refused_campaign_min_seconds * scale,
+            refused_campaign_max_seconds=timing.refused_campaign_max_seconds * scale,
+            campaign_turn_seconds=timing.campaign_turn_seconds * scale,
+            connect_timeout_seconds=0.3,
+            reconnect_min_seconds=0.05,
+            reconnect_max_seconds=0.8,
+            handshake_timeout_seconds=0.6,
+            unacked_data_timeout_seconds=UNACKED_SECONDS,
+            rival_heard_seconds=1.5,
+            rival_silent_seconds=3.0,
+            read_index_seconds=0.6,
+            stall_seconds=0.15,
+            shutdown_seconds=3.0,
+            catch_up_seconds=5.0,
+            group_tick_seconds=0.3,
+            scrub_pass_seconds=1.5,
+            clock_check_seconds=0.2,
+            clock_difference_seconds=0.5,
+            clock_wait_seconds=3.0,
+        )
+
+
+class TightConfig(SimConfig):
+    """The same with small bounds wherever there are any."""
+
+    def limits(self) -> Limits:
+        """See `BrokerConfig`."""
+        return replace(
+            BrokerConfig.limits(self),
+            snapshot_chunk_bytes=200,
+            snapshot_streams_max=1,
+            campaigns_max=1,
+            catching_up_max=1,
+            poll_bytes_max=3_000,
+            append_streams_max=6,
+            peer_outbox_bytes_max=700_000,  # an append of 512 KiB must fit, or its follower never gets on
+        )
+
+
+def forgetful(record: Callable[..., None]) -> Callable[..., None]:
+    """What forgets some anonymous producers as soon as they are recorded, by the log alone.
+
+    Never one whose first batch may still be under way: it would be taken for a new one, which no broker could help.
+    """
+
+    def record_and_forget(table: ProducerTable, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        record(table, header, base_offset, now_ms)
+        state = table.get(header.producer_id)
+        is_long_at_work = state is not None and len(state.batches) == CACHED_BATCHES and state.batches[0].first_sequence
+        if is_long_at_work and header.producer_id < NAMED_PRODUCER_BIT and base_offset % 3 == 0:
+            table._forget(header.producer_id)
+
+    return record_and_forget
+
+
+def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
+    """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
+    modules: list[tuple[Any, str, Any]] = [
+        (reconciler, "REPORT_SECONDS", 1.5),
+        (supervisor, "PAUSE_SECONDS_MAX", 1.0),
+        (unserved, "RETRY_SECONDS_MIN", 0.3),
+        (unserved, "RETRY_SECONDS_MAX", 1.5),
+        (unserved, "ROOM_SECONDS_MAX", 1.0),
+    ]
+    if is_forgetful:
+        modules.append((ProducerTable, "record", forgetful(ProducerTable.record)))
+    if is_tight:
+        modules += [
+            (log_tail, "TAIL_ENTRIES", 4),
+            (log_tail, "LAGGING_ENTRIES_MAX", 40),
+            (truncated_rows, "_ROWS_PER_SLICE", 3),
+        ]
+    kept = [getattr(module, name) for module, name, _ in modules]
+    for module, name, value in modules:
+        setattr(module, name, value)
+
+    def put_back() -> None:
+        for (module, name, _), value in zip(modules, kept, strict=True):
+            setattr(module, name, value)
+
+    return put_back
+
+
+class SimNode(Node):
+    """The production node; tells the simulation what it would tell its operator."""
+
+    process: Process
+
+    def on_fatal(self, error: BaseException) -> None:
+        """See `Node`."""
+        if not isinstance(error, ProcessEnded):
+            self.process.on_fatal(error)
+            super().on_fatal(error)
+
+    def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
+        """See `Node`."""
+        self.process.on_broken(group, error)
+        super().on_replica_broken(group, error)
+
+
+@dataclass
+class ClusterSettings:
+    """What all nodes of a run have in common."""
+
+    timing: dict[str, float | int]
+    limits: dict[str, int]
+    disk_capacity: int
+    disk_reserve_bytes: int
+    disk_latency: float
+    writer_threads: int
+    metadata_voters: int
+    is_tight: bool = False
+
+
+class Process:
+    """One boot of a broker."""
+
+    def __init__(self, machine: Machine, host: Host, parts: SimParts) -> None:
+        self.machine = machine
+        self.host = host
+        self.parts = parts
+        self.node: SimNode | None = None
+        self.starting: asyncio.Task[None] | None = None
+        self.is_ready = False
+        self.is_stopping = False
+
+    def on_fatal(self, error: BaseException) -> None:
+        """The process ends by itself."""
+        self.machine.cluster.on_fatal(self, error)
+
+    def on_broken(self, group: Group[StateMachine], error: Exception) -> None:
+        """A replica fell silent."""
+        self.machine.cluster.on_broken(self, group, error)
+
+
+class Machine:
+    """A computer: a name, a disk, a wall clock, and at most one broker."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.name = f"n{number}"
+        self.disk = cluster.new_disk()
+        self.wall = WallTime(cluster.loop, cluster.true_epoch_ms)
+        self.rate = 1.0
+        self.boot = 0
+        self.process: Process | None = None
+        self.keeps_down = False
+        """Nobody starts it again by itself."""
+        self.is_given_up = False
+        """The operator says that what was on its old disk is lost, whatever that means."""
+        self.wiped_node_id = 0
+        """The node id that it asks for after its disk was lost."""
+        self.has_new_disk = False
+        """It joins the cluster, and never founds one."""
+        self.is_barred = False
+        """Nobody starts it: the node that it was has still to be removed."""
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"{self.name}:9400"
+
+    @property
+    def node(self) -> SimNode | None:
+        """The running broker."""
+        return self.process.node if self.process is not None else None
+
+
+class Cluster:
+    """All machines of a run."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        network: Network,
+        source: random.Random,
+        settings: ClusterSettings,
+        trace: Callable[[str], None],
+        node_class: type[SimNode] = SimNode,
+        parts_class: type[SimParts] = SimParts,
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.source = source
+        self.settings = settings
+        self.trace = trace
+        self.machines: dict[str, Machine] = {}
+        self.true_epoch_ms = EPOCH_MS
+        """What a wall clock that is right would have said at the beginning: later than it was, by the time that all slept."""
+        self.clients: dict[str, Host] = {}
+        """Of the clients, by name."""
+        self.node_class = node_class
+        self.parts_class = parts_class
+        self.installs = 0
+        """Snapshots that replaced replicas' files, of processes that are gone."""
+        self.on_process: list[Callable[[Process], None]] = []
+        """Told of each node that was made, before it starts."""
+        self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
+        self.on_broken_replica: list[Callable[[Process, Group[StateMachine], Exception], None]] = []
+        self.on_gone: list[Callable[[Process], None]] = []
+        """Told of each process that is no more."""
+        loop.connector = TcpConnector(loop, network)
+
+    def new_disk(self) -> Disk:
+        """An empty one."""
+        disk = Disk(random.Random(self.source.getrandbits(64)), self.settings.disk_capacity)
+        disk.latency = self.settings.disk_latency
+        return disk
+
+    def add_machine(self) -> Machine:
+        """One more computer, without a broker yet."""
+        machine = Machine(self, len(self.machines) + 1)
+        self.machines[machine.name] = machine
+        return machine
+
+    def running(self) -> list[Process]:
+        """Processes with a node, in the machines' order."""
+        return [m.process for m in self.machines.values() if m.process is not None and m.process.node is not None]
+
+    def addresses(self) -> str:
+        """For clients."""
+        return ",".join(machine.address for machine in self.machines.values())
+
+    @property
+    def true_ms(self) -> int:
+        """What wall clocks should say now."""
+        return self.true_epoch_ms + int(self.loop.now * 1000)
+
+    def sleep_all(self, hours: int) -> None:
+        """Everything stands still for so long, but the wall clocks."""
+        self.true_epoch_ms += hours * HOUR_MS
+        for machine in self.machines.values():
+            machine.wall.set(machine.wall.epoch_ms + hours * HOUR_MS)
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def start(self, machine: Machine) -> None:
+        """Start a broker there; one whose start fails is started again after a while."""
+        if machine.is_barred:
+            return
+        machine.keeps_down = False
+        if machine.process is not None:
+            return
+        machine.boot += 1
+        self.network.dark.pop(machine.name, None)
+        # every boot's clock starts somewhere else, as a machine's monotonic clock does
+        host = Host(machine.name, machine.boot, machine.rate, 1000.0 * machine.number + 100_000.0 * machine.boot)
+        config = self._config(machine)
+        source = random.Random(self.source.getrandbits(64))
+        process: Process
+
+        def end_process() -> None:
+            self._remove(process, is_power_cut=False, why="ends itself")
+            self._start_later(machine)
+
+        parts = self.parts_class(
+            config, self.loop, self.network, machine.disk, machine.wall, source, end_process, _METRICS
+        )
+        process = machine.process = Process(machine, host, parts)
+        self.trace(f"{machine.name} starts, boot {machine.boot}")
+        self.loop.spawn(host, self._run(process, config))
+
+    def _config(self, machine: Machine) -> BrokerConfig:
+        settings = self.settings
+        others = tuple(m.address for m in self.machines.values() if m is not machine)
+        is_first = machine.number == 1 and not machine.has_new_disk
+        make = TightConfig if settings.is_tight else SimConfig
+        return make(
+            data_dir=Path(machine.name),
+            listen=machine.address,
+            peer_listen=f"{machine.name}:9401",
+            http_listen=f"{machine.name}:9402",
+            allow_insecure_remote=True,
+            host=machine.name,
+            bootstrap=is_first,
+            join=() if is_first else others,
+            node_id=machine.wiped_node_id,
+            replace_lost=machine.is_given_up,
+            disk_reserve_bytes=settings.disk_reserve_bytes,
+            writer_threads=settings.writer_threads,
+            metadata_voters=settings.metadata_voters,
+            **settings.limits,  # type: ignore[arg-type]
+            **settings.timing,  # type: ignore[arg-type]
+        )
+
+    async def _run(self, process: Process, config: BrokerConfig) -> None:
+        """As `broker.main` does."""
+        machine = process.machine
+        try:
+            node = self.node_class(config, "0.0", process.parts)
+            node.process = process
+            self._drop_frames(node)
+            process.node = node
+            for listener in self.on_process:
+                listener(process)
+            process.starting = self.loop.create_task(node.start())
+            try:
+                await process.starting
+            except asyncio.CancelledError:
+                pass  # it was asked to stop
+            else:
+                process.is_ready = True
+                self.trace(f"{machine.name} is ready as node {node.node_id}")
+            await node.wait_stopped()
+        except (RequestError, ReplicaStorageError, RegistryError, OSError) as error:
+            self.trace(f"{machine.name} does not start: {error}")
+        self._remove(process, is_power_cut=False, why="ends")
+        self._start_later(machine)
+
+    def _drop_frames(self, node: SimNode) -> None:
+        """A full outbox drops frames and says so, in the transport as in here."""
+        network, transport = self.network, node.transport
+        send = transport.send
+
+        def send_or_drop(node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
+            share = network.weather.drop_share
+            if share and network.source.random() < share:
+                network.dropped += 1
+                return False
+            return send(node_id, channel, frame_type, body)
+
+        transport.send = send_or_drop  # type: ignore[method-assign]
+
+    def _start_later(self, machine: Machine) -> None:
+        if not machine.keeps_down:
+            self.loop.after(_RESTART_SECONDS, None, self._start_if_down, machine)
+
+    def _start_if_down(self, machine: Machine) -> None:
+        if machine.process is None and not machine.keeps_down:
+            self.start(machine)
+
+    def crash(self, machine: Machine, *, is_power_cut: bool = False) -> None:
+        """SIGKILL, or no power: nothing of the process runs any more. It stays down until `start`."""
+        process = machine.process
+        machine.keeps_down = True
+        if process is not None:
+            self._remove(process, is_power_cut=is_power_cut, why="loses power" if is_power_cut else "is killed")
+
+    def _remove(self, process: Process, *, is_power_cut: bool, why: str) -> None:
+        machine = process.machine
+        if machine.process is not process:
+            return
+        self.trace(f"{machine.name} {why}")
+        machine.process = None
+        if process.parts.sim_store is not None:
+            self.installs += process.parts.sim_store.installs
+        if is_power_cut:
+            self.network.dark[machine.name] = None
+        if process.parts.sim_writers is not None:
+            process.parts.sim_writers.crash()
+        self.loop.kill(process.host)
+        self.network.on_process_ended(process.host, is_power_cut=is_power_cut)
+        for listener in self.on_gone:
+            listener(process)
+
+    def stop(self, machine: Machine) -> None:
+        """SIGTERM: an orderly end. It stays down until `start`."""
+        process = machine.process
+        machine.keeps_down = True
+        if process is not None and process.node is not None and not process.is_stopping:
+            process.is_stopping = True
+            self.trace(f"{machine.name} is asked to stop")
+            if process.starting is not None:
+                process.starting.cancel()
+            self.loop.spawn(process.host, process.node.stop())
+
+    def freeze(self, machine: Machine) -> None:
+        """SIGSTOP."""
+        if machine.process is not None and not machine.process.host.is_frozen:
+            self.trace(f"{machine.name} freezes")
+            machine.process.host.is_frozen = True
+
+    def thaw(self, machine: Machine) -> None:
+        """SIGCONT."""
+        if machine.process is not None and machine.process.host.is_frozen:
+            self.trace(f"{machine.name} thaws")
+            self.loop.thaw(machine.process.host)
+
+    def wipe(self, machine: Machine) -> None:
+        """The disk is lost; an operator gives the machine a new one and its node id back."""
+        node = machine.node
+        node_id = int(node.node_id) if node is not None else machine.wiped_node_id
+        self.exchange_disk(machine)
+        machine.wiped_node_id = node_id
+
+    def restore(self, machine: Machine, disk: Disk) -> None:
+        """Somebody puts a backup of its disk in place of the disk, and starts it."""
+        self.crash(machine, is_power_cut=False)
+        machine.disk = disk
+        self.trace(f"{machine.name} has its disk of boot {disk.node().boot} again")
+        self.start(machine)
+
+    def exchange_disk(self, machine: Machine) -> None:
+        """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""
+        self.crash(machine, is_power_cut=True)
+        machine.disk = self.new_disk()
+        machine.wiped_node_id = 0
+        machine.has_new_disk = True
+        self.trace(f"{machine.name} has a new disk")
+
+    # ------------------------------------------------------------------------------------------------ what nodes tell
+
+    def on_fatal(self, process: Process, error: BaseException) -> None:
+        """A process ends by itself."""
+        self.trace(f"{process.machine.name} fatal: {type(error).__name__}: {error}")
+        for listener in self.on_fatal_error:
+            listener(process, error)
+
+    def on_broken(self, process: Process, group: Group[StateMachine], error: Exception) -> None:
+        """A replica fell silent."""
+        self.trace(
+            f"{process.machine.name} g{group.group_id} r{group.replica_id} broken: {type(error).__name__}: {error}"
+        )
+        for listener in self.on_broken_replica:
+            listener(process, group, error)

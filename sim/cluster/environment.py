@@ -1,0 +1,223 @@
+"""What a simulated node has of the world, in the places of the production parts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import grpc.aio
+from raftmq.broker.base.clock import Clock
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.watchdog import Watchdog
+from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
+from raftmq.broker.environment import NodeParts
+from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
+from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.snapshot_streams import memory_spools
+from raftmq.broker.services.forwarder import GrpcForwarder
+from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.registry import Registry
+from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.writer_threads import Completion, WriterThreads
+
+from sim.cluster.rpc.channel import RpcChannel
+from sim.cluster.rpc.server import RpcServer
+from sim.cluster.world.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
+from sim.cluster.world.loop import VirtualLoop
+from sim.cluster.world.network import Network
+
+MAP_BYTES = 1 << 40
+
+
+class ProcessEnded(BaseException):
+    """What `os._exit` is here: the host is dead already, this only leaves its last callback."""
+
+
+class WallTime:
+    """A machine's wall clock, which may jump."""
+
+    def __init__(self, loop: VirtualLoop, epoch_ms: int) -> None:
+        self._loop = loop
+        self.epoch_ms = epoch_ms
+        """What it says at the simulation's beginning; a jump changes it."""
+        self.jumps_read = 0
+        """Readings that were the first after a jump."""
+        self._has_jumped = False
+
+    def set(self, epoch_ms: int) -> None:
+        """Somebody sets it, forward or back."""
+        self._has_jumped |= epoch_ms != self.epoch_ms
+        self.epoch_ms = epoch_ms
+
+    def now_ms(self) -> int:
+        """See `Clock`."""
+        if self._has_jumped:
+            self._has_jumped = False
+            self.jumps_read += 1
+        return self.epoch_ms + int(self._loop.now * 1000)
+
+
+class _Forwarder(GrpcForwarder):
+    """The production forwarder over simulated channels."""
+
+    def __init__(self, cluster_id: Callable[[], str], channels_max: int, loop: VirtualLoop, network: Network) -> None:
+        super().__init__(cluster_id, channels_max)
+        self._loop = loop
+        self._network = network
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
+
+
+class _GrpcServer(GrpcServer):
+    """The production server on a simulated port."""
+
+    def __init__(
+        self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
+    ) -> None:
+        super().__init__(
+            host,
+            metrics,
+            forwarder=_Forwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3, loop, network),
+            plans=InlinePlanRunner(),
+        )
+        self._loop = loop
+        self._network = network
+        self._address = address
+
+    def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+        return cast("grpc.aio.Server", RpcServer(self._loop, self._network, interceptors, self._address))
+
+    def _watch_connections(self, port: int) -> None:
+        """The connections are not the operating system's."""
+
+    async def _start_server(self, server: grpc.aio.Server) -> None:
+        await server.start()
+
+
+class _Watchdog:
+    """Nobody watches a loop that cannot hang."""
+
+    lag_seconds = 0.0
+
+    def lag_seconds_max(self, window_seconds: float = 0.0) -> float:
+        """None."""
+        return 0.0
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class _Http:
+    """No metrics."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens to nobody."""
+        return port
+
+    async def stop(self) -> None:
+        """Nothing."""
+
+
+class SimParts(NodeParts):
+    """See the module. One for each start of a process."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: VirtualLoop,
+        network: Network,
+        disk: Disk,
+        wall: WallTime,
+        source: random.Random,
+        end_process: Callable[[], None],
+        metrics: RequestMetrics,
+    ) -> None:
+        super().__init__(config)
+        self._loop = loop
+        self._network = network
+        self._disk = disk
+        self._wall = wall
+        self._source = source
+        self._end_process = end_process
+        self._metrics = metrics
+        self.sim_store: SimLogStore | None = None
+        self.sim_writers: SimWriters | None = None
+
+    def disk_reserve(self) -> DiskReserve:
+        """See `NodeParts`."""
+        return SimReserve(self._disk, self.config.disk_reserve_bytes or 0)
+
+    def registry(self) -> Registry:
+        """See `NodeParts`."""
+        return SimRegistry(self._disk)
+
+    def store(self, disk: DiskReserve) -> LmdbLogStore:
+        """See `NodeParts`."""
+        self.sim_store = self.make_store(self._disk)
+        return self.sim_store
+
+    def make_store(self, disk: Disk) -> SimLogStore:
+        """A seam for mutants."""
+        return SimLogStore(disk, map_bytes=MAP_BYTES)
+
+    def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
+        """See `NodeParts`: the simulated disk holds rows, not files."""
+        return memory_spools(limits)
+
+    def readers(self, limits: Limits) -> ReaderPools:
+        """See `NodeParts`."""
+        return ReaderPools.shared(SimExecutor(self._loop))
+
+    def writers(
+        self,
+        store: LmdbLogStore,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> WriterThreads:
+        """See `NodeParts`."""
+        assert isinstance(store, SimLogStore)
+        self.sim_writers = SimWriters(self._loop, self._disk, store, self.config.writer_threads, on_done, on_error)
+        return cast("WriterThreads", self.sim_writers)
+
+    def random(self) -> random.Random:
+        """See `NodeParts`."""
+        return random.Random(self._source.getrandbits(64))
+
+    def clock(self) -> Clock:
+        """See `NodeParts`."""
+        return self._wall
+
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
+        """See `NodeParts`."""
+        return cast("Watchdog", _Watchdog())
+
+    def grpc_server(self, host: GrpcHost) -> GrpcServer:
+        """See `NodeParts`."""
+        return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
+
+    def http_server(self, host: HttpHost) -> HttpServer:
+        """See `NodeParts`."""
+        return cast("HttpServer", _Http())
+
+    def open_channel(self, address: str) -> grpc.aio.Channel:
+        """See `NodeParts`."""
+        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
+
+    def new_uuid(self) -> str:
+        """See `NodeParts`."""
+        return f"{self._source.getrandbits(128):032x}"
+
+    def end_process(self) -> None:
+        """See `NodeParts`."""
+        self._end_process()
+        raise ProcessEnded

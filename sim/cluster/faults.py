@@ -1,0 +1,527 @@
+"""What happens to a cluster: one fault after the other, most of them undone after a while. `heal` undoes all that are left."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.fsm.metadata_commands import (
+    MetadataCommand,
+    RemoveNode,
+    ReplaceReplica,
+    SetReplicas,
+    encode_command,
+)
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.types import METADATA_GROUP_ID
+
+from sim.cluster.checker import Checker
+from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
+from sim.cluster.invariants.served import PlantedDefect
+from sim.cluster.options import FAULTS, Options
+from sim.cluster.world.disk import Disk
+from sim.cluster.world.loop import VirtualLoop
+
+MACHINES_MAX = 6
+CLOCK_JUMP_MS = 150
+"""How far from the right time the clock of any machine may be; two of them differ by less than brokers call a difference."""
+WRONG_CLOCKS_MS = (0, 5_000, 25 * HOUR_MS, 200 * HOUR_MS, 40 * 24 * HOUR_MS)
+"""How far the one wrong clock is, ahead or behind."""
+SLEEPS_MAX = 3
+"""Together they stay below what consumer groups are remembered for."""
+_REPEAT_SECONDS = 0.4
+"""An operator asks again so soon."""
+_SLOW = 5.0
+"""So many times longer between two faults, once they have gone on for long enough."""
+
+
+class Nemesis:
+    """Does one fault after the other until it is told to stop."""
+
+    def __init__(self, cluster: Cluster, options: Options, source: random.Random, checker: Checker) -> None:
+        self._cluster = cluster
+        self._loop: VirtualLoop = cluster.loop
+        self._options = options
+        self._source = source
+        self._checker = checker
+        self._is_active = True
+        self._pace = 1.0
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._next_undo = 0
+        self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        """How often each fault was done."""
+        self._victim = source.choice(list(cluster.machines.values()))
+        """The only machine that may lose or damage data: all others keep a majority sound."""
+        self._wrong_clock_at = source.choice(list(cluster.machines.values()))
+        """The only machine whose clock may be wrong: all others keep a majority that knows the time."""
+        self._backup: Disk | None = None
+        """The victim's disk as it was, until it is put back."""
+        names = options.weights()
+        self._names, self._weights = list(names), list(names.values())
+        if names:
+            self._next()
+
+    def slow_down(self) -> None:
+        """Leave clients time to do what a run demands of them."""
+        self._pace = _SLOW
+
+    def _next(self) -> None:
+        self._loop.after(self._source.expovariate(1.0 / (self._options.fault_every * self._pace)), None, self._strike)
+
+    def _strike(self) -> None:
+        if not self._is_active:
+            return
+        (name,) = self._source.choices(self._names, self._weights)
+        self.strike(name)
+        self._next()
+
+    def strike(self, name: str) -> None:
+        """Do a fault now."""
+        before = self.counts[name]
+        getattr(self, f"_{name}")()
+        if self.counts[name] == before:
+            self._trace(f"no {name} now")
+
+    def heal(self) -> None:
+        """Undo everything, and start everything that is down."""
+        self._is_active = False
+        for number in list(self._undo):
+            self._run_undo(number)
+        cluster = self._cluster
+        cluster.network.heal_all()
+        for machine in cluster.machines.values():
+            machine.disk.is_full = False
+            machine.disk.map_bytes_max = 0
+            machine.disk.stalled_until = 0.0
+            machine.disk.slow_latency = 0.0
+            machine.wall.set(cluster.true_epoch_ms)
+            cluster.thaw(machine)
+            cluster.start(machine)
+
+    # ------------------------------------------------------------------------------------------------ helpers
+
+    def _trace(self, text: str) -> None:
+        self._cluster.trace(f"-- {text}")
+
+    def _did(self, name: str, text: str) -> None:
+        self.counts[name] += 1
+        self._trace(f"{name} {text}")
+
+    def _later(self, low: float, high: float, undo: Callable[[], None]) -> None:
+        number = self._next_undo
+        self._next_undo += 1
+        self._undo[number] = undo
+        self._loop.after(self._source.uniform(low, high), None, self._run_undo, number)
+
+    def _run_undo(self, number: int) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _running(self) -> list[Machine]:
+        return [m for m in self._cluster.machines.values() if m.process is not None]
+
+    def _pick(self) -> Machine | None:
+        running = self._running()
+        return self._source.choice(running) if running else None
+
+    def _pick_leading(self) -> Machine | None:
+        """One that leads something, half of the time."""
+        leading = [
+            p.machine
+            for p in self._cluster.running()
+            if p.node is not None and any(g.is_leader for g in p.node.engine.groups.values())
+        ]
+        if leading and self._source.random() < 0.5:
+            return self._source.choice(leading)
+        return self._pick()
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    def _end(self, name: str, machine: Machine, *, is_power_cut: bool) -> None:
+        self._did(name, machine.name)
+        self._cluster.crash(machine, is_power_cut=is_power_cut)
+        self._later(0.05, 2.0, lambda: self._cluster.start(machine))
+
+    def _kill(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            self._end("kill", machine, is_power_cut=False)
+
+    def _power_cut(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            self._end("power_cut", machine, is_power_cut=True)
+
+    def _kill_all(self) -> None:
+        is_power_cut = self._source.random() < 0.5
+        for machine in self._running():
+            self._end("kill_all", machine, is_power_cut=is_power_cut)
+
+    def _stop(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            self._did("stop", machine.name)
+            self._cluster.stop(machine)
+            self._later(0.5, 2.0, lambda: self._start_again(machine))
+
+    def _start_again(self, machine: Machine) -> None:
+        if machine.process is None:
+            self._cluster.start(machine)
+        else:
+            machine.keeps_down = False  # it starts again when it has stopped
+
+    def _freeze(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None and machine.process is not None and not machine.process.host.is_frozen:
+            self._did("freeze", machine.name)
+            self._cluster.freeze(machine)
+            self._later(0.05, 2.5, lambda: self._cluster.thaw(machine))
+
+    def _freeze_client(self) -> None:
+        """For longer than a session, sometimes: it goes on as if nothing had happened, and others have what it had."""
+        hosts = [host for host in self._cluster.clients.values() if not host.is_frozen]
+        members = [host for host in hosts if host.name.startswith("m")]
+        if hosts:
+            host = self._source.choice(members if members and self._source.random() < 0.6 else hosts)
+            self._did("freeze_client", repr(host))
+            host.is_frozen = True
+            self._later(0.5, 8.0, lambda: self._loop.thaw(host))
+
+    # ------------------------------------------------------------------------------------------------ links
+
+    def _cut(self, name: str, links: list[tuple[str, str]]) -> None:
+        network = self._cluster.network
+        fresh = [link for link in links if not network.is_cut(*link)]
+        if not fresh:
+            return
+        self._did(name, " ".join(f"{a}>{b}" for a, b in fresh))
+        for link in fresh:
+            network.cut(*link)
+
+        def undo() -> None:
+            self._trace("heals " + " ".join(f"{a}>{b}" for a, b in fresh))
+            for link in fresh:
+                network.heal(*link)
+
+        self._later(0.2, 3.0, undo)
+
+    def _others(self) -> list[str]:
+        """Machines, and clients too: a partition may leave a client on either side."""
+        return [*self._cluster.machines, *self._cluster.clients]
+
+    def _isolate(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            is_from_clients = self._source.random() < 0.5
+            others = self._others() if is_from_clients else list(self._cluster.machines)
+            links = [(machine.name, o) for o in others if o != machine.name]
+            self._cut("isolate", links + [(b, a) for a, b in links])
+
+    def _one_way(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            others = [o for o in self._others() if o != machine.name]
+            picked = others if self._source.random() < 0.5 else [self._source.choice(others)]
+            links = [(machine.name, o) for o in picked]
+            self._cut("one_way", links if self._source.random() < 0.5 else [(b, a) for a, b in links])
+
+    def _split(self) -> None:
+        names = self._others()
+        left = [name for name in names if self._source.random() < 0.5]
+        links = [(a, b) for a in left for b in names if b not in left]
+        self._cut("split", links + [(b, a) for a, b in links])
+
+    def _clog(self) -> None:
+        a, b = self._source.sample(self._others(), 2)
+        network = self._cluster.network
+        network.clogs[a, b] = self._source.uniform(0.05, 0.6)
+        self._did("clog", f"{a}>{b} by {network.clogs[a, b]:.3f} s")
+
+        def undo() -> None:
+            network.clogs.pop((a, b), None)
+
+        self._later(0.5, 3.0, undo)
+
+    def _break_streams(self) -> None:
+        weather = self._cluster.network.weather
+        usual = self._options.reset_share
+        weather.reset_share = max(usual, 0.05)
+        self._did("break_streams", "at 5 % of packets")
+
+        def undo() -> None:
+            weather.reset_share = usual
+
+        self._later(0.05, 0.5, undo)
+
+    # ------------------------------------------------------------------------------------------------ disks
+
+    def _slow_disk(self) -> None:
+        machine = self._pick()
+        if machine is not None:
+            disk = machine.disk
+            disk.slow_latency = self._source.uniform(0.02, 0.2)
+            self._did("slow_disk", f"{machine.name} {disk.slow_latency:.3f} s")
+
+            def undo() -> None:
+                disk.slow_latency = 0.0
+
+            self._later(0.5, 3.0, undo)
+
+    def _stall_disk(self) -> None:
+        machine = self._pick_leading()
+        if machine is not None:
+            machine.disk.stalled_until = self._loop.now + self._source.uniform(0.2, 2.5)
+            self._did("stall_disk", f"{machine.name} until {machine.disk.stalled_until:.3f}")
+
+    def _full_disk(self) -> None:
+        machine = self._pick()
+        if machine is not None:
+            disk = machine.disk
+            disk.is_full = True
+            self._did("full_disk", machine.name)
+
+            def undo() -> None:
+                disk.is_full = False
+
+            self._later(1.5, 4.0, undo)
+
+    def _full_map(self) -> None:
+        machine = self._pick()
+        if machine is not None:
+            disk = machine.disk
+            disk.map_bytes_max = 2048
+            self._did("full_map", machine.name)
+
+            def undo() -> None:
+                disk.map_bytes_max = 0
+
+            self._later(0.5, 2.0, undo)
+
+    def _flip(self) -> None:
+        flipped = self._victim.disk.flip_byte(self._source)
+        if flipped is not None:
+            key, table, row = flipped
+            self._checker.damaged[self._victim.name, key] = None
+            self._did("flip", f"{self._victim.name} g{key.group_id} r{key.replica_id} {table} {row.hex()}")
+
+    def _wipe(self) -> None:
+        machine = self._victim
+        if machine.node is None or not machine.node.node_id:
+            return
+        self._did("wipe", machine.name)
+        self._cluster.wipe(machine)
+        machine.is_given_up = self._source.random() < 0.5
+        self._later(0.1, 1.0, lambda: self._cluster.start(machine))
+
+    def _remove_node(self) -> None:
+        """The machine is gone for good, and an operator says so; later another one is put in its place, as a new node."""
+        machine = self._victim
+        if machine.node is None or not machine.node.node_id:
+            return
+        node_id = int(machine.node.node_id)
+        self._did("remove_node", f"{machine.name}, which was node {node_id}")
+        self._cluster.exchange_disk(machine)
+        machine.is_barred = True
+        self._go_on_removing(machine, node_id)
+
+    def _go_on_removing(self, machine: Machine, node_id: int) -> None:
+        """As an operator does who repeats the command until metadata says that the node is removed."""
+        process = self._metadata_leader()
+        node = process.node if process is not None else None
+        view = node.metadata.machine.node(node_id) if node is not None else None
+        if view is not None and view.state == "removed":
+            machine.is_barred = False
+            self._trace(f"node {node_id} is removed")
+            self._loop.after(self._source.uniform(0.1, 1.5), None, self._cluster.start, machine)
+            return
+        if process is not None:
+            self._propose(process, RemoveNode(node_id, is_forced=True))
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
+
+    def _stale_copy(self) -> None:
+        """The victim's disk is copied, its broker started again, and then the copy put back: it lacks what was acknowledged since."""
+        machine, now = self._victim, self._victim.disk.node()
+        if self._backup is None and now.cluster_id and machine.process is not None:
+            self._backup = machine.disk.backup()
+            self._trace(f"{machine.name} is copied in boot {now.boot}")
+            self._cluster.crash(machine)
+            self._later(0.05, 0.5, lambda: self._cluster.start(machine))
+            self._go_on_restoring(machine, self._backup)
+
+    def _go_on_restoring(self, machine: Machine, backup: Disk) -> None:
+        """Once every other machine has met the newer boot, as its disk says: what nobody remembers nobody can refuse."""
+        now, then = machine.disk.node(), backup.node()
+        if not self._is_active or now.uuid != then.uuid:
+            self._backup = None
+            return
+        others = [other.disk.node() for other in self._cluster.machines.values() if other is not machine]
+        has_met = all((now.uuid, now.boot) in ((uuid, boot) for uuid, boot, _ in node.known_boots) for node in others)
+        if then.boot == now.boot or not has_met or machine.process is None:
+            self._loop.after(_REPEAT_SECONDS, None, self._go_on_restoring, machine, backup)
+            return
+        self._backup = None
+        self._did("stale_copy", f"{machine.name} in boot {now.boot} goes back to boot {then.boot}")
+        self._cluster.restore(machine, backup)
+        self._replace_refused(machine, backup)
+
+    def _replace_refused(self, machine: Machine, disk: Disk) -> None:
+        """As an operator does who reads that the directory is refused: another disk, and the node id."""
+        if machine.disk is not disk:
+            return
+        if not disk.node().refusal:
+            self._loop.after(_REPEAT_SECONDS, None, self._replace_refused, machine, disk)
+            return
+        self._checker.stale_directories += 1
+        node_id = disk.node().node_id
+        self._cluster.exchange_disk(machine)
+        machine.wiped_node_id = node_id
+        machine.is_given_up = True
+        self._loop.after(self._source.uniform(0.1, 1.0), None, self._cluster.start, machine)
+
+    # ------------------------------------------------------------------------------------------------ the rest
+
+    def _clock_jump(self) -> None:
+        machine = self._pick()
+        if machine is not None:
+            wrong_ms = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+            machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
+            self._did("clock_jump", f"{machine.name} is {wrong_ms} ms ahead")
+
+    def _wrong_clock(self) -> None:
+        machine = self._wrong_clock_at
+        wrong_ms = self._source.choice(WRONG_CLOCKS_MS) * self._source.choice((-1, 1, 1))
+        if machine.process is not None and machine.wall.epoch_ms != self._cluster.true_epoch_ms + wrong_ms:
+            machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
+            self._did("wrong_clock", f"{machine.name} is {wrong_ms} ms ahead")
+
+    def _sleep_all(self) -> None:
+        if self.counts["sleep_all"] < SLEEPS_MAX:
+            hours = self._source.choice((1, 25, 47))
+            self._cluster.sleep_all(hours)
+            self._did("sleep_all", f"for {hours} h")
+
+    def _metadata_leader(self) -> Process | None:
+        for process in self._cluster.running():
+            group = process.node.engine.groups.get(METADATA_GROUP_ID) if process.node is not None else None
+            if group is not None and group.is_leader and not process.host.is_frozen:
+                return process
+        return None
+
+    def _propose(self, process: Process, command: MetadataCommand) -> bool:
+        assert process.node is not None
+        try:
+            process.host.context.run(
+                process.node.metadata.propose, [Proposal(EntryKind.COMMAND, encode_command(command))]
+            )
+        except RequestError as error:
+            self._trace(f"refused: {error}")
+            return False
+        return True
+
+    def _partitions(self, process: Process) -> list[PartitionView]:
+        assert process.node is not None
+        metadata = process.node.metadata.machine
+        found = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
+        return [partition for partition in found if partition is not None]
+
+    def _replace_replica(self) -> None:
+        """As a node does that finds its replica damaged. Only the victim's: such a replica counts as lost."""
+        process = self._metadata_leader()
+        victim = self._victim.node
+        if process is None or victim is None:
+            return
+        replicas = [
+            (partition.group_id, replica.replica_id)
+            for partition in self._partitions(process)
+            if len(partition.replicas) >= 3
+            for replica in partition.replicas
+            if replica.node_id == victim.node_id
+        ]
+        if replicas:
+            group_id, replica_id = self._source.choice(replicas)
+            if self._propose(process, ReplaceReplica(group_id, replica_id)):
+                self._did("replace_replica", f"g{group_id} r{replica_id}")
+
+    def _move_replicas(self) -> None:
+        """As an operator does who wants a partition elsewhere, or on fewer nodes."""
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return
+        metadata = process.node.metadata.machine
+        partitions = self._partitions(process)
+        nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
+        may_lose = (
+            self._options.flip
+            or self._options.wipe
+            or self._options.replace_replica
+            or self._options.remove_node
+            or self._options.stale_copy
+        )
+        count = 3 if may_lose else self._source.randint(1, 3)
+        if partitions and len(nodes) >= count:
+            partition = self._source.choice(partitions)
+            wanted = tuple(self._source.sample(nodes, count))
+            if self._propose(process, SetReplicas(partition.group_id, wanted, metadata.revision)):
+                self._did("move_replicas", f"g{partition.group_id} to nodes {wanted}")
+
+    def _add_machine(self) -> None:
+        if len(self._cluster.machines) < MACHINES_MAX:
+            machine = self._cluster.add_machine()
+            self._did("add_machine", machine.name)
+            self._cluster.start(machine)
+
+    # ------------------------------------------------------------------------------------------------ the program
+
+    def _defect(self) -> None:
+        """A bug shows: in what one replica applies next, or in one loop for a while."""
+        machine = self._pick_leading()
+        node = machine.node if machine is not None else None
+        if machine is None or node is None or node._metadata.group is None:
+            return  # what forms or joins a cluster is no loop: it ends, and an operator begins it again
+        partitions = node.partition_groups()
+        if partitions and self._source.random() < 0.5:
+            group: Any = self._source.choice(partitions)
+            where = f"g{group.group_id} applies"
+            apply, count = group.apply, self._source.randrange(2)
+
+            def part(entries: Sequence[Entry]) -> None:
+                if count:
+                    apply(entries[:count])  # the state has moved, and nobody may go on from it
+                raise PlantedDefect(machine.name, where)
+
+            group.apply = part
+            self._did("defect", f"{machine.name} {where}")
+            return
+        owner, name = self._source.choice(_loops(node))
+        where = f"{type(owner).__name__}.{name}"
+
+        def fail(*arguments: object) -> None:
+            raise PlantedDefect(machine.name, where)
+
+        setattr(owner, name, fail)
+        self._did("defect", f"{machine.name} {where}")
+        self._later(0.2, 2.0, lambda: vars(owner).pop(name, None))
+
+
+def _loops(node: SimNode) -> list[tuple[Any, str]]:
+    """Where work in the background may fail: (object, its method)."""
+    coordinator: Any = node.grpc.coordinator
+    return [
+        (node.reconciler, "_tend_partitions"),
+        (node.reconciler, "_tend_metadata"),
+        (node.reconciler, "round"),
+        (coordinator, "_end_sessions"),
+        (coordinator, "tick"),
+        (node._housekeeping, "_tend"),
+        (node._housekeeping, "round"),
+        (node._space_return, "round"),
+        (node._peers, "refresh"),
+        (node.replicas, "reconcile"),
+        (node.replicas, "_open"),
+        (node.disk_watch, "look"),
+        (node.engine.publisher, "publish_changes"),
+    ]

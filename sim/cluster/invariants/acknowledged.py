@@ -1,0 +1,63 @@
+"""`AcknowledgedNeverLost`: a record whose send succeeded is committed at the offset that was told, and readable there from then
+on until it is trimmed (promise: acknowledged means on disk on a majority).
+"""
+
+from __future__ import annotations
+
+from raftmq.types import TopicPartition
+
+from sim.cluster.invariants.committed_log import CommittedLog
+from sim.core.invariants.violation import InvariantViolation
+
+
+class Acknowledged:
+    """What producers were told."""
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+        self.values: dict[tuple[int, int], bytes] = {}
+        """(group, offset) -> value."""
+        self.trimmed: dict[int, int] = {}
+        """Group -> records below this offset may be gone."""
+        self.expired: dict[int, int] = {}
+        """Group -> records below this offset are deleted."""
+        self.deleted: dict[int, None] = {}
+        """Groups of topics that somebody asked to delete."""
+        self.count = 0
+
+    def on_acknowledged(self, group_id: int, where: TopicPartition, offset: int, value: bytes) -> None:
+        """A send succeeded."""
+        self.count += 1
+        if offset < 0:
+            return  # the broker knows that it is a duplicate and not where the first one is
+        held = self._committed.values.get((group_id, offset))
+        if held != value:
+            raise InvariantViolation(
+                "AcknowledgedNeverLost",
+                f"{value!r} was acknowledged at {where} offset {offset}, committed there is {held!r}",
+            )
+        self.values[group_id, offset] = value
+
+    def on_trim(self, group_id: int, before: int) -> None:
+        """Somebody asked to delete records below an offset."""
+        self.trimmed[group_id] = max(self.trimmed.get(group_id, 0), before)
+
+    def on_expired(self, group_id: int, before: int) -> None:
+        """Records below an offset are gone, while somebody may be reading them."""
+        self.expired[group_id] = max(self.expired.get(group_id, 0), before)
+
+    def check_read(self, group_id: int, start: int, read: dict[int, bytes]) -> None:
+        """After healing, everything from the log's start was read."""
+        allowed = self.trimmed.get(group_id, 0)
+        if start > allowed:
+            raise InvariantViolation(
+                "AcknowledgedNeverLost",
+                f"g{group_id} begins at {start}, records were only to be deleted below {allowed}",
+            )
+        for (group, offset), value in self.values.items():
+            is_due = group == group_id and offset >= max(start, self.expired.get(group_id, 0))
+            if is_due and read.get(offset) != value:
+                raise InvariantViolation(
+                    "AcknowledgedNeverLost",
+                    f"g{group_id} offset {offset}: {value!r} was acknowledged, {read.get(offset)!r} is read",
+                )

@@ -1,0 +1,28 @@
+"""`AppliedOnce`: a replica applies each index once and in order, from where its durable state stood (thesis 3.8, 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.entry import Entry
+
+from sim.core.invariants.violation import InvariantViolation
+
+
+class AppliedOnce:
+    """One replica in one boot."""
+
+    def __init__(self, group: Group[StateMachine]) -> None:
+        self._group = group
+
+    def on_apply(self, entries: Sequence[Entry]) -> None:
+        """These are about to be applied; those the state includes already are skipped by the machine."""
+        machine = self._group.machine
+        first, last = entries[0].index, entries[-1].index
+        if not (first <= machine.applied_index + 1 and last - first + 1 == len(entries)):
+            raise InvariantViolation(
+                "AppliedOnce",
+                f"r{self._group.replica_id} of g{self._group.group_id} applies {first}..{last} after {machine.applied_index}",
+            )

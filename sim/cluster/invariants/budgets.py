@@ -1,0 +1,96 @@
+"""`BudgetsHold`: what clients and leaders can make a node hold stays within its limits, and is given back (promise: everything
+that can grow has a named bound).
+
+The one excess by contract: a piece is taken whatever its size while nothing else is held, or it never could be. A piece is one
+proposal, one append of a leader, or one recent entry. It stands alone: nothing joins it before it is given back.
+"""
+
+from __future__ import annotations
+
+from raftmq.broker.replica.recent_entries import _OVERHEAD_BYTES
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.state_machine import StateMachine
+
+from sim.cluster.cluster import SimNode
+from sim.core.invariants.violation import InvariantViolation
+
+
+class Budgets:
+    """One node in one boot. Told of each piece when it was taken: that alone makes these two accounts grow."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        limits = node.limits
+        self._limits = {"uncommitted": limits.uncommitted_bytes_max, "inbound": limits.inbound_append_bytes_max}
+        self._first_piece = {"uncommitted": 0, "inbound": 0}
+        """Size of what was taken last while nothing else was held."""
+        self._writes: dict[int, tuple[Group[StateMachine], float, int]] = {}
+        """By group: the write that began last, when it did, and what of the inbound bytes it is to give back when it is done."""
+
+    def on_proposal(self, held_before: int) -> None:
+        """A proposal was taken."""
+        self._on_piece("uncommitted", held_before, self._node.engine.uncommitted_bytes)
+
+    def on_append(self, held_before: int) -> None:
+        """A leader's append was taken."""
+        self._on_piece("inbound", held_before, self._node.engine.inbound_bytes)
+
+    def on_write(self, group: Group[StateMachine], inbound_bytes: int) -> None:
+        """A write began, and not one of derived state alone."""
+        self._writes[group.group_id] = group, group.append_started_at, inbound_bytes
+
+    def _on_piece(self, name: str, held_before: int, held: int) -> None:
+        if held_before == 0:
+            self._first_piece[name] = held
+        self._check_account(name, held)
+
+    def _check_account(self, name: str, held: int) -> None:
+        limit, first = self._limits[name], self._first_piece[name]
+        if held > max(limit, first):
+            raise self._broken(f"{name} is {held} of {limit}, the first piece was {first}")
+
+    def check(self) -> None:
+        """The accounts as they are now."""
+        engine = self._node.engine
+        self._check_account("uncommitted", engine.uncommitted_bytes)
+        self._check_account("inbound", engine.inbound_bytes)
+        proposed = sum(waiter.size for group in engine.groups.values() for waiter in group._waiters)
+        if engine.uncommitted_bytes != proposed:
+            raise self._broken(f"uncommitted is {engine.uncommitted_bytes}, and {proposed} wait")
+        waiting = sum(engine._inbound.waiting.values())
+        written = sum(size for group, began_at, size in self._writes.values() if self._is_written(group, began_at))
+        if engine.inbound_bytes < waiting + written:
+            raise self._broken(f"inbound is {engine.inbound_bytes}; {waiting} wait, {written} are being written")
+        used, limit = engine.recent_budget.bytes_used, self._node.limits.recent_entries_bytes_max
+        if used > limit:
+            held = sum(len(group.log.recent._entries) - group.log.recent._start for group in engine.groups.values())
+            if held != 1:
+                raise self._broken(f"{held} recent entries are {used} of {limit}")
+
+    def _is_written(self, group: Group[StateMachine], began_at: float) -> bool:
+        """Whether the write that began then is under way: of one replica there is one at a time."""
+        is_hosted = self._node.engine.groups.get(group.group_id) is group
+        return is_hosted and group.append_in_flight and group.append_started_at == began_at
+
+    def check_recent_entries(self) -> None:
+        """Whether what is counted of the recent entries is what is there: each of them is looked at."""
+        held = 0
+        for group in self._node.engine.groups.values():
+            recent = group.log.recent
+            for position in range(recent._start, len(recent._entries)):
+                held += len(recent._entries[position].payload) + _OVERHEAD_BYTES
+        used = self._node.engine.recent_budget.bytes_used
+        if used != held:
+            raise self._broken(f"recent entries are {used}, and {held} are there")
+
+    def check_given_back(self) -> None:
+        """Nothing is under way any more."""
+        engine = self._node.engine
+        is_idle = engine.write_refusal is None and not any(group.append_in_flight for group in engine.groups.values())
+        if is_idle and (engine.uncommitted_bytes or engine.inbound_bytes):
+            raise self._broken(
+                f"idle, and holds {engine.uncommitted_bytes} uncommitted, {engine.inbound_bytes} inbound"
+            )
+
+    def _broken(self, what: str) -> InvariantViolation:
+        return InvariantViolation("BudgetsHold", f"node {self._node.node_id}: {what}")

@@ -1,0 +1,85 @@
+"""`StateMachineSafety`, `OffsetsDense`: whatever replica applies an index, it applies the same entry (thesis 3.6.3), and the
+records of a partition have offsets without gaps that never change (promise: offsets are dense and permanent).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+from raftmq.batch_header import parse_header
+from raftmq.client.codec.batch import decode_records
+from raftmq.raft.entry import Entry, EntryKind
+
+from sim.core.invariants.violation import InvariantViolation
+
+
+class Batch(NamedTuple):
+    """The records of a committed entry."""
+
+    base_offset: int
+    values: tuple[bytes, ...]
+    producer: tuple[int, int]
+    """Producer id and epoch; id 0: not idempotent."""
+    first_sequence: int
+
+
+class CommittedLog:
+    """Every entry of every group that any replica ever applied."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int], tuple[int, int, int, int, int]] = {}
+        """(group, index) -> term, kind, base offset, record count, checksum of the payload."""
+        self._batches: dict[tuple[int, int], Batch] = {}
+        """(group, base offset) -> its batch."""
+        self.values: dict[tuple[int, int], bytes] = {}
+        """(group, offset) -> value of the record there."""
+        self.ends: dict[int, int] = {}
+        """Group -> offset after its last known record."""
+        self._last_index: dict[int, int] = {}
+        self._next_offset: dict[int, int] = {}
+
+    def on_applied(self, group_id: int, replica_id: int, entry: Entry) -> bool:
+        """A replica applies an entry; True when it is new and has records."""
+        key = (group_id, entry.index)
+        facts = (entry.term, int(entry.kind), entry.base_offset, entry.record_count, crc32c(entry.payload))
+        known = self._entries.get(key)
+        if known is not None:
+            if known != facts:
+                raise InvariantViolation(
+                    "StateMachineSafety",
+                    f"r{replica_id} of g{group_id} applies {facts} at {entry.index}, another applied {known}",
+                )
+            return False
+        self._entries[key] = facts
+        last = self._last_index.get(group_id)
+        if last is not None and entry.index == last + 1:
+            expected = self._next_offset[group_id]
+            if entry.base_offset != expected:
+                raise InvariantViolation(
+                    "OffsetsDense",
+                    f"g{group_id} entry {entry.index} begins at offset {entry.base_offset}, the one before ends at {expected}",
+                )
+        if last is None or entry.index > last:
+            self._last_index[group_id] = entry.index
+            self._next_offset[group_id] = entry.base_offset + entry.record_count
+        if entry.kind is not EntryKind.DATA:
+            return False
+        header = parse_header(entry.payload)
+        records = decode_records(entry.payload, header, "", 0, entry.base_offset)
+        values = tuple(record.value or b"" for record in records)
+        if len(values) != entry.record_count:
+            raise InvariantViolation(
+                "OffsetsDense",
+                f"g{group_id} entry {entry.index} counts {entry.record_count} offsets and holds {len(values)} records",
+            )
+        batch = Batch(entry.base_offset, values, (header.producer_id, header.producer_epoch), header.first_sequence)
+        self._batches[group_id, entry.base_offset] = batch
+        for number, value in enumerate(values):
+            self.values[group_id, entry.base_offset + number] = value
+        self.ends[group_id] = max(self.ends.get(group_id, 0), entry.base_offset + len(values))
+        return True
+
+    def batch_at(self, group_id: int, base_offset: int) -> Batch:
+        """A committed batch."""
+        return self._batches[group_id, base_offset]

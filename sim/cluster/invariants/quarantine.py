@@ -1,0 +1,38 @@
+"""`QuarantinedSilent`: a replica that is damaged does not vote, acknowledge, lead or serve (FAST '18, protocol-aware recovery;
+promise: a replica that finds damage in its data is silent from then on).
+"""
+
+from __future__ import annotations
+
+from raftmq.broker.replica.replica import Group
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.messages import Message
+from raftmq.storage.registry import ReplicaState
+
+from sim.cluster.cluster import Process, SimNode
+from sim.core.invariants.violation import InvariantViolation
+
+
+def check_quarantined_silent(process: Process, group: Group[StateMachine], message: Message) -> None:
+    """A message leaves."""
+    node = process.node
+    assert node is not None
+    row = node.registry.replica(group.key)
+    is_silent = group.is_closed or (row is not None and row.state is not ReplicaState.CREATED)
+    if is_silent:
+        raise InvariantViolation(
+            "QuarantinedSilent",
+            f"{process.machine.name} r{group.replica_id} of g{group.group_id} is {row} (closed: {group.is_closed}) and sends {type(message).__name__}",
+        )
+
+
+def check_serves_none_quarantined(node: SimNode) -> None:
+    """Look at what a node serves."""
+    for key in node.registry.quarantined():
+        partition = node.partitions.get(key.group_id)
+        group = node.engine.groups.get(key.group_id)
+        if not ((partition is None or partition.group.key != key) and (group is None or group.key != key)):
+            raise InvariantViolation(
+                "QuarantinedSilent",
+                f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",
+            )

@@ -1,0 +1,66 @@
+"""`RetentionKeeps`: records go only when somebody asked to delete them, or when they are older than what their topic keeps (promise:
+what is acknowledged is kept as long as the topic says). How old they are is told by the right time, not by anybody's clock.
+
+`NotStampedOld`: a record's append time is not before it was taken, or it would be deleted too early later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from raftmq.raft.entry import Entry
+
+from sim.cluster.invariants.acknowledged import Acknowledged
+from sim.core.invariants.violation import demand
+
+
+def check_stamp(group_id: int, entry: Entry, earliest_ms: int) -> None:
+    """An entry was taken, at a time when no clock that is believed says less than `earliest_ms`."""
+    demand(
+        entry.append_time_ms >= earliest_ms,
+        "NotStampedOld",
+        f"g{group_id} index {entry.index} is stamped {earliest_ms - entry.append_time_ms} ms too early, or more",
+    )
+
+
+class Retention:
+    """All partitions."""
+
+    def __init__(self, acknowledged: Acknowledged) -> None:
+        self._acknowledged = acknowledged
+        self.kept_ms: dict[int, int] = {}
+        """Group -> for how long its topic keeps records; absent: for ever."""
+        self._ends: dict[int, list[int]] = {}
+        self._times: dict[int, list[int]] = {}
+        """Of each group's batches, in the order of their offsets: where they end, and when they were taken."""
+        self.trims = 0
+        """Of records that were too old."""
+
+    def on_committed(self, group_id: int, end: int, taken_ms: int) -> None:
+        """A batch is committed that was not known."""
+        ends = self._ends.setdefault(group_id, [])
+        place = bisect_left(ends, end)
+        ends.insert(place, end)
+        self._times.setdefault(group_id, []).insert(place, taken_ms)
+
+    def on_trim(self, group_id: int, before: int, wall_ms_max: int) -> bool:
+        """A trim is committed, at a time when no clock that is believed says more than that; True when it was for the records' age."""
+        self._acknowledged.on_expired(group_id, before)
+        if before <= self._acknowledged.trimmed.get(group_id, 0):
+            return False
+        kept_ms = self.kept_ms.get(group_id)
+        demand(kept_ms is not None, "RetentionKeeps", f"g{group_id} is trimmed before {before}, which nobody asked for")
+        assert kept_ms is not None
+        ends = self._ends.get(group_id, [])
+        place = bisect_left(ends, before)
+        if place < len(ends):
+            newest = self._times[group_id][place]
+            demand(
+                newest < wall_ms_max - kept_ms,
+                "RetentionKeeps",
+                f"g{group_id} is trimmed before {before}, whose last record is {wall_ms_max - newest} ms old at most; "
+                f"its topic keeps {kept_ms} ms",
+            )
+        self.trims += 1
+        self._acknowledged.on_trim(group_id, before)
+        return True

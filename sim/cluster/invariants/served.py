@@ -1,0 +1,60 @@
+"""`ServedOrReported`, `DefectStays`: what a node should serve it serves, or says that it does not; and a defect of the program concerns
+the replica or the step that it is in, never the process, nor another machine (promise: no failure is silent).
+"""
+
+from __future__ import annotations
+
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
+
+from sim.cluster.cluster import Process
+from sim.core.invariants.violation import demand
+
+_TAKES_NO_PART = {Reason.REMOVED, Reason.STALE_DIRECTORY, Reason.UNSUPPORTED_FORMAT, Reason.STOPPING}
+
+
+class PlantedDefect(Exception):  # noqa: N818 - it is what it is called
+    """What a fault of the simulation raises in the place of a bug."""
+
+    def __init__(self, machine: str, where: str) -> None:
+        super().__init__(f"planted on {machine}: {where}")
+        self.machine = machine
+
+
+def check_served_or_reported(process: Process) -> None:
+    """Look at a node that is ready: what metadata wants on it, without asking the part that answers for it."""
+    node = process.node
+    assert node is not None
+    try:
+        metadata = node.metadata.machine
+    except RequestError:
+        return  # a snapshot of it is being installed
+    me = metadata.node(node.node_id)
+    if me is None or me.uuid != node.registry.uuid:
+        return
+    reasons = {reason.reason for reason in node.not_ready_reasons()}
+    if reasons & _TAKES_NO_PART:
+        return  # it serves nothing, and says so
+    is_starting = Reason.STARTING_REPLICAS in reasons
+    said = "\n".join(node.warnings())
+    for view in metadata.partitions_of_node(node.node_id):
+        wanted = next((r for r in view.replicas + view.retiring if r.node_id == node.node_id and not r.is_lost), None)
+        partition = node.partitions.get(view.group_id)  # type: ignore[call-overload]  # by number
+        if wanted is None or (partition is not None and not partition.group.is_closed):
+            continue
+        demand(
+            is_starting or f"replica {wanted.replica_id} of group {view.group_id} is not served" in said,
+            "ServedOrReported",
+            f"{process.machine.name} serves no r{wanted.replica_id} of g{view.group_id}, and says nothing of it",
+        )
+
+
+def check_defect_stays(machine: str, error: BaseException) -> None:
+    """A process ends, or a replica is stopped, or work in the background fails, on a machine."""
+    if isinstance(error, PlantedDefect):
+        demand(error.machine == machine, "DefectStays", f"{machine} has what was {error}")
+
+
+def check_defect_ends_nothing(machine: str, error: BaseException) -> None:
+    """A process ends by itself."""
+    demand(not isinstance(error, PlantedDefect), "DefectStays", f"{machine} ends for a defect {error}")

@@ -1,0 +1,50 @@
+"""`FreedSpaceReturns`: what deleted records took is room on the disk again, soon and by itself (promise: a disk that is full of what was
+deleted is not full).
+
+Looked at when faults have ended: rows of trimmed records are gone from every replica's file, and no file keeps more of the disk than it
+may keep for its next appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from raftmq.broker.cluster.space_return import FileLook
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.storage.entry_codec import CodecError, decode_key, decode_row_fields
+from raftmq.types import METADATA_GROUP_ID
+
+from sim.cluster.cluster import SimNode
+from sim.cluster.world.disk import SimLogStore, SimReplica
+
+
+def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
+    """What takes space for nothing, on any of the nodes; empty when nothing does."""
+    for node in nodes:
+        store = cast("SimLogStore", node.store)
+        for group in node.engine.groups.values():
+            replica = cast("SimReplica | None", store._replicas.get(group.key))
+            if replica is None:
+                continue
+            look = FileLook(group.key, store.space(group.key), store.has_truncated_rows(group.key))
+            if look.has_truncated_rows or look.is_due(is_short=False):
+                return f"node {node.node_id} keeps {look}"
+            if group.group_id != METADATA_GROUP_ID:
+                start = cast("LogPartition", group.machine).log_start_offset
+                trimmed = _trimmed_rows(replica, start)
+                if trimmed:
+                    return f"node {node.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"
+    return ""
+
+
+def _trimmed_rows(replica: SimReplica, log_start_offset: int) -> int:
+    """Data entries that lie wholly below the log's start."""
+    count = 0
+    for key, value in replica.file.tables["log"].rows.items():
+        try:
+            row = decode_row_fields(decode_key(key), value)
+        except CodecError:  # a fault flipped a byte of a row that nobody has read yet
+            continue
+        count += bool(row.record_count) and row.next_offset <= log_start_offset
+    return count

@@ -1,0 +1,313 @@
+"""A member of a consumer group, as the protocol has it: joins, opens what it is given, reads, commits, gives up, leaves.
+
+Small and strict, so that what it is told can be judged: it commits forward only, and what it heard of ownership goes to the
+invariants at once. It uses the SDK's resolver and nothing else of the SDK.
+
+Source: KIP-848; the comments of the services Groups and Queue in the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from raftmq.batch_header import parse_header
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.codec.batch import decode_records
+from raftmq.client.connection.leader_calls import Target
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import POLL, RequestT, ResponseT, Transport, UnaryMethod
+from raftmq.errors import (
+    FencedError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RaftMQError,
+    UnknownMemberError,
+    UnreachableError,
+)
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import Record, TopicPartition
+
+from sim.cluster.checker import Checker
+from sim.cluster.invariants.group_ownership import SESSION_SECONDS
+
+HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
+LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
+OPEN = UnaryMethod("Queue", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
+FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+
+HEARTBEAT_SECONDS = 0.5
+_CALL_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+_PAUSE_SECONDS = 0.1
+_POLL_BYTES = 20_000
+
+Part = tuple[int, int]
+"""(topic id, partition)."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that was opened."""
+
+    owner_epoch: int
+    position: int
+    committed: int
+
+
+class Member:
+    """One life of a member."""
+
+    def __init__(
+        self,
+        group: str,
+        member_id: str,
+        topics: list[str],
+        addresses: str,
+        transport: Transport,
+        checker: Checker,
+        source: random.Random,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self.member_id = member_id
+        self._topics = topics
+        self._checker = checker
+        self._source = source
+        self._on_event = on_event
+        self._resolver = Resolver(addresses, transport, source=random.Random(source.getrandbits(64)))
+        self._epoch = 0
+        self._assigned: dict[Part, int] = {}
+        self._held: dict[Part, _Held] = {}
+        self._beat_now = asyncio.Event()
+        self._heard_at: float | None = None
+        """When the last heartbeat that was answered was sent, in the simulation's time."""
+        self._targets: dict[Part, Target] = {}
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Find the cluster and its topics. Raises `RaftMQError`."""
+        await self._resolver.start(_CALL_SECONDS * 3)
+        for name in self._topics:
+            info = await self._resolver.topic(name, _CALL_SECONDS * 3)
+            for number, group_id in enumerate(info.group_ids):
+                self._targets[info.topic_id, number] = Target(TopicPartition(name, number), info.topic_id, group_id)
+
+    async def close(self, *, is_orderly: bool) -> None:
+        """End: say so, or fall silent."""
+        if is_orderly:
+            with suppress(RaftMQError):
+                for part in list(self._held):
+                    await self._commit(part)
+                request = pb.LeaveRequest(group=self._group, member_id=self.member_id)
+                await self._resolver.call_any(LEAVE, request, _CALL_SECONDS, is_read=True)
+        await self._resolver.close()
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Take part until it is over. Raises `UnknownMemberError` when the group does not know the member any more."""
+        working = asyncio.ensure_future(self._work(is_over))
+        beating = asyncio.ensure_future(self._beat(is_over))
+        try:
+            done, _ = await asyncio.wait((working, beating), return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            working.cancel()
+            beating.cancel()
+            await asyncio.wait((working, beating))
+
+    def has_all(self, ends: Mapping[int, int]) -> bool:
+        """Whether it holds every partition of its topics, and has read each to that end (by Raft group)."""
+        positions = self.positions
+        return all(positions.get(target.group_id, -1) >= ends[target.group_id] for target in self._targets.values())
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Of what it holds: Raft group → the next offset to read."""
+        return {self._targets[part].group_id: held.position for part, held in self._held.items()}
+
+    # ------------------------------------------------------------------------------------------------ heartbeats
+
+    async def _beat(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self._beat_now.clear()
+            try:
+                await self._beat_once()
+            except UnknownMemberError:
+                self._checker.judge(self._checker.groups.on_unknown, self.member_id, self._silent_seconds())
+                raise
+            except RaftMQError as error:
+                self._on_event(f"heartbeat {type(error).__name__}")
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await self._beat_now.wait()
+
+    def _silent_seconds(self) -> float:
+        return float("inf") if self._heard_at is None else self._checker.now - self._heard_at
+
+    async def _beat_once(self) -> None:
+        sent_at = self._checker.now
+        request = pb.HeartbeatRequest(
+            group=self._group,
+            member_id=self.member_id,
+            member_epoch=self._epoch,
+            session_timeout_ms=int(SESSION_SECONDS * 1000),
+            subscription=pb.Subscription(topics=self._topics),
+        )
+        by_topic: dict[int, list[int]] = {}
+        for topic_id, number in self._held:
+            by_topic.setdefault(topic_id, []).append(number)
+        for topic_id, numbers in by_topic.items():
+            request.owned.add(topic_id=topic_id, partitions=numbers)
+        answer = await self._resolver.call_any(HEARTBEAT, request, _CALL_SECONDS, is_read=True)
+        self._on_event("heartbeat ok")
+        self._heard_at = sent_at
+        self._resolver.note_revision(answer.metadata_revision)
+        if answer.member_epoch < self._epoch or not answer.has_assignment:
+            return
+        self._epoch = answer.member_epoch
+        self._assigned = dict(_assignment(answer))
+        for part, owner_epoch in self._assigned.items():
+            self._checker.judge(self._checker.groups.on_assigned, self._group, part, owner_epoch, self.member_id)
+
+    # ------------------------------------------------------------------------------------------------ work
+
+    async def _work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            for part, held in list(self._held.items()):
+                if self._assigned.get(part) != held.owner_epoch:
+                    await self._give_up(part, held)
+            for part in [part for part in self._assigned if part not in self._held and part in self._targets]:
+                await self._guarded(part, self._open)
+            for part in list(self._held):
+                # of what was read a look ago: whoever stood still in between may have lost the partition
+                if self._source.random() < 0.6:
+                    await self._guarded(part, self._commit)
+                await self._guarded(part, self._read)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _guarded(self, part: Part, step: Callable[[Part], object]) -> None:
+        """One step for a partition: what fails is tried again later, and what is another's is given back."""
+        try:
+            await step(part)  # type: ignore[misc]  # the steps are coroutines
+        except FencedError:
+            self._on_event("fenced")
+            self._held.pop(part, None)
+            self._beat_now.set()
+        except NotLeaderError as error:
+            self._resolver.note_not_leader(self._targets[part].group_id, error)
+        except OffsetOutOfRangeError as error:
+            if part in self._held:
+                self._held[part].position = error.log_start_offset or 0
+        except RaftMQError as error:
+            self._on_event(f"{step.__name__} {type(error).__name__}")
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _give_up(self, part: Part, held: _Held) -> None:
+        """Asked to, or it came again under another epoch: then it is not ours to commit."""
+        if part not in self._assigned:
+            await self._guarded(part, self._commit)
+        if self._held.get(part) is held:
+            del self._held[part]
+        self._beat_now.set()
+
+    async def _call(self, part: Part, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        leader = self._resolver.leader(self._targets[part].group_id)
+        if leader is None:
+            raise UnreachableError("no leader is known")
+        connection = self._resolver.connection(self._resolver.address(leader))
+        return await connection.call(method, request, _CALL_SECONDS)
+
+    async def _open(self, part: Part) -> None:
+        owner_epoch = self._assigned.get(part)
+        if owner_epoch is None:
+            return  # taken back meanwhile
+        floor = self._checker.groups.floor(self._group, part)
+        request = pb.OpenPartitionsRequest(
+            metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
+        )
+        request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=owner_epoch)
+        answer = await self._call(part, OPEN, request)
+        assert isinstance(answer, pb.OpenPartitionsResponse)
+        (result,) = answer.partitions
+        _raise_error(result)
+        self._checker.judge(self._checker.groups.on_opened, self._group, part, owner_epoch, result.offset, floor)
+        self._on_event("opened")
+        if self._assigned.get(part) == owner_epoch:
+            start = result.offset if result.offset >= 0 else result.log_start_offset
+            self._held[part] = _Held(owner_epoch, max(start, result.log_start_offset), result.offset)
+
+    async def _read(self, part: Part) -> None:
+        held = self._held.get(part)
+        if held is None:
+            return
+        request = pb.PollRequest(max_bytes=_POLL_BYTES)
+        request.partitions.add(topic_id=part[0], partition=part[1], offset=held.position, max_bytes=_POLL_BYTES)
+        answer = await self._call(part, POLL, request)
+        assert isinstance(answer, pb.PollResponse)
+        for result in answer.partitions:
+            _raise_error(result)
+            for record in _records(self._targets[part], result, held.position):
+                self._checker.judge(self._checker.reads.on_read, self._targets[part].group_id, record)
+                held.position = record.offset + 1
+
+    async def _commit(self, part: Part) -> None:
+        held = self._held.get(part)
+        if held is None or held.position <= held.committed:
+            return
+        offset, fence = held.position, self._checker.groups.fence(self._group, part)
+        request = pb.AckRequest(
+            metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
+        )
+        request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=held.owner_epoch, offset=offset)
+        answer = await self._call(part, ACK, request)
+        assert isinstance(answer, pb.AckResponse)
+        (result,) = answer.partitions
+        _raise_error(result)
+        held.committed = offset
+        self._checker.judge(self._checker.groups.on_committed, self._group, part, held.owner_epoch, offset, fence)
+        self._on_event("committed")
+
+    async def finish(self) -> None:
+        """Commit everything that was read, and see that it is so. Raises `RaftMQError`."""
+        for part in list(self._held):
+            await self._commit(part)
+            await self.check_committed(part)
+
+    async def check_committed(self, part: Part) -> None:
+        """Ask for the committed offset, as anybody may. Raises `RaftMQError`."""
+        floor = self._checker.groups.floor(self._group, part)
+        request = pb.FetchOffsetsRequest(metadata_revision=self._resolver.metadata_revision, group=self._group)
+        request.partitions.add(topic_id=part[0], partition=part[1])
+        answer = await self._call(part, FETCH_OFFSETS, request)
+        assert isinstance(answer, pb.FetchOffsetsResponse)
+        (result,) = answer.partitions
+        _raise_error(result)
+        self._checker.judge(self._checker.groups.on_fetched, self._group, part, result.offset, floor)
+
+
+def _assignment(answer: pb.HeartbeatResponse) -> Iterator[tuple[Part, int]]:
+    for topic in answer.assignment:
+        for number, owner_epoch in zip(topic.partitions, topic.owner_epochs, strict=True):
+            yield (topic.topic_id, number), owner_epoch
+
+
+def _raise_error(result: object) -> None:
+    """Each result of a partition may be an error."""
+    if result.HasField("error"):  # type: ignore[attr-defined]  # every result has the field
+        raise error_from_detail(result.error, "")  # type: ignore[attr-defined]
+
+
+def _records(target: Target, result: pb.PartitionPollResult, position: int) -> Iterator[Record]:
+    topic, number = target.topic_partition
+    for base_offset, batch in zip(result.base_offsets, result.batches, strict=True):
+        for record in decode_records(batch, parse_header(batch), topic, number, base_offset):
+            if record.offset >= position:
+                yield record

@@ -1,0 +1,122 @@
+"""Bugs of consensus: the core itself, as brokers run it."""
+
+# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.cluster.mutants.registry import mutant, replace_method
+from sim.core import mutants as core_mutants
+
+NOTHING_LOST = {"flip": 0, "wipe": 0, "remove_node": 0, "replace_replica": 0}
+"""Where one copy is all that a group may lose."""
+
+
+def _run_core(core: Any) -> None:
+    """Brokers run a mutant of the core alone."""
+    from raftmq.broker.replica import engine
+
+    replace_method(engine, "RaftCore", lambda original: core)
+
+
+@mutant("core", "a leader commits an entry of an earlier term by counting (thesis, figure 3.7)")
+def commits_earlier_terms() -> None:
+    from raftmq.raft.replication import Replication
+
+    Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
+
+
+@mutant("core", "a leader judges before its own first entry is committed")
+def leads_before_its_first_commit() -> None:
+    from raftmq.raft.core import RaftCore
+    from raftmq.raft.ready import Role
+
+    RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
+
+
+@mutant("core", "a vote is given again in the same term")
+def votes_twice() -> None:
+    from raftmq.raft import election
+    from raftmq.storage import pending_write
+
+    pending_write.check_hard_state = lambda durable, new: None
+    replace_method(election.Election, "_may_vote_for", lambda original: lambda self, *arguments: True)
+
+
+@mutant(
+    "core",
+    "answers to an earlier asking for (pre-)votes are counted",
+    stall_disk=6,
+    slow_disk=6,
+    isolate=8,
+    clog=6,
+    fault_every=0.4,
+)
+def counts_late_answers() -> None:
+    _run_core(core_mutants.CountsLateAnswers)
+
+
+@mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
+def removed_leader_stays() -> None:
+    _run_core(core_mutants.RemovedLeaderStays)
+
+
+@mutant("core", "a leader that hears no quorum goes on leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
+def check_quorum_missing() -> None:
+    from raftmq.raft.replication import Replication
+
+    def forget(self: Any) -> None:
+        self._transferee = 0
+
+    Replication._check_quorum = forget  # type: ignore[method-assign]
+
+
+@mutant(
+    "core",
+    "a transfer's candidate gets votes whatever its log holds, and the furthest behind is chosen",
+    stop=8,
+    freeze=4,
+)
+def transfer_to_one_behind() -> None:
+    from raftmq.broker.cluster import leadership_drain as hand_over
+    from raftmq.raft.election import Election
+
+    on_vote_request = Election._on_vote_request
+
+    def obliging(self: Any, message: Any) -> None:
+        if message.is_transfer and not message.is_pre_vote and self._may_vote_for(message):
+            self._election_elapsed = 0
+            self.vote = message.source
+            self._respond_vote(message, message.term, is_granted=True)
+        else:
+            on_vote_request(self, message)
+
+    def offer(engine: Any, group: Any, may_take: Any) -> None:
+        matches = {
+            replica: match
+            for replica, match in group.core.match_indexes().items()
+            if replica in group.core.membership.voters and replica != group.replica_id
+        }
+        if matches:
+            target = min(matches, key=lambda replica: matches[replica])
+            group.core._send_timeout_now(target)
+            engine.mark_dirty(group)
+
+    Election._on_vote_request = obliging  # type: ignore[method-assign]
+    hand_over.offer = offer
+
+
+@mutant(
+    "core",
+    "half of an even number of voters is a majority",
+    replication_factor=2,
+    kill=4,
+    isolate=6,
+    fault_every=0.4,
+    **NOTHING_LOST,
+)
+def half_is_a_majority() -> None:
+    from raftmq.raft import quorum
+
+    quorum.majority_size = lambda voter_count: (voter_count + 1) // 2

@@ -1,0 +1,293 @@
+"""Bugs of the engine: what happens between the cores, the disk and the network."""
+
+# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sim.cluster.mutants.registry import mutant
+
+
+@mutant("engine", "answers leave before the write they vouch for is done")
+def answers_before_durable() -> None:
+    from raftmq.broker.replica.commits import Commits
+
+    start = Commits.start
+
+    def hasty(self: Any, group: Any, work: Any, **named: Any) -> None:
+        for message in work.responses:
+            self._host.send(group, message)
+        start(self, group, work, **named)
+
+    Commits.start = hasty  # type: ignore[method-assign]
+
+
+@mutant("engine", "a vote is asked for when the write of term, own vote and log begins")
+def asks_before_durable() -> None:
+    from raftmq.broker.replica.commits import Commits
+    from raftmq.raft.messages import VoteRequest
+
+    start = Commits.start
+
+    def hasty(self: Any, group: Any, work: Any, **named: Any) -> None:
+        early = [message for message in work.responses if isinstance(message, VoteRequest)]
+        for message in early:
+            self._host.send(group, message)
+        start(self, group, replace(work, responses=tuple(one for one in work.responses if one not in early)), **named)
+
+    Commits.start = hasty  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "whoever waits for an index is answered by another term's entry there",
+    isolate=8,
+    fault_every=0.4,
+    send_every=0.1,
+    tick_seconds=0.1,
+    election_ticks=3,
+    delivery_seconds=15.0,
+)
+def waiter_takes_any_entry() -> None:
+    from raftmq.broker.replica.replica import Group
+
+    answer = Group._answer_waiters
+
+    def any_entry(self: Any, entry: Any, result: Any) -> None:
+        waiter = self._waiters[0]
+        if entry.index >= waiter.first_index:
+            entry = replace(entry, term=waiter.term)
+        answer(self, entry, result)
+
+    Group._answer_waiters = any_entry  # type: ignore[method-assign]
+    Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def damaged_replica_goes_on() -> None:
+    from raftmq.broker.replica.engine import Engine
+
+    def keep(self: Any, group: Any, error: Exception) -> None:
+        self._owner.on_replica_broken(group, error)
+
+    Engine.break_group = keep  # type: ignore[method-assign]
+
+
+@mutant("engine", "bytes of a finished proposal are not given back")
+def budget_leaks() -> None:
+    from raftmq.broker.replica.engine import Engine
+
+    Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a proposal is taken while the limit is not reached, whatever its size", uncommitted_bytes_max=8_000)
+def uncommitted_over_its_limit() -> None:
+    from raftmq.broker.replica.engine import Engine
+
+    def reserve(self: Any, size: int) -> bool:
+        if self._uncommitted_bytes >= self.limits.uncommitted_bytes_max:
+            return False
+        self._uncommitted_bytes += size
+        return True
+
+    Engine.reserve_uncommitted = reserve  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine", "an append is taken while the limit is not reached, whatever its size", inbound_append_bytes_max=8_000
+)
+def inbound_over_its_limit() -> None:
+    from raftmq.broker.replica.engine import Engine
+
+    admit = Engine._admit_inbound
+
+    def late(self: Any, group: Any, message: Any) -> bool:
+        limits, inbound = self.limits, self._inbound
+        if inbound.total < limits.inbound_append_bytes_max:
+            self.limits = replace(limits, inbound_append_bytes_max=1 << 40)
+        try:
+            return admit(self, group, message)
+        finally:
+            self.limits = limits
+
+    Engine._admit_inbound = late  # type: ignore[method-assign]
+
+
+@mutant("engine", "a leader's append is no more counted when its write begins", disk_latency=0.02, stall_disk=4)
+def inbound_given_back_early() -> None:
+    from raftmq.broker.replica.commits import Commits
+
+    start = Commits.start
+
+    def early(self: Any, group: Any, work: Any, *, with_inbound: bool = True) -> None:
+        if with_inbound:
+            self._inbound.forget(group.group_id)
+        start(self, group, work, with_inbound=with_inbound)
+
+    Commits.start = early  # type: ignore[method-assign]
+
+
+@mutant("engine", "recent entries are dropped one too late", recent_entries_bytes_max=2_000)
+def recent_entries_over_their_limit() -> None:
+    from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+
+    added = RecentEntriesBudget.added
+
+    def late(self: Any, owner: Any, index: Any, size: int) -> None:
+        self.bytes_max += size
+        added(self, owner, index, size)
+        self.bytes_max -= size
+
+    RecentEntriesBudget.added = late  # type: ignore[method-assign]
+
+
+@mutant("engine", "a snapshot loses its last row", wipe=6, fault_every=0.6, replication_factor=3)
+def snapshot_loses_a_row() -> None:
+    from raftmq.broker.replica import snapshots
+
+    install = snapshots.Snapshots.install
+
+    def short(self: Any, group: Any, work: Any) -> None:
+        rows = list(work.snapshot.data)[:-1]
+        install(self, group, replace(work, snapshot=replace(work.snapshot, data=rows)))
+
+    snapshots.Snapshots.install = short  # type: ignore[method-assign]
+
+
+@mutant("engine", "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+def quarantine_forgotten() -> None:
+    from raftmq.storage.registry import Registry
+
+    Registry.quarantine = lambda self, key, reason: None  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "a file is asked for its free space in the round of a truncation only, before the rows are gone",
+    retention_ms=2_500,
+)
+def space_asked_for_too_early() -> None:
+    from raftmq.broker.cluster.space_return import SpaceReturn
+    from raftmq.broker.replica.commits import Commits
+
+    truncate = Commits.truncate
+
+    async def asking(self: Any, group: Any, *arguments: Any) -> None:
+        await truncate(self, group, *arguments)
+        self._writers.run(group.key, lambda: self._truncated_rows._store.reclaim(group.key))
+
+    async def no_look(self: Any) -> None:
+        del self
+
+    Commits.truncate = asking  # type: ignore[method-assign, assignment]
+    SpaceReturn.round = no_look  # type: ignore[method-assign]
+
+
+@mutant("engine", "rows that a slice leaves wait for the next truncation", retention_ms=2_500, is_tight=True)
+def truncated_rows_left() -> None:
+    from raftmq.broker.replica.log_trimmer import TruncatedRows
+    from raftmq.storage.lmdb_log_store import LmdbLogStore
+
+    TruncatedRows._on_slice_deleted = lambda self, group, done: None  # type: ignore[method-assign]
+    LmdbLogStore.has_truncated_rows = lambda self, key: False  # type: ignore[method-assign]
+
+
+@mutant("engine", "a node keeps to the first leader of a group that it heard of", kill=6, isolate=4, fault_every=0.5)
+def stale_leadership_table() -> None:
+    from raftmq.broker.replica.leadership_table import LeadershipTable
+
+    claim = LeadershipTable.claim
+
+    def first_only(self: Any, group_id: Any, term: Any, node_id: Any) -> bool:
+        return not self.get(group_id).node_id and claim(self, group_id, term, node_id)
+
+    LeadershipTable.claim = first_only  # type: ignore[method-assign]
+
+
+@mutant("engine", "a defect in work in the background ends the process", defect=8, fault_every=0.4)
+def defect_ends_the_process() -> None:
+    from raftmq.broker.base.supervisor import Supervisor
+
+    Supervisor.note_failure = lambda self, work, error: self._on_fatal(error)  # type: ignore[method-assign]
+
+
+@mutant("engine", "a replica that a defect stopped is not shown", defect=8, fault_every=0.4)
+def stopped_replica_unreported() -> None:
+    from raftmq.broker.cluster.replica_manager import LocalReplicas
+
+    not_served = LocalReplicas.not_served
+
+    def hidden(self: Any, metadata: Any, node_id: Any) -> Any:
+        return [one for one in not_served(self, metadata, node_id) if one.key not in self._troubles]
+
+    LocalReplicas.not_served = hidden  # type: ignore[method-assign]
+
+
+@mutant("engine", "a replica that a defect stopped is not opened again", defect=8, fault_every=0.4)
+def stopped_replica_stays_stopped() -> None:
+    from raftmq.broker.cluster.replica_manager import LocalReplicas
+
+    LocalReplicas._retry = lambda self, key, trouble: None  # type: ignore[method-assign]
+
+
+@mutant("engine", "a loop that failed is not begun again", defect=8, fault_every=0.4)
+def failed_loop_stays_ended() -> None:
+    from raftmq.broker.base.supervisor import Supervisor
+
+    async def once(self: Any, work: Any, run: Any) -> None:
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 -- the mutant's point: nobody begins it again
+            self.note_failure(work, error)
+
+    Supervisor._keep = once  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "a leader calls records old by its own clock, whatever the others' say",
+    wrong_clock=8,
+    fault_every=0.4,
+    retention_ms=6_000,
+)
+def trims_by_a_wrong_clock() -> None:
+    from raftmq.broker.node import Node
+
+    Node.is_clock_trusted = True  # type: ignore[assignment]
+    Node.now_ms = lambda self: self.engine.clocks._clock.now_ms()  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "a leader stamps records by its own clock, whatever the others' say",
+    wrong_clock=8,
+    fault_every=0.2,
+    isolate=4,
+    send_every=0.1,
+)
+def stamps_by_a_wrong_clock() -> None:
+    from raftmq.broker.peers.clocks import PeerClocks
+
+    PeerClocks.now_ms = lambda self: self._clock.now_ms()  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "nobody looks at the boot of a peer's data directory: an older copy of a disk votes and leads",
+    stale_copy=8,
+    kill=4,
+    isolate=6,
+    fault_every=0.2,
+    replication_factor=3,
+    machines=3,
+    wipe=0,
+    flip=0,
+    remove_node=0,
+    replace_replica=0,
+)
+def boots_ignored() -> None:
+    from raftmq.fsm.node_lineage import Lineage
+
+    Lineage.contradiction = lambda self, known: None  # type: ignore[method-assign]

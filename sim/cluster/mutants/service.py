@@ -1,0 +1,105 @@
+"""Bugs of the services: what is answered to whom."""
+
+# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.cluster.mutants.registry import mutant
+
+
+@mutant("service", "what is not committed can be read")
+def reads_uncommitted() -> None:
+    from raftmq.broker.partitions.log import PartitionLog
+
+    PartitionLog.high_watermark = property(lambda self: self.group.core.log.next_offset)  # type: ignore[assignment]
+    PartitionLog.is_readable = lambda self, offset: offset < self.group.core.log.next_offset  # type: ignore[method-assign]
+
+    def read_recent(self: Any, offset: int, bytes_max: int) -> Any:
+        recent = self.group.log.recent
+        index = recent.index_of_offset(offset)
+        entries = recent.slice(index, self.group.core.last_index, bytes_max) if index is not None else None
+        return [entry for entry in entries or () if entry.record_count and entry.next_offset > offset] or None
+
+    PartitionLog.read_recent = read_recent  # type: ignore[method-assign]
+
+
+@mutant(
+    "service",
+    "leadership lost while a change was under way is reported as «not done»",
+    isolate=4,
+    stall_disk=4,
+    delivery_seconds=1.5,
+    request_seconds=0.5,
+    fault_every=0.5,
+)
+def lost_leadership_called_failure() -> None:
+    from raftmq.broker.replica.replica import Group
+
+    Group._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
+
+
+@mutant("service", "two nodes hand out the same producer ids")
+def same_producer_ids() -> None:
+    from raftmq.broker.services.producer_ids import ProducerIds
+
+    take = ProducerIds._take
+
+    def low(self: Any) -> Any:
+        answer = take(self)
+        answer.producer_id %= 1000
+        return answer
+
+    ProducerIds._take = low  # type: ignore[method-assign]
+
+
+@mutant(
+    "service", "a coordinator that takes over ends every session that it knows nothing of", members=3, kill=6, isolate=4
+)
+def takeover_ends_sessions() -> None:
+    from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
+
+    grant = GroupCoordinator._grant_sessions
+
+    def refuse(self: Any, machine: Any) -> None:
+        grant(self, machine)
+        for key in list(self._sessions._deadlines):
+            self._sessions.extend(key, self._host.loop.time())
+
+    GroupCoordinator._grant_sessions = refuse  # type: ignore[method-assign]
+
+
+@mutant("service", "retention is shortened by a wrong unit: records go too early", retention_ms=5_000)
+def retention_too_early() -> None:
+    from raftmq.broker.partitions.retention import PartitionRetention
+
+    target = PartitionRetention._target_by_time
+
+    async def early(self: Any, retention_ms: int) -> int:
+        return await target(self, retention_ms // 1000 if retention_ms > 0 else retention_ms)
+
+    PartitionRetention._target_by_time = early  # type: ignore[method-assign]
+
+
+@mutant("service", "records are acknowledged when the leader has them, whatever its followers have", kill=6, isolate=6)
+def acknowledged_by_the_leader_alone() -> None:
+    from raftmq.broker.replica.replica import Group
+    from raftmq.fsm.log_partition import LogPartition
+
+    propose = Group.propose
+
+    def hasty(self: Any, proposals: Any) -> Any:
+        appended, future = propose(self, proposals)
+        if isinstance(self.machine, LogPartition) and all(one.record_count for one in proposals) and not future.done():
+            future.set_result([None] * len(appended.entries))
+        return appended, future
+
+    Group.propose = hasty  # type: ignore[method-assign]
+
+
+@mutant("service", "a named producer is fenced only where its successor writes", namesakes=2)
+def fences_where_the_successor_writes() -> None:
+    from raftmq.broker.partitions.producer_fence import ProducerFence
+
+    ProducerFence.check = lambda self, header: None  # type: ignore[method-assign]

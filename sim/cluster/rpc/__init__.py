@@ -1,0 +1,1 @@
+"""Simulate gRPC between clients and brokers over the simulated network."""

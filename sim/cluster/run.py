@@ -1,0 +1,457 @@
+"""One seed's run: a cluster forms; a phase with faults, in which nothing unsafe may happen; then it is healed and must come to
+life: every group has a leader, every partition takes and gives records, all replicas are equal.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+from zlib import crc32
+
+from raftmq.fsm.metadata import Metadata
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+from sim.cluster.checker import Checker
+from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
+from sim.cluster.environment import ProcessEnded, SimParts
+from sim.cluster.faults import Nemesis
+from sim.cluster.invariants.space import why_space_is_kept
+from sim.cluster.options import SECONDS_MIN, Options, draw_options
+from sim.cluster.workload import Workload
+from sim.cluster.world.loop import SimulationEnd, SpinningError, VirtualLoop
+from sim.cluster.world.network import Network, Weather
+from sim.core.invariants.violation import InvariantViolation
+from sim.history.checker import judge
+from sim.history.events import Event
+
+FORMING_SECONDS = 30.0
+LIVENESS_SECONDS = 60.0
+"""Virtual time in which a healed cluster must be whole again: repair reports are repeated every 1.5 s, a learner's time to catch
+up is 5 s, and clients back off for up to a second."""
+OPERATIONS_MIN = 200
+"""Of clients in a run: the first phase goes on until there were so many, but not for ever; what is missing then is to be done once all is healed."""
+EXTRA_SECONDS_MAX = 20.0
+DISK_BYTES = 50_000_000
+QUIET_SECONDS = 3.0
+SPACE_SECONDS = 20.0
+"""By when what was deleted must be room on the disk again: several rounds of the brokers' look at it."""
+_LOOK_SECONDS = 0.01
+"""Virtual time between two looks at whether a phase is over."""
+
+
+class WallTimeModule:
+    """Stands in for `time` where the SDK stamps records."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return EPOCH_MS / 1000 + self._loop.now
+
+
+class Verdict(IntEnum):
+    """How a run ended; also the exit code of the command."""
+
+    OK = 0
+    SAFETY = 1
+    LIVENESS = 2
+    CRASH = 3
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run found."""
+
+    seed: int
+    verdict: Verdict
+    detail: str
+    digest: int = 0
+    """Of the whole trace."""
+    steps: int = 0
+    virtual_seconds: float = 0.0
+    real_seconds: float = 0.0
+    operations: int = 0
+    """Begun by clients."""
+    acknowledged: int = 0
+    reads: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    groups: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """Of whatever shows that a fault really happened."""
+    healing_seconds: float = 0.0
+
+
+class LivenessFailure(Exception):  # noqa: N818 - it is what it is called
+    """The healed cluster is not whole in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is simulated: the product, or a mutant of it."""
+
+    node_class: type[SimNode] = SimNode
+    parts_class: type[SimParts] = SimParts
+    patch: Callable[[], Callable[[], None]] | None = None
+    """Changes the product in place; returns what undoes it."""
+    circumstances: Mapping[str, object] = field(default_factory=dict)
+    """Options of every seed, in the place of what it draws."""
+
+
+PRODUCT = Build()
+
+_KEPT: list[Simulation] = []
+"""Runs of this process: whoever collected one would run the `finally` of its tasks."""
+
+
+class Simulation:
+    """Everything of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        build: Build = PRODUCT,
+        trace: Callable[[str], None] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.seed = seed
+        self.source = random.Random(seed)
+        drawn = draw_options(random.Random(self.source.getrandbits(64)))
+        self.options = options or replace(drawn, **build.circumstances)  # type: ignore[arg-type]  # by name
+        self._trace = trace
+        self.digest = 0
+        threads = self._child()
+        self.loop = VirtualLoop(lambda: threads.expovariate(2000.0))  # type: ignore[abstract]  # the rest of a loop is not used
+        options = self.options
+        weather = Weather(options.delay_min, options.delay_mean, options.slow_share, 0.2, 0.0, 0.0)
+        self.network = Network(self.loop, self._child(), weather)
+        self.network.digest = self._on_bytes
+        self.cluster = Cluster(
+            self.loop, self.network, self._child(), self._settings(), self.trace, build.node_class, build.parts_class
+        )
+        self.checker = Checker(self.cluster, is_forgetful=options.is_forgetful)
+        self.workload = Workload(self.cluster, self.checker, options, self._child())
+        self.nemesis: Nemesis | None = None
+        self.healing_seconds = 0.0
+
+    def _child(self) -> random.Random:
+        return random.Random(self.source.getrandbits(64))
+
+    def _settings(self) -> ClusterSettings:
+        options = self.options
+        return ClusterSettings(
+            timing={
+                "data_tick_seconds": options.tick_seconds,
+                "metadata_tick_seconds": options.tick_seconds,
+                "data_election_ticks": options.election_ticks,
+                "metadata_election_ticks": options.election_ticks,
+                "retention_check_seconds": options.retention_seconds,
+                "leadership_publish_seconds": 1.0,
+                "controller_seconds": 0.3,
+                "shutdown_seconds": 3.0,
+            },
+            limits={
+                "uncommitted_bytes_max": options.uncommitted_bytes_max,
+                "recent_entries_bytes_max": options.recent_entries_bytes_max,
+                "inbound_append_bytes_max": options.inbound_append_bytes_max,
+            },
+            disk_capacity=DISK_BYTES,
+            disk_reserve_bytes=100_000,
+            disk_latency=options.disk_latency,
+            writer_threads=options.writer_threads,
+            metadata_voters=options.metadata_voters,
+            is_tight=options.is_tight,
+        )
+
+    # ------------------------------------------------------------------------------------------------ trace
+
+    def trace(self, text: str) -> None:
+        """A line of the trace: part of the digest, shown when somebody looks."""
+        line = f"{self.loop.now:9.4f} {text}"
+        self.digest = crc32(line.encode(), self.digest)
+        if self._trace is not None:
+            self._trace(line)
+
+    def _on_bytes(self, source: str, target: str, data: bytes) -> None:
+        self.digest = crc32(data, self.digest)
+
+    # ------------------------------------------------------------------------------------------------ phases
+
+    def run(self) -> None:
+        """All phases. Raises what ends the run."""
+        self._form()
+        self._disturb()
+        self._heal()
+
+    def _until(self, is_done: Callable[[], bool] | None, seconds: float) -> bool:
+        """Run until it is done (None: for the whole time). A broken invariant ends the run, whoever caught it."""
+        checker, loop = self.checker, self.loop
+        look_at = 0.0
+
+        def is_over() -> bool:
+            nonlocal look_at
+            if checker.violation is not None:
+                return True
+            if is_done is None or loop.now < look_at:
+                return False
+            look_at = loop.now + _LOOK_SECONDS
+            return is_done()
+
+        is_reached = loop.run_until(is_over, loop.now + seconds)
+        if checker.violation is not None:
+            raise checker.violation
+        self._check_failures()
+        return is_reached
+
+    def _check_failures(self) -> None:
+        for what, error in self.loop.failures:
+            if error is not None and not isinstance(error, ProcessEnded):
+                raise error
+            if error is None:
+                raise RuntimeError(what)
+
+    def _form(self) -> None:
+        cluster, options = self.cluster, self.options
+        rates = self._child()
+        for _ in range(options.machines):
+            machine = cluster.add_machine()
+            machine.rate = rates.uniform(*options.clock_rates)
+        for machine in cluster.machines.values():
+            cluster.start(machine)
+
+        def is_formed() -> bool:
+            return all(m.process is not None and m.process.is_ready for m in cluster.machines.values())
+
+        if not self._until(is_formed, FORMING_SECONDS):
+            raise LivenessFailure(f"the cluster does not form: {self._describe()}")
+        created = self.workload.create_topics()
+        if not self._until(created.done, FORMING_SECONDS):
+            raise LivenessFailure(f"topics are not created: {self._describe()}")
+        created.result()
+        if not self._until(
+            self._is_whole, FORMING_SECONDS
+        ):  # before that one machine may hold the only copy of metadata
+            raise LivenessFailure(f"the cluster does not become whole: {self._why_not_whole()}; {self._describe()}")
+        self.trace("formed")
+
+    def _disturb(self) -> None:
+        options = self.options
+        self.network.weather.reset_share = options.reset_share
+        self.network.weather.drop_share = options.drop_share
+        self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
+        self.workload.start()
+        self._until(None, options.seconds)
+        if not self._has_enough_operations():
+            self.nemesis.slow_down()
+            self._until(self._has_enough_operations, EXTRA_SECONDS_MAX)
+
+    def _has_enough_operations(self) -> bool:
+        """Whether clients have done what makes a run, or the run is to be a short one."""
+        return self.options.seconds < SECONDS_MIN or self.workload.recorder._operation_count >= OPERATIONS_MIN
+
+    def _heal(self) -> None:
+        assert self.nemesis is not None
+        self.trace("heals")
+        begun = self.loop.now
+        self.network.weather.reset_share = self.network.weather.drop_share = self.network.weather.slow_share = 0.0
+        self.nemesis.heal()
+        if not self._until(self._has_enough_operations, LIVENESS_SECONDS):
+            raise LivenessFailure(f"clients do not get to {OPERATIONS_MIN} operations: {self._describe()}")
+        deadline = self.loop.now + LIVENESS_SECONDS
+        self.workload.is_stopping = True
+        if not self._until(self.workload.stopped, LIVENESS_SECONDS):
+            raise LivenessFailure(f"clients do not end: {self._describe()}")
+        verified = self.workload.verify()
+        if not self._until(lambda: verified.done() and self._is_whole(), deadline - self.loop.now):
+            raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
+        verified.result()
+        if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS):
+            raise LivenessFailure(f"FreedSpaceReturns: {self._why_space_is_kept()}")
+        self._until(None, 0.3)
+        self._until(self.checker.is_quiet, QUIET_SECONDS)
+        self.checker.at_end()
+        self._judge_history()
+        self.healing_seconds = self.loop.now - begun
+        if self.checker.violation is not None:
+            raise self.checker.violation
+
+    def _why_space_is_kept(self) -> str:
+        return why_space_is_kept(node for m in self.cluster.machines.values() if (node := m.node) is not None)
+
+    def _judge_history(self) -> None:
+        """What clients did and were told, as a checker sees it that knows nothing of brokers."""
+        verdict = judge(self.workload.history, is_describe_stale_allowed=True)
+        for found in verdict.findings:
+            raise InvariantViolation(f"History.{found.anomaly}", found.text)
+        for text in verdict.undecided:
+            raise InvariantViolation("History.undecided", text)
+        if not verdict.is_read_to_the_end:
+            raise InvariantViolation("History.unread", "nobody read everything back, so lost records could not be told")
+
+    def _is_whole(self) -> bool:
+        return not self._why_not_whole()
+
+    def _why_not_whole(self) -> str:
+        """What is missing for every group to be as metadata wants it; empty when nothing is."""
+        nodes: dict[NodeId, SimNode] = {}
+        for machine in self.cluster.machines.values():
+            node = machine.node
+            if node is None or machine.process is None or not machine.process.is_ready:
+                return f"{machine.name} is not ready"
+            nodes[node.node_id] = node
+        leading = [n for n in nodes.values() if (g := n.engine.groups.get(METADATA_GROUP_ID)) and g.is_leader]
+        if len(leading) != 1:
+            return f"metadata has {len(leading)} leaders"
+        metadata = leading[0].metadata.machine
+        membership = leading[0].metadata.core.membership
+        voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
+        if len(membership.voters) != voters or membership.outgoing:
+            return f"metadata has members {membership}"
+        groups = [node.engine.groups[METADATA_GROUP_ID] for node in nodes.values()]
+        if any(group.append_in_flight or group.core.has_ready() for group in groups):
+            return "metadata is being written"  # maybe who its members are
+        for topic in metadata.topics():
+            for group_id in topic.group_ids:
+                problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
+                if problem:
+                    return f"g{group_id} {problem}"
+        applied = {group.core.applied_index for group in groups}
+        return "" if len(applied) == 1 else f"metadata is applied up to {sorted(applied)}"
+
+    @staticmethod
+    def _problem_of_group(group_id: GroupId, nodes: dict[NodeId, SimNode], metadata: Metadata) -> str:
+        partition = metadata.partition(group_id)
+        if partition is None:
+            return ""
+        if partition.retiring:
+            return f"has retiring replicas {partition.retiring}"
+        wanted = {replica.replica_id for replica in partition.replicas}
+        groups = []
+        for replica in partition.replicas:
+            node = nodes.get(NodeId(replica.node_id))
+            group = node.engine.groups.get(group_id) if node is not None else None
+            if group is None or group.replica_id != replica.replica_id:
+                return f"r{replica.replica_id} is not hosted on node {replica.node_id}"
+            groups.append(group)
+        leaders = [group for group in groups if group.is_leader]
+        if len(leaders) != 1:
+            return f"has {len(leaders)} leaders"
+        membership = leaders[0].core.membership
+        if set(membership.voters) != wanted or membership.outgoing or membership.learners:
+            return f"has members {membership}, wanted {sorted(wanted)}"
+        applied = {group.core.applied_index for group in groups}
+        return "" if len(applied) == 1 else f"is applied up to {sorted(applied)}"
+
+    def _describe(self) -> str:
+        parts = []
+        for machine in self.cluster.machines.values():
+            node = machine.node
+            if node is None:
+                parts.append(f"{machine.name} is down")
+                continue
+            groups = [
+                f"g{g.group_id}:r{g.replica_id} {g.core.role.value} t{g.term} a{g.machine.applied_index}"
+                for g in node.engine.groups.values()
+            ]
+            reasons = [reason.message for reason in node.not_ready_reasons()]
+            parts.append(f"{machine.name} node {node.node_id} {'; '.join(reasons) or 'ready'} [{', '.join(groups)}]")
+        return " | ".join(parts)
+
+    def counts(self) -> dict[str, int]:
+        """What shows that faults really happened."""
+        network, machines = self.network, self.cluster.machines.values()
+        return {
+            "packets_held": network.held,
+            "packets_clogged": network.clogged,
+            "frames_dropped": network.dropped,
+            "stalls": sum(self.checker.stalls.values()),
+            "streams_reset": network.resets,
+            "streams_given_up": network.lost_streams,
+            "slow_commits": sum(m.disk.slow_commits for m in machines),
+            "clock_jumps_read": sum(m.wall.jumps_read for m in machines),
+            "torn_commits": sum(m.disk.torn_commits for m in machines),
+            "writes_refused": sum(m.disk.refused_writes for m in machines),
+            "snapshots_installed": self.cluster.installs
+            + sum(p.parts.sim_store.installs for p in self.cluster.running() if p.parts.sim_store is not None),
+            "boots": sum(m.boot for m in machines),
+            "leaders": self.checker.leaders_elected,
+            "replicas_quarantined": len(self.checker.quarantined),
+            "defects_noted": self.checker.defects_noted,
+            "broken_replicas": self.checker.broken_replicas,
+            "stale_directories": self.checker.stale_directories,
+            "states_compared": self.checker.replica_states.compared,
+            "duplicates": self.checker.exactly_once.duplicates,
+            "group_commits": self.checker.groups.commits,
+            "clocks_found_wrong": self.checker.clocks_found_wrong,
+            "retention_trims": self.checker.retention.trims,
+            **self.workload.outcomes,
+        }
+
+
+def run_seed(
+    seed: int,
+    build: Build = PRODUCT,
+    trace: Callable[[str], None] | None = None,
+    options: Options | None = None,
+    history: Callable[[list[Event]], None] | None = None,
+) -> Outcome:
+    """Run one seed to its verdict; never raises for a defect of what is simulated, unless it is traced."""
+    sdk_clock: Any = importlib.import_module("raftmq.client.producer.accumulator")
+    begun = time.process_time()
+    undo = build.patch() if build.patch is not None else None
+    time_module = sdk_clock.time
+    was_enabled = gc.isenabled()
+    gc.disable()  # when the collector runs is not up to the seed
+    simulation = Simulation(seed, build, trace, options)
+    _KEPT.append(simulation)
+    unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
+    sdk_clock.time = WallTimeModule(simulation.loop)
+    if trace is not None:
+        trace(f"seed {seed}: {simulation.options}")
+    verdict, detail = Verdict.OK, ""
+    try:
+        simulation.run()
+    except InvariantViolation as violation:
+        verdict, detail = Verdict.SAFETY, str(violation)
+    except LivenessFailure as failure:
+        verdict, detail = Verdict.LIVENESS, str(failure)
+    except SimulationEnd:
+        verdict, detail = Verdict.SAFETY, str(simulation.checker.violation)
+    except SpinningError as error:
+        verdict, detail = Verdict.CRASH, f"it spins: {error}"
+    except Exception as error:  # noqa: BLE001 -- whatever the code raises is what the run found
+        if trace is not None:
+            trace(traceback.format_exc())
+        verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
+    finally:
+        sdk_clock.time = time_module
+        unscale()
+        if undo is not None:
+            undo()
+        if was_enabled:
+            gc.enable()
+    if history is not None:
+        history(simulation.workload.history)
+    return Outcome(
+        seed,
+        verdict,
+        detail,
+        simulation.digest,
+        simulation.loop.steps,
+        simulation.loop.now,
+        time.process_time() - begun,
+        sum(event.kind == "invoke" for event in simulation.workload.history),
+        simulation.checker.acknowledged.count,
+        simulation.checker.reads.count,
+        dict(simulation.nemesis.counts) if simulation.nemesis is not None else {},
+        len(simulation.workload.groups),
+        simulation.counts(),
+        simulation.healing_seconds,
+    )

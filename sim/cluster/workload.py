@@ -1,0 +1,469 @@
+"""The clients of a run: producers, consumers and an administrator of the SDK, each a process of its own.
+
+Everything they do and are told goes into the history and to the invariants. They never give up: a client that fails is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from raftmq.client.admin.admin import Admin
+from raftmq.client.base.settings import OWN_EPOCH_BITS
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
+from raftmq.errors import ClosedClientError, Outcome, RaftMQError, UnknownTopicError
+from raftmq.types import RecordMetadata, TopicPartition
+
+from sim.cluster.checker import Checker
+from sim.cluster.cluster import Cluster
+from sim.cluster.member import Member
+from sim.cluster.options import Options
+from sim.cluster.rpc.client_transport import ClientTransport
+from sim.cluster.world.host import Host
+from sim.history.events import Event
+from sim.history.recorder import Recorder
+from sim.history.recording_admin import RecordingAdmin
+from sim.history.recording_consumer import RecordingConsumer
+from sim.history.recording_producer import RecordingProducer
+
+GROUP = "g"
+"""The consumer group."""
+NAME = "job"
+"""The name of the producers that fence each other."""
+_IN_FLIGHT_MAX = 8
+_SHORT_LIVED_TOPICS = tuple(f"s{number}" for number in range(4))
+_SHORT_LIVED_TOPICS_MAX = 2
+"""At a time."""
+
+
+def name_epoch(producer: Producer) -> int:
+    """The epoch that its name was given; the lower bits are its own."""
+    return producer._accumulator.producer_epoch >> OWN_EPOCH_BITS
+
+
+class Workload:
+    """All clients of a run."""
+
+    def __init__(self, cluster: Cluster, checker: Checker, options: Options, source: random.Random) -> None:
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._checker = checker
+        self._options = options
+        self._source = source
+        self.history: list[Event] = []
+        self.recorder = Recorder(self.history.append, lambda: int(cluster.loop.now * 1e9))
+        self.topics = [f"t{number}" for number in range(options.topics)]
+        """Those that live as long as the run."""
+        self.groups: dict[TopicPartition, int] = {}
+        """The Raft group of each of their partitions."""
+        self.is_stopping = False
+        self.crashes: list[str] = []
+        """Errors that no client should see."""
+        self._clients = 0
+        self._value = 0
+        self._short_lived: list[str] = []
+        """Topics that come and go, as far as their administrator knows."""
+        self._name_epoch = 0
+        """Of the newest producer of the name that has started: nothing that an older one sends from then on may be written."""
+        self._tasks: list[asyncio.Task[Any]] = []
+        checker.on_retention = self._on_retention
+        self.outcomes: dict[str, int] = {}
+        """How many operations ended how: ``send ok`` and so on."""
+
+    # ------------------------------------------------------------------------------------------------ making clients
+
+    def _host(self, name: str) -> Host:
+        """Another client process."""
+        self._clients += 1
+        low, high = self._options.clock_rates
+        host = Host(name, self._clients, self._source.uniform(low, high), 10.0 * self._clients)
+        self._cluster.clients[name] = host
+        return host
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self._loop.spawn(self._host(name), work)
+        self._tasks.append(task)
+        return task
+
+    def _transport(self) -> ClientTransport:
+        return ClientTransport(self._loop, self._cluster.network)
+
+    def _admin(self) -> Admin:
+        admin = Admin(
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            request_timeout_ms=self._options.request_seconds * 2000,
+        )
+        admin._resolver.source.seed(self._source.getrandbits(64))
+        return admin
+
+    def _producer(self, *, is_idempotent: bool, name: str | None = None) -> Producer:
+        options = self._options
+        producer = Producer(
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            enable_idempotence=is_idempotent,
+            producer_name=name,
+            max_block_ms=4000 if name is None else 8000,
+            delivery_timeout_ms=options.delivery_seconds * 1000,
+            request_timeout_ms=options.request_seconds * 1000,
+            linger_ms=self._source.choice((0, 0, 5)),
+        )
+        producer._resolver.source.seed(self._source.getrandbits(64))
+        producer._dispatcher._source.seed(self._source.getrandbits(64))
+        return producer
+
+    def _consumer(self, *topics: str) -> Consumer:
+        consumer = Consumer(
+            *topics,
+            bootstrap_servers=self._cluster.addresses(),
+            transport=self._transport(),
+            auto_offset_reset="earliest",
+            request_timeout_ms=3000,
+            fetch_max_wait_ms=self._source.choice((300, 900)),
+            fetch_min_bytes=self._source.choice((1, 500)),
+            max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
+        )
+        consumer._resolver.source.seed(self._source.getrandbits(64))
+        return consumer
+
+    def _count(self, what: str) -> None:
+        self.outcomes[what] = self.outcomes.get(what, 0) + 1
+
+    def _count_error(self, what: str, error: RaftMQError) -> None:
+        """Any error is allowed but that a client that nobody closed is closed: it met a defect of its own."""
+        self._count(f"{what} {type(error).__name__}")
+        if isinstance(error, ClosedClientError):
+            self._loop.failures.append((f"a {what} client stopped", error.__cause__ or error))
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def create_topics(self) -> asyncio.Task[None]:
+        """Make the topics that everything happens in."""
+        return self._spawn("a0", self._create_topics())
+
+    async def _create_topics(self) -> None:
+        async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
+            for number, topic in enumerate(self.topics):
+                partitions = max(1, self._options.partitions - 2 * number)
+                kept_ms = self._options.retention_ms if number == len(self.topics) - 1 else 0
+                config = {"retention.ms": kept_ms} if kept_ms else None
+                await admin.create_topic(topic, partitions, self._options.replication_factor, config)
+                described = await admin.describe_topic(topic)
+                for partition in described.partitions:
+                    self.groups[TopicPartition(topic, partition.partition)] = partition.group_id
+                    if kept_ms:
+                        self._checker.retention.kept_ms[partition.group_id] = kept_ms
+
+    def _on_retention(self, group_id: int, before: int) -> None:
+        for where, known in self.groups.items():
+            if known == group_id:
+                self.recorder.note_trim(where.topic, where.partition, before)
+
+    def start(self) -> None:
+        """Begin."""
+        for number in range(self._options.producers):
+            is_idempotent = number >= self._options.plain_producers
+            self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent=is_idempotent))
+        for number in range(self._options.namesakes):
+            self._spawn(f"n{number}", self._produce(f"n{number}", is_idempotent=True, name=NAME))
+        for number in range(self._options.consumers):
+            self._spawn(f"c{number}", self._consume(f"c{number}"))
+        if self._options.admin_every:
+            self._spawn("a1", self._administrate("a1"))
+            self._spawn("d0", self._produce_in_passing())
+        if self._options.trim_every:
+            self._spawn("a2", self._trim("a2"))
+        for number in range(self._options.members):
+            self._spawn(f"m{number}", self._take_part(f"m{number}"))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(self._source.expovariate(1.0 / seconds))
+
+    def stopped(self) -> bool:
+        """Whether all clients have ended. Raises what ended one that should not have."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise RuntimeError(f"a client ended: {task.exception()!r}") from task.exception()
+        return all(task.done() for task in self._tasks)
+
+    # ------------------------------------------------------------------------------------------------ producing
+
+    async def _produce(self, client: str, *, is_idempotent: bool, name: str | None = None) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            producer = self._producer(is_idempotent=is_idempotent, name=name)
+            process = f"{client}.{life}"
+            recording = RecordingProducer(producer, self.recorder, process, is_idempotent=is_idempotent)
+            try:
+                async with recording:
+                    if name is not None:
+                        self._name_epoch = max(self._name_epoch, name_epoch(producer))
+                    targets = list(self.groups)
+                    await self._send_for_a_while(
+                        partial(self._send, process, recording),
+                        lambda targets=targets: targets,  # type: ignore[misc]  # bound now
+                    )
+            except RaftMQError as error:
+                self._count_error("producer", error)
+                await self._pause(0.2)
+
+    async def _produce_in_passing(self) -> None:
+        """To topics that are made and deleted meanwhile; their history is not recorded, as names come again."""
+        while not self.is_stopping:
+            try:
+                async with self._producer(is_idempotent=True) as producer:
+                    await self._send_for_a_while(partial(self._send_in_passing, producer), self._passing)
+            except RaftMQError as error:
+                self._count_error("producer", error)
+                await self._pause(0.2)
+
+    def _passing(self) -> list[TopicPartition]:
+        """Where to send in passing: to what the administrator believes to be there, or was."""
+        return [TopicPartition(topic, 0) for topic in self._short_lived or _SHORT_LIVED_TOPICS]
+
+    async def _send_in_passing(self, producer: Producer, where: TopicPartition) -> None:
+        value = self._new_value()
+        try:
+            await (await producer.send(where.topic, value, partition=where.partition))
+        except RaftMQError as error:
+            self._count_error("send in passing", error)
+            if error.outcome is Outcome.NOT_APPLIED:
+                self._checker.judge(self._checker.definite_failures.on_refused, value, type(error).__name__)
+        else:
+            self._count("send in passing ok")
+
+    async def _send_for_a_while(
+        self, send: Callable[[TopicPartition], Coroutine[Any, Any, None]], targets: Callable[[], list[TopicPartition]]
+    ) -> None:
+        until = self._loop.time() + self._source.uniform(2.0, 8.0)
+        waiting: set[asyncio.Task[None]] = set()
+        while not self.is_stopping and self._loop.time() < until:
+            where = self._source.choice(targets())
+            for _ in range(self._source.choice((1, 2, 4))):
+                task = asyncio.create_task(send(where))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+            if len(waiting) >= _IN_FLIGHT_MAX:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await self._pause(self._options.send_every)
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def _new_value(self) -> bytes:
+        self._value += 1
+        padding = self._source.randrange(self._options.value_bytes_max)
+        return b"v%d " % self._value + b"x" * padding
+
+    async def _send(self, process: str, producer: RecordingProducer, where: TopicPartition) -> None:
+        value = self._new_value()
+        failures = self._checker.definite_failures
+        if process.startswith("n") and name_epoch(producer.producer) < self._name_epoch:
+            self._count("send succeeded")
+            self._checker.judge(failures.on_refused, value, "that its name has a successor")
+        try:
+            delivery = await producer.send(where.topic, value, partition=where.partition)
+            metadata: RecordMetadata = await delivery
+        except RaftMQError as error:
+            self._count_error("send", error)
+            if error.outcome is Outcome.NOT_APPLIED:
+                self._checker.judge(failures.on_refused, value, type(error).__name__)
+        else:
+            self._count("send ok")
+            group_id = self.groups[where]
+            self._checker.judge(self._checker.acknowledged.on_acknowledged, group_id, where, metadata.offset, value)
+
+    # ------------------------------------------------------------------------------------------------ consuming
+
+    async def _consume(self, name: str) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            recording = RecordingConsumer(
+                self._consumer(*self.topics), self.recorder, f"{name}.{life}", start="earliest"
+            )
+            try:
+                async with recording:
+                    await self._poll_for_a_while(recording)
+            except RaftMQError as error:
+                self._count_error("consumer", error)
+                await self._pause(0.2)
+
+    async def _poll_for_a_while(self, consumer: RecordingConsumer) -> None:
+        until = self._loop.time() + self._source.uniform(3.0, 9.0)
+        while not self.is_stopping and self._loop.time() < until:
+            try:
+                found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
+                await self._pause(0.12)
+                if self._source.random() < 0.03:
+                    await consumer.seek_to_beginning()
+            except RaftMQError as error:
+                self._count_error("poll", error)
+                await self._pause(0.1)
+                continue
+            self._count("poll ok")
+            self.judge_records(found)
+
+    def judge_records(self, found: Any) -> None:  # noqa: ANN401 -- the SDK's mapping
+        """Records were handed out."""
+        for where, records in found.items():
+            group_id = self.groups[where]
+            for record in records:
+                self._checker.judge(self._checker.reads.on_read, group_id, record)
+
+    # ------------------------------------------------------------------------------------------------ consumer groups
+
+    def _member(self, member_id: str) -> Member:
+        return Member(
+            GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._source,
+            self._count,
+        )  # fmt: skip
+
+    async def _take_part(self, name: str) -> None:
+        """One member after the other; some end without a word."""
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            until = self._loop.time() + self._source.uniform(3.0, 9.0)
+            member = self._member(f"{name}.{life}")
+            try:
+                await member.start()
+                await member.run(partial(self._is_over, until))
+            except RaftMQError as error:
+                self._count_error("member", error)
+            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)  # type: ignore[redundant-expr]  # changes while it is awaited
+            await self._pause(0.2)
+
+    def _is_over(self, until: float) -> bool:
+        return self.is_stopping or self._loop.time() >= until
+
+    async def _verify_group(self) -> None:
+        """Whoever is the only member gets every partition, and goes on where the others were."""
+        life = 0
+        while True:
+            life += 1
+            member = self._member(f"v.{life}")
+            try:
+                await member.start()
+                await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]  # bound now
+                await member.finish()
+            except RaftMQError as error:
+                self._count_error("verify", error)
+                await asyncio.sleep(0.2)
+            else:
+                return
+            finally:
+                await member.close(is_orderly=True)
+
+    # ------------------------------------------------------------------------------------------------ administrating
+
+    async def _administrate(self, name: str) -> None:
+        """Topics that come and go, and the others' configuration."""
+        alive = self._short_lived
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(self._options.admin_every)
+                        what = self._source.choice(("create", "delete", "alter", "grow", "describe"))
+                        if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
+                            # names come again: a topic of the same name is another one
+                            alive.append(
+                                self._source.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
+                            )
+                            await admin.create_topic(
+                                alive[-1], self._source.choice((1, 2)), self._options.replication_factor
+                            )
+                        elif what == "delete" and alive:
+                            await admin.delete_topic(alive.pop(self._source.randrange(len(alive))))
+                        elif what == "grow" and alive:
+                            with suppress(UnknownTopicError):
+                                await admin.add_partitions(self._source.choice(alive), self._source.choice((2, 3)))
+                        elif what == "alter":
+                            bytes_max = self._source.choice((100_000, 200_000))
+                            await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
+                        else:
+                            await admin.describe_topic(self._source.choice([*alive, *self.topics]))
+                        self._count("admin ok")
+            except RaftMQError as error:
+                self._count_error("admin", error)
+                await self._pause(0.2)
+
+    async def _trim(self, name: str) -> None:
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(self._options.trim_every)
+                        where = self._source.choice(list(self.groups))
+                        group_id = self.groups[where]
+                        end = self._checker.committed.ends.get(group_id, 0)
+                        before = self._source.randrange(end + 1)
+                        self._checker.acknowledged.on_trim(group_id, before)
+                        await admin.delete_records({where: before})
+                        self._count("trim ok")
+            except RaftMQError as error:
+                self._count_error("trim", error)
+                await self._pause(0.2)
+
+    # ------------------------------------------------------------------------------------------------ after healing
+
+    def verify(self) -> asyncio.Task[None]:
+        """Write to every partition and read everything there is."""
+        return self._spawn("v0", self._verify())
+
+    async def _verify(self) -> None:
+        while True:
+            try:
+                async with RecordingProducer(
+                    self._producer(is_idempotent=True), self.recorder, f"v.{self._value}"
+                ) as producer:
+                    for where in self.groups:
+                        value = self._new_value()
+                        delivery = await producer.send(where.topic, value, partition=where.partition)
+                        metadata = await delivery
+                        self._checker.judge(
+                            self._checker.acknowledged.on_acknowledged,
+                            self.groups[where],
+                            where,
+                            metadata.offset,
+                            value,
+                        )
+                break
+            except RaftMQError as error:
+                self._count_error("verify", error)
+                await asyncio.sleep(0.2)
+        if self._options.members:
+            await asyncio.gather(self._verify_records(), self._verify_group())
+        else:
+            await self._verify_records()
+
+    async def _verify_records(self) -> None:
+        while True:
+            try:
+                await self._read_all()
+                return
+            except RaftMQError as error:
+                self._count_error("verify", error)
+                await asyncio.sleep(0.2)
+
+    async def _read_all(self) -> None:
+        process = f"v.{self._value}.{len(self.history)}"
+        async with RecordingConsumer(self._consumer(), self.recorder, process, start="earliest") as consumer:
+            starts = await consumer.consumer.beginning_offsets(self.groups)
+            found = await consumer.read_all(self.groups)
+            self.judge_records(found)
+            for where, group_id in self.groups.items():
+                read = {record.offset: record.value or b"" for record in found[where]}
+                start = min(read, default=starts[where])
+                self._checker.judge(self._checker.acknowledged.check_read, group_id, start, read)

@@ -1,0 +1,476 @@
+"""A node's simulated disk and what the product has on it: replica files, the registry, the reserve, the writers.
+
+Durable is what a writer finished; a crash keeps, of the write under way, a drawn number of whole transactions and loses the
+rest. The production store and replica code run on rows of bytes in memory, so that a flipped byte meets the checksums it
+would meet on a real disk.
+"""
+
+# ruff: noqa: ANN401 -- as the production parts
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from raftmq.errors import invariant
+from raftmq.raft.core import RestoredState
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.checksum import CHECKSUM_BYTES, seal
+from raftmq.storage.disk_space import DiskReserve
+from raftmq.storage.errors import MissingReplicaError, ReplicaExistsError, StorageFullError
+from raftmq.storage.lmdb_env import reading
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.lmdb_replica import LmdbReplica
+from raftmq.storage.log_scan import Verify
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.page_release import FileSpace, Released
+from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
+from raftmq.storage.registry import MARK_BYTES, Registry, _decode_node, _decode_row, _encode_node, _encode_row, _Node
+from raftmq.storage.replica_codec import (
+    FORMAT_VERSION,
+    IDENTITY_KEY,
+    META_KEY,
+    CommitNote,
+    Identity,
+    ReplicaMeta,
+    encode_identity,
+    encode_meta,
+)
+from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
+from raftmq.storage.row_stream import Row
+from raftmq.storage.writer_threads import Completion, InlineWriter
+
+from sim.cluster.world.loop import VirtualLoop
+from sim.cluster.world.memory_environment import MemoryEnvironment, RowFile
+
+T = TypeVar("T")
+_DATABASES = ("log", "meta", "state")
+_NODE = b"node"
+BALLAST_BYTES = 4096
+SPACE_SCALE = 4096
+"""A byte here stands for so many when files are asked for their space: what is a large file there is a small one here."""
+
+
+class Disk:
+    """One machine's disk. Wiping it makes another one."""
+
+    def __init__(self, source: random.Random, capacity: int) -> None:
+        self.source = source
+        self.capacity = capacity
+        self.files: dict[ReplicaKey, RowFile] = {}
+        self.trash: list[RowFile] = []
+        self.registry: dict[bytes, bytes] = {}
+        self.has_ballast = False
+        self.is_full = False
+        """Somebody else filled the volume."""
+        self.latency = 0.001
+        """Mean seconds of a commit."""
+        self.slow_latency = 0.0
+        """When set, it is this instead."""
+        self.slow_commits = 0
+        self.stalled_until = 0.0
+        self.torn_commits = 0
+        """Crashes that met a write under way."""
+        self.refused_writes = 0
+        self.map_bytes_max = 0
+        """When set, files larger than this are full."""
+
+    def backup(self) -> Disk:
+        """What is durable now, on another disk."""
+        twin = Disk(random.Random(self.source.getrandbits(64)), self.capacity)
+        twin.latency = self.latency
+        twin.files = {key: file.copy() for key, file in self.files.items()}
+        twin.registry = dict(self.registry)
+        return twin
+
+    def node(self) -> _Node:
+        """What its registry says of the node."""
+        row = self.registry.get(_NODE)
+        return _decode_node(row[:-CHECKSUM_BYTES]) if row is not None else _Node()
+
+    def free_bytes(self) -> int:
+        """What is left."""
+        if self.is_full:
+            return 0
+        return self.capacity - sum(file.allocated for file in self.files.values()) - BALLAST_BYTES * self.has_ballast
+
+    def write_seconds(self, now: float) -> float:
+        """How long a commit that begins now takes."""
+        latency = self.latency
+        if self.slow_latency:
+            self.slow_commits += 1
+            latency = self.slow_latency
+        seconds = latency * (0.5 + self.source.expovariate(2.0))
+        return max(0.0, self.stalled_until - now) + seconds
+
+    def flip_byte(self, source: random.Random) -> tuple[ReplicaKey, str, bytes] | None:
+        """Damage one stored row: of which replica, in which table, under which key."""
+        rows = [
+            (key, name, row)
+            for key, file in sorted(self.files.items())
+            for name in ("log", "state", "meta")
+            for row in file.tables[name].keys()  # noqa: SIM118 -- a table's keys are sorted
+        ]
+        if not rows:
+            return None
+        key, name, row = source.choice(rows)
+        value = bytearray(self.files[key].tables[name].rows[row])
+        value[source.randrange(len(value))] ^= 1 << source.randrange(8)
+        self.files[key].tables[name].put(row, bytes(value))
+        return key, name, row
+
+
+class SimReplica(LmdbReplica):
+    """The production replica over a file in memory."""
+
+    def __init__(self, key: ReplicaKey, file: RowFile, map_bytes: int, verify: Verify) -> None:
+        self.file = file
+        super().__init__(key, Path(f"{key.group_id}-{key.replica_id}"), map_bytes, verify)
+
+    def attach(self, verify: Verify) -> None:
+        """As the production one, but for where the file is."""
+        with reading(self.key):
+            environment = MemoryEnvironment(self.file, self._map_bytes)
+            databases = cast("Any", _Databases)
+            with environment.begin(buffers=True) as transaction:
+                view = cast("Any", transaction)
+                self._checked(lambda: self._read_all_meta(view, databases, verify))
+        self._environment, self._databases = cast("Any", environment), databases
+
+    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
+        """There are no bytes behind the rows."""
+        place.is_file_read = True
+        return ScrubSlice(0, 0)
+
+    def stream(self) -> Any:
+        """As the production one; what it reads stays as it is now."""
+        meta, rows = super().stream()
+        for stream in self._streams:
+            transaction = cast("Any", stream._transaction)
+            if transaction is not None and not getattr(transaction, "is_frozen", False):
+                transaction.is_frozen = True
+                transaction.freeze()
+                stream._cursor = transaction.cursor("state")
+                stream._has_row = stream._cursor.first()
+        return meta, rows
+
+
+class _Databases:
+    log, meta, state = _DATABASES
+
+
+class SimLogStore(LmdbLogStore):
+    """The production store, but for where files are and how they come and go."""
+
+    def __init__(self, disk: Disk, *, map_bytes: int, verify: Verify = Verify.TAIL) -> None:
+        self.disk = disk
+        self._map_bytes = map_bytes
+        self._verify = verify
+        self._without_holes: dict[ReplicaKey, str] = {}
+        self._replicas: dict[ReplicaKey, LmdbReplica] = {}
+        self._opening: set[ReplicaKey] = set()
+        self.installs = 0
+
+    def exists(self, key: ReplicaKey) -> bool:
+        """See `LmdbLogStore`."""
+        return key in self.disk.files
+
+    def stored_replicas(self) -> list[ReplicaKey]:
+        """See `LmdbLogStore`."""
+        return sorted(self.disk.files)
+
+    def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[Row]) -> None:
+        """See `LogStore.create`."""
+        if self.exists(key):
+            raise ReplicaExistsError(key, "its file exists")
+        self._check_room(key, 1024)
+        self.disk.files[key] = self._built(key, meta_of_new_replica(restored), rows)
+
+    def open(self, key: ReplicaKey) -> RestoredState:
+        """See `LogStore.open`."""
+        invariant(key not in self._replicas, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
+        if not self.exists(key):
+            raise MissingReplicaError(key, "its file is missing")
+        replica = SimReplica(key, self.disk.files[key], self._map_bytes, self._verify)
+        self._replicas[key] = replica
+        return replica.restored()
+
+    def verify(self, key: ReplicaKey) -> str | None:
+        """See `LmdbLogStore`: the pages of this twin cannot be wrong, only its rows, which opening checks."""
+        return None
+
+    def retire(self, key: ReplicaKey) -> None:
+        """See `LogStore.retire`."""
+        self.close(key)
+        file = self.disk.files.pop(key, None)
+        if file is not None:
+            self.disk.trash.append(file)
+
+    def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
+        """See `LmdbLogStore`."""
+        count = len(self.disk.trash)
+        self.disk.trash.clear()
+        return count
+
+    def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
+        """See `LogStore.install`."""
+        replica = cast("SimReplica", self._replica(key))
+        self._check_room(key, 1024)
+        file = self._built(key, meta_of_snapshot(replica.meta, hard_state, meta), rows)
+        replica.detach()
+        self.disk.files[key] = replica.file = file
+        replica.attach(Verify.TAIL)
+        self.installs += 1
+
+    @staticmethod
+    def _built(key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> RowFile:
+        file = RowFile()
+        for row, value in rows:
+            file.tables["state"].put(bytes(row), seal(row, value))
+        file.tables["meta"].put(IDENTITY_KEY, encode_identity(Identity(FORMAT_VERSION, key.group_id, key.replica_id)))
+        file.tables["meta"].put(META_KEY, encode_meta(meta, CommitNote(file.commits, meta.last_index)))
+        file.grow()
+        return file
+
+    def space(self, key: ReplicaKey) -> FileSpace:
+        """See `LmdbLogStore`."""
+        file = cast("SimReplica", self._replica(key)).file
+        return FileSpace(file.allocated * SPACE_SCALE, file.size * SPACE_SCALE)
+
+    def reclaim(self, key: ReplicaKey) -> Released:
+        """See `LmdbLogStore`: all of it in one call, as rows have no pages."""
+        file = cast("SimReplica", self._replica(key)).file
+        before, file.allocated = file.allocated, file.size
+        return Released(before - file.size, is_complete=True)
+
+    def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
+        """See `LogStore.append_batch`."""
+        for key, update in updates:
+            if update.entries:
+                self._check_room(key, sum(len(entry.payload) for entry in update.entries))
+        super().append_batch(updates)
+
+    def _check_room(self, key: ReplicaKey, size: int) -> None:
+        limit = self.disk.map_bytes_max
+        if limit and self.file_bytes(key) + size > limit:
+            self.disk.refused_writes += 1
+            raise StorageFullError(key, "no room")
+
+    def file_bytes(self, key: ReplicaKey) -> int:
+        """See `LogStore.file_bytes`."""
+        file = self.disk.files.get(key)
+        return 0 if file is None else file.size
+
+
+class SimRegistry(Registry):
+    """The production registry over rows in memory."""
+
+    def __init__(self, disk: Disk) -> None:
+        import threading
+
+        self._rows = disk.registry
+        self._source = disk.source
+        self._path = Path("node")
+        self._changing = threading.RLock()
+        self._is_closed = False
+        self._node = _Node()
+        self._suspects = frozenset()
+        self._replicas = {}
+        self._retired = set()
+        self._sorted = None
+        for key, row in sorted(self._rows.items()):
+            body = self._unsealed(key, row)
+            if key == _NODE:
+                self._node = _decode_node(body)
+            else:
+                group_id, replica_id = key[:8], key[8:]
+                replica = ReplicaKey(int.from_bytes(group_id, "big"), int.from_bytes(replica_id, "big"))  # type: ignore[arg-type]
+                self._remember(replica, _decode_row(body))
+        self.was_abnormal_exit = self._node.is_running
+        self._begin_boot()
+
+    def _new_mark(self) -> bytes:
+        """See `Registry`."""
+        return self._source.randbytes(MARK_BYTES)
+
+    def close(self, *, is_clean: bool) -> None:
+        """See `Registry`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if is_clean:
+            from dataclasses import replace
+
+            closed = {
+                key: replace(row, open_in_boot=0, abnormal_exits=0)
+                for key, row in self._replicas.items()
+                if row.open_in_boot
+            }
+            self._write(replace(self._node, is_running=False), closed)
+
+    def _write(self, node: Any, rows: Any) -> None:
+        if node is not None:
+            self._rows[_NODE] = seal(_NODE, _encode_node(node))
+            self._node = node
+        for key, row in rows.items():
+            packed = int(key.group_id).to_bytes(8, "big") + int(key.replica_id).to_bytes(8, "big")
+            self._rows[packed] = seal(packed, _encode_row(row))
+        for key, row in rows.items():
+            self._remember(key, row)
+
+
+class SimReserve(DiskReserve):
+    """The production reserve over a simulated volume."""
+
+    def __init__(self, disk: Disk, reserve_bytes: int) -> None:
+        super().__init__(
+            Path("volume"), reserve_bytes, ballast_bytes=BALLAST_BYTES, free_bytes=disk.free_bytes,
+            volume_bytes=lambda: disk.capacity,
+        )  # fmt: skip
+        self._disk = disk
+
+    def _start_bytes(self) -> int:
+        """Nothing: a start writes no lock files here."""
+        return 0
+
+    @property
+    def has_ballast(self) -> bool:
+        """See `DiskReserve`."""
+        return self._disk.has_ballast
+
+    def create_ballast(self) -> bool:
+        """See `DiskReserve`."""
+        if not self._disk.has_ballast and self.free_bytes() - BALLAST_BYTES >= self.reserve_bytes:
+            self._disk.has_ballast = True
+        return self._disk.has_ballast
+
+    def release_ballast(self) -> bool:
+        """See `DiskReserve`."""
+        had, self._disk.has_ballast = self._disk.has_ballast, False
+        return had
+
+
+class SimExecutor(Executor):
+    """Reader threads that are none."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See `Executor`."""
+        return self._loop.submit(fn, *args)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `Executor`."""
+
+
+class SimWriters:
+    """`WriterThreads` in virtual time: each takes what waits, works for a drawn time, and reports."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        disk: Disk,
+        store: SimLogStore,
+        thread_count: int,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._threads = [_Thread(loop, disk, store, on_done, on_error) for _ in range(thread_count)]
+        self._assigned: dict[ReplicaKey, _Thread] = {}
+
+    def _thread_of(self, key: ReplicaKey) -> _Thread:
+        thread = self._assigned.get(key)
+        if thread is None:
+            thread = self._assigned[key] = self._threads[len(self._assigned) % len(self._threads)]
+        return thread
+
+    def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
+        """See `WriterThreads`."""
+        thread = self._thread_of(key)
+        thread.writer.submit(key, update, token)
+        thread.begin()
+
+    def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
+        """See `WriterThreads`."""
+        thread = self._thread_of(key)
+        future = thread.writer.run(key, function)
+        thread.begin()
+        return future
+
+    def lane(self, key: ReplicaKey) -> int:
+        """See `WriterThreads`."""
+        return self._threads.index(self._thread_of(key))
+
+    def forget_refused(self, key: ReplicaKey) -> None:
+        """See `WriterThreads`."""
+        self._thread_of(key).writer.forget_refused(key)
+
+    def forget(self, key: ReplicaKey) -> None:
+        """See `WriterThreads`."""
+        thread = self._assigned.pop(key, None)
+        if thread is not None:
+            thread.writer.forget(key)
+
+    def close(self) -> None:
+        """See `WriterThreads`."""
+        for thread in self._threads:
+            thread.writer.pump()
+
+    def crash(self) -> None:
+        """The process is gone: of the write under way some transactions are durable."""
+        for thread in self._threads:
+            thread.crash()
+
+
+class _Thread:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        disk: Disk,
+        store: SimLogStore,
+        on_done: Callable[[list[Completion]], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = loop
+        self._disk = disk
+        self._on_done = on_done
+        self._is_crashed = False
+        self._taken = 0
+        self.writer = InlineWriter(store, on_done=self._done, on_error=on_error)
+
+    def _done(self, completions: list[Completion]) -> None:
+        if not self._is_crashed:
+            self._on_done(completions)
+
+    def begin(self) -> None:
+        """Take what waits, unless busy."""
+        if not self._taken:
+            self._loop.call_soon(self._take)
+            self._taken = -1
+
+    def _take(self) -> None:
+        self._taken = self.writer.waiting_count
+        if self._taken:
+            self._loop.call_later(self._disk.write_seconds(self._loop.now), self._finish)
+
+    def _finish(self) -> None:
+        taken, self._taken = self._taken, 0
+        self.writer.pump(taken)
+        if self.writer.waiting_count:
+            self.begin()
+
+    def crash(self) -> None:
+        """See `SimWriters.crash`."""
+        self._is_crashed = True
+        taken = self._taken
+        if taken > 0:
+            self._disk.torn_commits += 1
+            kept = self._disk.source.randrange(taken + 1)
+            if kept:
+                self.writer.pump(kept)
+        self.writer.drop()

@@ -1,6 +1,0 @@
-"""Known bugs of whole nodes, one file for each part of the product. Each must be found, or the net has a hole."""
-
-from sim.node.mutants import client, core, engine, machine, service, store
-from sim.node.mutants.registry import MUTANTS, SEEDS_MAX, Mutant
-
-__all__ = ["MUTANTS", "SEEDS_MAX", "Mutant", "client", "core", "engine", "machine", "service", "store"]
