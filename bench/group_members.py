@@ -24,7 +24,7 @@ RETRY_SECONDS = 0.2
 CALL_SECONDS = 10.0
 HEARTBEAT = "/raftmq.v1.Groups/Heartbeat"
 LEAVE = "/raftmq.v1.Groups/Leave"
-OPEN = "/raftmq.v1.Queue/OpenPartitions"
+OPEN = "/raftmq.v1.Log/OpenPartitions"
 WATCH = "/raftmq.v1.Topology/Watch"
 PartitionId = tuple[int, int]
 ResponseT = TypeVar("ResponseT", bound=Message)

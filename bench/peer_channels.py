@@ -65,7 +65,7 @@ class _Handler:
 
     def on_snapshots_lost(self, node_id: int) -> None: ...
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         raise error
 
 

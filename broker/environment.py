@@ -36,7 +36,7 @@ EXIT_ABNORMAL: Final = 70
 """Exit code of a process that ends without its clean-up. The next start takes it for a crash."""
 
 
-class NodeParts:
+class NodeEnvironment:
     """See the module. Each method is called once, while the node is made, unless it says otherwise."""
 
     def __init__(self, config: BrokerConfig) -> None:

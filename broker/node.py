@@ -22,28 +22,28 @@ from raftmq.broker.base.readiness import (
 )
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
-from raftmq.broker.cluster.bootstrap import Forming, NodeAddresses
+from raftmq.broker.cluster.bootstrap import ClusterBootstrap, NodeAddresses
 from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.housekeeping import Housekeeping
-from raftmq.broker.cluster.leadership_drain import hand_over
+from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.peer_boots import PeerBoots, lineage_of
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replica_files import refuse_lost_registry, refuse_stale_directory
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.space_return import SpaceReturn
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
-from raftmq.broker.environment import NodeParts
+from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.peers.codec import FrameError, FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
@@ -72,9 +72,9 @@ _PORTS_SECONDS_MAX = 5.0
 class Node:
     """See the module. Implements `ServiceHost`, `ReconcilerHost`, `EngineOwner` and `PeerHandler`."""
 
-    def __init__(self, config: BrokerConfig, version: str, parts: NodeParts | None = None) -> None:
+    def __init__(self, config: BrokerConfig, version: str, parts: NodeEnvironment | None = None) -> None:
         self.config = config
-        self._parts = parts = parts or NodeParts(config)
+        self._parts = parts = parts or NodeEnvironment(config)
         self.version = version
         self.limits: Limits = within_this_process(
             config.limits(), config.map_bytes, replica_file_count(config.data_dir)
@@ -108,7 +108,7 @@ class Node:
         )
         self._partitions: dict[GroupId, PartitionLog] = {}
         self.partitions: Mapping[GroupId, PartitionLog] = self._partitions
-        self.replicas = LocalReplicas(
+        self.replicas = ReplicaManager(
             self.loop,
             self.engine,
             self.store,
@@ -150,7 +150,7 @@ class Node:
             self.replicas,
             self._metadata,
             self.partitions,
-            self.reconciler.spared_index,
+            self.reconciler.retained_from_index,
             self.timing,
             self.supervisor,
         )
@@ -164,7 +164,7 @@ class Node:
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
-        self._forming: Forming | None = None
+        self._forming: ClusterBootstrap | None = None
         """None until the ports are bound."""
         self._is_caught_up = False
         self._silence: NotReady | None = None
@@ -234,7 +234,7 @@ class Node:
         log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
 
     async def _enter_cluster(self) -> None:
-        forming = self._forming = Forming(
+        forming = self._forming = ClusterBootstrap(
             self.config,
             self.version,
             NodeAddresses(self.client_address, self.peer_address, self.http_address),
@@ -260,10 +260,10 @@ class Node:
 
     async def _catch_up(self) -> None:
         """Metadata first: no partition is started before a quorum confirmed, in this boot, what this replica knows."""
-        group = self._metadata.require()
+        replica = self._metadata.require()
         while True:
             try:
-                await group.read_index()
+                await replica.read_index()
                 break
             except RequestError:
                 with self.supervisor.step(Work.METADATA_FOLLOWER):
@@ -292,7 +292,7 @@ class Node:
         log.info("broker_stopping", node_id=self.node_id)
         end = Shutdown(self.loop, self.timing.shutdown_seconds)
         seconds_max = min(_HAND_OVER_SECONDS_MAX, end.seconds_left / 2)
-        handing_over = hand_over(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
+        handing_over = drain_leadership(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
         await end.phase("hand_over", handing_over, 2 * seconds_max)
         self.supervisor.cancel()
         bringing_up = self.replicas.close()
@@ -343,7 +343,7 @@ class Node:
         if is_fatal(error) or isinstance(error, InvariantError):  # who this node is contradicts what it remembers
             self.on_fatal(error)
         else:
-            self.loop.call_soon_threadsafe(self.supervisor.note_failure, Work.REGISTRY, error)
+            self.loop.call_soon_threadsafe(self.supervisor.record_failure, Work.REGISTRY, error)
 
     def _advertised(self, host: str, port: int) -> str:
         name = self.config.advertise or host
@@ -358,21 +358,19 @@ class Node:
 
     def _check_standing(self) -> None:
         """Fall silent when committed metadata shows that this node must not take part: its data is older, or its program."""
-        group = self._metadata.group
-        if group is None:
+        replica = self._metadata.replica
+        if replica is None:
             return
         stale = self._boots.own_contradiction()
-        me = group.machine.node(self.node_id)
-        if stale is not None and me is not None and len(group.machine.nodes()) == 1:
+        me = replica.state_machine.node(self.node_id)
+        if stale is not None and me is not None and len(replica.state_machine.nodes()) == 1:
             # Nobody but the replica beside it told a lone broker: so node.mdb is older than the replicas, not the directory.
             log.warning("registry_older_than_replicas", node_id=self.node_id, reason=stale)
             self.registry.adopt_boot(me.boot, me.boot_mark)
         elif stale is not None:
             self._on_stale_directory(f"metadata knows a later process of this node: {stale}")
-        elif group.machine.feature_level > FEATURE_LEVEL:
-            text = (
-                f"the cluster is at feature level {group.machine.feature_level}, and this version knows {FEATURE_LEVEL}"
-            )
+        elif replica.state_machine.feature_level > FEATURE_LEVEL:
+            text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {FEATURE_LEVEL}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
 
     def _on_stale_directory(self, reason: str) -> None:
@@ -410,16 +408,16 @@ class Node:
             await self._metadata_changed.wait()
             self._metadata_changed.clear()
             self._peers.refresh()
-            self.replicas.reconcile(self._metadata.require().machine, self.node_id)
+            self.replicas.reconcile(self._metadata.require().state_machine, self.node_id)
             self._bump_topology()
 
-    def _on_serving(self, group: Group[LogPartition]) -> None:
-        self._partitions[group.group_id] = PartitionLog(group, self, self.store, self.engine.break_group)
+    def _on_serving(self, replica: Replica[LogPartition]) -> None:
+        self._partitions[replica.group_id] = PartitionLog(replica, self, self.store, self.engine.break_replica)
         self._bump_topology()
 
     def _on_replica_changed(self, group_id: GroupId) -> None:
         partition = self._partitions.get(group_id)
-        if partition is not None and partition.group.is_closed:
+        if partition is not None and partition.replica.is_closed:
             del self._partitions[group_id]
         self._bump_topology()
 
@@ -449,13 +447,13 @@ class Node:
         stale = self._boots.contradiction(uuid, lineage)
         if stale is not None:
             return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
-        node = self.metadata.machine.node_by_uuid(uuid)
+        node = self.metadata.state_machine.node_by_uuid(uuid)
         rivalry = self.transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
         return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
 
-    def note_damage(self, key: ReplicaKey) -> None:
+    def record_damage(self, key: ReplicaKey) -> None:
         """See `ServiceHost`."""
-        self.reconciler.note_damage(key)
+        self.reconciler.record_damage(key)
 
     @property
     def node_uuid(self) -> str:
@@ -466,9 +464,9 @@ class Node:
         """See `ReconcilerHost`."""
         return self.registry.quarantined() if self.replicas.broken else {}
 
-    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         """See `ServiceHost`."""
-        return self.reconciler.in_sync(group)
+        return self.reconciler.in_sync(replica)
 
     def under_replicated(self) -> list[GroupId]:
         """See `ServiceHost`."""
@@ -484,13 +482,13 @@ class Node:
         return self.registry.cluster_id
 
     @property
-    def metadata(self) -> Group[Metadata]:
+    def metadata(self) -> Replica[Metadata]:
         """See `ServiceHost`."""
         return self._metadata.require_filled()
 
-    def partition_groups(self) -> list[Group[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[LogPartition]]:
         """See `ServiceHost`."""
-        return [partition.group for partition in self.partitions.values()]
+        return [partition.replica for partition in self.partitions.values()]
 
     def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
         """See `ServiceHost`."""
@@ -498,9 +496,9 @@ class Node:
 
     async def wait_revision(self, revision: int) -> None:
         """See `ServiceHost`."""
-        group = self._metadata.require()
-        while group.machine.applied_index < revision:
-            await asyncio.shield(group.wait_progress())
+        replica = self._metadata.require()
+        while replica.state_machine.applied_index < revision:
+            await asyncio.shield(replica.wait_progress())
 
     def now_ms(self) -> int:
         """See `ServiceHost`."""
@@ -517,17 +515,17 @@ class Node:
 
     def not_served(self) -> list[NotServed]:
         """See `MetricsHost`: whatever metadata wants here and is not served, each with the reason."""
-        if self._metadata.group is None:
+        if self._metadata.replica is None:
             return []
-        return self.replicas.not_served(self._metadata.group.machine, self.node_id)
+        return self.replicas.not_served(self._metadata.replica.state_machine, self.node_id)
 
     def missing_replicas(self) -> list[GroupId]:
         """See `ServiceHost`."""
         return [one.key.group_id for one in self.not_served() if one.reason is not NotServedReason.QUARANTINED]
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """See `ServiceHost`."""
-        self.supervisor.note_failure(work, error)
+        self.supervisor.record_failure(work, error)
 
     def not_ready_reasons(self) -> list[NotReady]:
         """See `ServiceHost`."""
@@ -549,13 +547,13 @@ class Node:
         """What keeps the node from being a part of the cluster that can be relied upon."""
         if self._silence is not None:
             return [self._silence]
-        group = self._metadata.group
-        if group is None:
+        replica = self._metadata.replica
+        if replica is None:
             seeds = ", ".join(self.config.join)
             text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
             return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
         removal = self._forming.removal if self._forming is not None else ""
-        if not removal and group.machine.is_uuid_retired(self.registry.uuid):
+        if not removal and replica.state_machine.is_uuid_retired(self.registry.uuid):
             removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
         if removal:
             return [NotReady(Reason.REMOVED, removal)]
@@ -615,18 +613,18 @@ class Node:
         """See `EngineOwner`."""
         self._bump_topology()
 
-    def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
+    def on_replica_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """See `EngineOwner`."""
-        if group.group_id == METADATA_GROUP_ID and isinstance(error, UnsupportedDataError):
+        if replica.group_id == METADATA_GROUP_ID and isinstance(error, UnsupportedDataError):
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, str(error)))
             return
-        if group.group_id == METADATA_GROUP_ID:
+        if replica.group_id == METADATA_GROUP_ID:
             # nothing here works without it, and a start is how it is opened again
             if isinstance(error, DamagedReplicaError | InvariantError):
-                self.registry.quarantine(group.key, str(error))
+                self.registry.quarantine(replica.key, str(error))
             self.on_fatal(error)
         else:
-            self.replicas.on_broken(group, error)
+            self.replicas.on_broken(replica, error)
 
     def on_fatal(self, error: BaseException) -> None:
         """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""
@@ -673,7 +671,7 @@ class Node:
         except FrameError:
             raise
         except Exception as error:  # noqa: BLE001 -- as if the frame had been lost: the connection is all groups'
-            self.supervisor.note_failure(Work.PEERS, error)
+            self.supervisor.record_failure(Work.PEERS, error)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def ask(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
+def run_admin(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
     """Run one call with an open Admin. `timeout` is in seconds."""
     import asyncio
 

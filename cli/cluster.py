@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.ask import ask
+from raftmq.cli.ask import run_admin
 from raftmq.cli.cluster_health import Problem, exit_code, problems_of
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
@@ -59,7 +59,7 @@ def status(
     served, and one more failure may change that: a broker is not connected, does not answer or is not ready, a replica is damaged,
     not served or behind. Exit code 0 means that none of this is so.
     """
-    cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
+    cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
     problems = problems_of(cluster)
     if output is Output.JSON:
         sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
@@ -98,10 +98,10 @@ def remove(
     """
     given_up = " and give up the data on it" if force else ""
     if not yes:
-        cluster = ask(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
+        cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
         print(preview_of(cluster, node_id), file=sys.stderr)
     confirm(f"Remove broker {node_id} for good{given_up}?", is_agreed=yes)
-    removal = ask(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
+    removal = run_admin(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
     if output is Output.JSON:
         print_json(
             {

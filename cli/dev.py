@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from raftmq.cli.exit_codes import CommandError, ExitCode, complain, reported
+from raftmq.cli.exit_codes import CommandError, ExitCode, print_error, reported
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
@@ -158,5 +158,5 @@ def watch(cluster: LocalCluster) -> None:
         for node_id in cluster.node_ids:
             if node_id not in ended and not cluster.is_running(node_id):
                 ended.add(node_id)
-                complain(f"broker {node_id} has ended; see {cluster.log_path(node_id)}")
+                print_error(f"broker {node_id} has ended; see {cluster.log_path(node_id)}")
     raise CommandError("every broker has ended", ExitCode.DEFECT)

@@ -135,7 +135,7 @@ def in_options(sentence: str) -> str:
     )
 
 
-def complain(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """One sentence on standard error."""
     print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)
 
@@ -160,10 +160,10 @@ def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Ca
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise  # typer's own ways out
         except RaftMQError as error:
-            complain(sentence_of(error, is_question=is_question))
+            print_error(sentence_of(error, is_question=is_question))
             raise SystemExit(exit_code_of(error, is_question=is_question)) from None
         except CommandError as error:
-            complain(str(error))
+            print_error(str(error))
             raise SystemExit(error.code) from None
         except KeyboardInterrupt:
             raise SystemExit(ExitCode.INTERRUPTED) from None
@@ -173,23 +173,23 @@ def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Ca
         except OSError as error:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
-            complain(words_of(error))
+            print_error(words_of(error))
             forget_output()
             raise SystemExit(ExitCode.DEFECT) from None
         except UnicodeEncodeError:
-            complain("an argument is not valid UTF-8")
+            print_error("an argument is not valid UTF-8")
             raise SystemExit(ExitCode.USAGE) from None
         except Exception as error:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
-            complain(f"unexpected {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)")
+            print_error(f"unexpected {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)")
             raise SystemExit(ExitCode.DEFECT) from None
 
     return run
 
 
 def forget_output() -> None:
-    """Python flushes standard output once more at exit, and would complain if that failed again."""
+    """Python flushes standard output once more at exit, and would print_error if that failed again."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
-from raftmq.cli.ask import ask
+from raftmq.cli.ask import run_admin
 from raftmq.cli.completion import complete_group, complete_topic
 from raftmq.cli.durations import format_duration
 from raftmq.cli.examples import examples
@@ -52,7 +52,7 @@ def list_groups(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List the groups that have, or lately had, members."""
-    groups = ask(bootstrap_servers, timeout, lambda admin: admin.list_groups())
+    groups = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_groups())
     if output is Output.JSON:
         print_json([
             {"group": g.group, "state": g.state, "members": g.members, "assignor": g.assignor or None} for g in groups
@@ -75,7 +75,7 @@ def describe(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a group's members, and how far it is in each partition: records not yet read, and the age of the oldest."""
-    found = ask(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
+    found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
     if output is Output.JSON:
         print_json(description_json(found))
         return
@@ -240,7 +240,7 @@ def reset_offsets(
     names = [TopicPartition(topic[0], number) for number in partition] if topic and partition else []
     place: Literal["earliest", "latest"] | None = "earliest" if to_earliest else "latest" if to_latest else None
 
-    changes = ask(
+    changes = run_admin(
         bootstrap_servers,
         timeout,
         lambda admin: admin.reset_group_offsets(
@@ -257,11 +257,11 @@ def reset_offsets(
     )
     if not dry_run and not yes and changes:
         if not fence_members and any(change.before is not None for change in changes):
-            check_no_members(ask(bootstrap_servers, timeout, lambda admin: admin.describe_group(group)))
+            check_no_members(run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group)))
         print_changes(changes, sys.stderr)
         confirm(f"Reset the offsets of group {group}?", is_agreed=False)
         agreed = {change.partition: change.after for change in changes}
-        changes = ask(
+        changes = run_admin(
             bootstrap_servers,
             timeout,
             lambda admin: admin.reset_group_offsets(group, offsets=agreed, fence_members=fence_members),
@@ -313,11 +313,11 @@ def delete(
 ) -> None:
     """Forget a group without members, and its offsets."""
     if not yes:
-        found = ask(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
+        found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
         check_no_members(found)
         print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets], sys.stderr)
     confirm(f"Delete group {group} and its offsets?", is_agreed=yes)
-    partitions = ask(bootstrap_servers, timeout, lambda admin: admin.delete_group(group))
+    partitions = run_admin(bootstrap_servers, timeout, lambda admin: admin.delete_group(group))
     if output is Output.JSON:
         print_json({"group": group, "result": "deleted", "partitions": partitions})
     else:
@@ -341,7 +341,7 @@ def remove_member(
     """End a member's session, as if it had left: the others get its partitions. One that still runs joins again."""
     if bool(member) == bool(instance):
         raise typer.BadParameter("give --member or --instance")
-    ask(
+    run_admin(
         bootstrap_servers,
         timeout,
         lambda admin: admin.remove_group_member(group, member_id=member, instance_id=instance),

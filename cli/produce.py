@@ -181,7 +181,7 @@ def produce(
                 )
                 raise with_note(worst, written) from worst.__cause__
             finally:
-                await say_farewell(producer)
+                await print_summary(producer)
         return deliveries.written_count
 
     if value is not None:
@@ -314,7 +314,7 @@ async def close_after(producer: Producer, deliveries: Deliveries, error: RaftMQE
     return await deliveries.worst(error)
 
 
-async def say_farewell(producer: Producer) -> None:
+async def print_summary(producer: Producer) -> None:
     """Close, giving what is under way a moment and no more."""
     import asyncio
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.ask import ask
+from raftmq.cli.ask import run_admin
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
@@ -97,7 +97,7 @@ def create(
     """Create a topic, and wait until each of its partitions has a leader."""
     settings = parse_settings(config)
     try:
-        topic = ask(
+        topic = run_admin(
             bootstrap_servers, timeout, lambda admin: admin.create_topic(name, partitions, replication_factor, settings)
         )
     except TopicAlreadyExistsError:
@@ -122,7 +122,7 @@ def list_topics(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List the topics."""
-    topics = ask(bootstrap_servers, timeout, lambda admin: admin.list_topics())
+    topics = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_topics())
     if output is Output.JSON:
         rows = [(t.name, len(t.partitions), t.replication_factor, t.config) for t in topics]
         print_json([{"name": n, "partitions": p, "replication_factor": r, "config": dict(c)} for n, p, r, c in rows])
@@ -150,7 +150,7 @@ def describe(
     In sync are the brokers whose replicas vote and keep up. The size is that of the file of the leader's replica, in bytes. A
     partition whose leader does not answer has '?' there (null in JSON).
     """
-    topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+    topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
     if output is Output.JSON:
         print_json(dataclasses.asdict(topic))
     else:
@@ -217,7 +217,7 @@ def alter(
     settings = parse_settings(config)
     if not settings and not unset:
         raise typer.BadParameter("give --config KEY=VALUE or --unset KEY")
-    ask(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))
+    run_admin(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))
     print_change(output, name, "altered")
 
 
@@ -239,7 +239,7 @@ def add_partitions(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Raise the number of partitions. Keys of new records may then belong to other partitions than before."""
-    ask(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total))
+    run_admin(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total))
     print_change(output, name, f"has {total} partitions")
 
 
@@ -254,10 +254,10 @@ def delete(
 ) -> None:
     """Delete a topic and all of its records. Shows how many there are, then asks."""
     if not yes:
-        topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         print(f"topic {name}: {contents_of(topic)}", file=sys.stderr)
     confirm(f"Delete topic {name} and all of its records?", is_agreed=yes)
-    ask(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
+    run_admin(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
     print_change(output, name, "deleted")
 
 
@@ -302,7 +302,7 @@ def delete_records(
     if (before is None) != delete_all:
         raise typer.BadParameter("give --before OFFSET or --all")
     if not yes:
-        topic = ask(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         print_table(("partition", "first offset", "will be", "end"), trimmed_rows(topic, before, partition), sys.stderr)
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
@@ -314,7 +314,7 @@ def delete_records(
         numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]
         return await admin.delete_records({TopicPartition(name, n): -1 if before is None else before for n in numbers})
 
-    starts = sorted(ask(bootstrap_servers, timeout, trim).items())
+    starts = sorted(run_admin(bootstrap_servers, timeout, trim).items())
     if output is Output.JSON:
         print_json([{"topic": name, "partition": tp.partition, "log_start_offset": start} for tp, start in starts])
     else:

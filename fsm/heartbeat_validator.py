@@ -19,7 +19,7 @@ from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow, PartitionI
 from raftmq.fsm.metadata_commands import JoinConsumerGroup, Rejected, ReleasePartitions
 
 
-class Subscription(NamedTuple):
+class MemberSubscription(NamedTuple):
     """What a member wants to read, and who shall divide it."""
 
     topics: tuple[str, ...]
@@ -27,7 +27,7 @@ class Subscription(NamedTuple):
     assignor: str
 
 
-class Heartbeat(NamedTuple):
+class MemberHeartbeat(NamedTuple):
     """What a member says."""
 
     group: str
@@ -39,24 +39,26 @@ class Heartbeat(NamedTuple):
     rack: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    subscription: Subscription | None
+    subscription: MemberSubscription | None
     """None: as before."""
     owned: frozenset[PartitionId]
     """Everything it holds."""
 
 
-def judge_heartbeat(
-    group: ConsumerGroup | None, heartbeat: Heartbeat
+def validate_heartbeat(
+    group: ConsumerGroup | None, heartbeat: MemberHeartbeat
 ) -> JoinConsumerGroup | ReleasePartitions | Rejected | None:
     """None: answer it with what the member may have."""
     member = group.members.get(heartbeat.member_id) if group is not None else None
     if group is None or member is None:
-        return _judge_stranger(group, heartbeat)
+        return _validate_stranger(group, heartbeat)
     if heartbeat.member_epoch > member.epoch:
         # a later coordinator told it so: this one was succeeded and does not know yet
         return Rejected(codes.NO_LEADER, "this coordinator is being succeeded; try again")
     if _says_something_new(member, heartbeat):
-        return _join(heartbeat, heartbeat.subscription or Subscription(member.topics, member.pattern, member.assignor))
+        return _join(
+            heartbeat, heartbeat.subscription or MemberSubscription(member.topics, member.pattern, member.assignor)
+        )
     if heartbeat.member_epoch == member.epoch:
         released = tuple(partition for partition in member.unreleased() if partition not in heartbeat.owned)
         if released:
@@ -64,7 +66,7 @@ def judge_heartbeat(
     return None
 
 
-def _judge_stranger(group: ConsumerGroup | None, heartbeat: Heartbeat) -> JoinConsumerGroup | Rejected:
+def _validate_stranger(group: ConsumerGroup | None, heartbeat: MemberHeartbeat) -> JoinConsumerGroup | Rejected:
     if heartbeat.member_epoch == 0:
         if heartbeat.subscription is None:
             return Rejected(codes.INVALID_ARGUMENT, "a member that joins says what it subscribes to")
@@ -74,7 +76,7 @@ def _judge_stranger(group: ConsumerGroup | None, heartbeat: Heartbeat) -> JoinCo
     return Rejected(codes.UNKNOWN_MEMBER, "the group does not have this member any more: join again")
 
 
-def _says_something_new(member: GroupMemberRow, heartbeat: Heartbeat) -> bool:
+def _says_something_new(member: GroupMemberRow, heartbeat: MemberHeartbeat) -> bool:
     subscription = heartbeat.subscription
     if subscription is not None and (
         member.pattern != subscription.pattern
@@ -90,7 +92,7 @@ def _says_something_new(member: GroupMemberRow, heartbeat: Heartbeat) -> bool:
     )
 
 
-def _join(heartbeat: Heartbeat, subscription: Subscription) -> JoinConsumerGroup:
+def _join(heartbeat: MemberHeartbeat, subscription: MemberSubscription) -> JoinConsumerGroup:
     return JoinConsumerGroup(
         heartbeat.group,
         heartbeat.member_id,

@@ -83,7 +83,7 @@ class TooManyProducers:
     """The partition remembers as many producers as it may, and none is idle: TOO_MANY_PRODUCERS, retriable."""
 
 
-Verdict = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
+SequenceResult = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
 
 _ACCEPT: Final = Accept()
 _TOO_MANY: Final = TooManyProducers()
@@ -123,7 +123,7 @@ class _Overlay:
         self.pending: deque[_Pending] = deque()
 
 
-class AppendJudge:
+class SequenceValidator:
     """Judge of one partition on its leader.
 
     Invariant: `_order` lists the pending entries by ascending index; each producer with an entry in it has an overlay, and
@@ -137,7 +137,7 @@ class AppendJudge:
         self._new_count = 0
         self._new_named_count = 0
 
-    def judge(self, header: BatchHeader) -> Verdict:
+    def validate(self, header: BatchHeader) -> SequenceResult:
         """What to do with a batch. Changes nothing but forgets what has been applied meanwhile."""
         producer_id = header.producer_id
         if producer_id == 0:
@@ -150,7 +150,7 @@ class AppendJudge:
         elif applied is not None:
             known_epoch, last_sequence = applied.epoch, applied.last_sequence
         else:
-            return self._judge_unknown(header)
+            return self._validate_unknown(header)
         if header.producer_epoch < known_epoch:
             return Fenced(known_epoch)
         if header.producer_epoch > known_epoch:
@@ -214,7 +214,7 @@ class AppendJudge:
     def _unknown_epoch(self, producer_id: int) -> Gap:
         return Gap(NO_SEQUENCE, is_certain=not self._state.producers.may_have_forgotten(producer_id))
 
-    def _judge_unknown(self, header: BatchHeader) -> Verdict:
+    def _validate_unknown(self, header: BatchHeader) -> SequenceResult:
         if header.first_sequence != 0:
             return self._unknown_epoch(header.producer_id)
         has_room = self._state.producers.has_room(
@@ -227,7 +227,7 @@ class AppendJudge:
         return _ACCEPT if has_room else _TOO_MANY
 
 
-def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _Overlay | None) -> Verdict:
+def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _Overlay | None) -> SequenceResult:
     """Every record of the batch was appended before. If the last one is pending, wait for its entry; else it is applied."""
     pending = [one for one in overlay.pending if one.epoch == header.producer_epoch] if overlay is not None else []
     for one in pending:

@@ -46,7 +46,7 @@ class RaftCore(Election):
       `applied_index` reaches it;
     - `campaign_due`: the election timeout passed and a campaign is allowed: call `campaign()` now, or when a gate lets
       it;
-    - `beat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm): call `take_beats()`.
+    - `heartbeat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm): call `take_heartbeats()`.
 
     It sets `snapshot_meta`, and puts the rows behind an `InstallSnapshot` itself.
     """
@@ -56,7 +56,7 @@ class RaftCore(Election):
     # ----------------------------------------------------------------------------------------------------------- time
 
     def tick(self, count: int = 1) -> None:
-        """Logical time. Sets `campaign_due` / `beat_due`, runs check-quorum and transfer time-outs."""
+        """Logical time. Sets `campaign_due` / `heartbeat_due`, runs check-quorum and transfer time-outs."""
         if self.role is Role.LEADER:
             self._tick_leader(count)
             self._maybe_leave_joint()
@@ -202,8 +202,8 @@ class RaftCore(Election):
 
     # ----------------------------------------------------------------------------------------------------- heartbeats
 
-    def take_beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
-        """(target, min(match, commit), read counter) for each peer, and clears `beat_due`. Empty unless leader.
+    def take_heartbeats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
+        """(target, min(match, commit), read counter) for each peer, and clears `heartbeat_due`. Empty unless leader.
 
         The shell packs them into one frame per node pair; `step` takes the message form too.
         """
@@ -234,7 +234,7 @@ class RaftCore(Election):
             or self._reads.is_confirming
         ):
             return False
-        progress.note_heard()
+        progress.record_heard()
         progress.read_ack = max(progress.read_ack, min(read_counter, self._reads.round))
         return True
 
@@ -428,11 +428,11 @@ class RaftCore(Election):
         progress = self.progress.get(peer)
         return LogIndex(progress.match_index if progress else 0)
 
-    def note_lost(self, peer: ReplicaId) -> None:
+    def record_lost(self, peer: ReplicaId) -> None:
         """Count the peer as silent until it answers: its connection was lost or replaced. No rule of consensus reads this."""
         progress = self.progress.get(peer)
         if progress is not None and peer != self.replica_id:
-            progress.note_lost()
+            progress.record_lost()
 
     def lagging_voters(self, ticks: int) -> list[ReplicaId]:
         """Leader only: return the voters, itself included, that were silent or behind for at least so many ticks.

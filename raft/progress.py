@@ -76,16 +76,16 @@ class Progress:
         """Whether no append may be sent now."""
         return self.is_flow_paused or self.is_fetching or self.state is ProgressState.SNAPSHOT
 
-    def note_heard(self) -> None:
+    def record_heard(self) -> None:
         """Note that the member answered in this term."""
         self.is_recently_active = True
         self.silent_ticks = 0
 
-    def note_lost(self) -> None:
+    def record_lost(self) -> None:
         """Note that its connection was lost: what it answered before says nothing of what comes back."""
         self.silent_ticks = UNKNOWN_TICKS
 
-    def note_tick(self, count: int, index: int) -> None:
+    def record_tick(self, count: int, index: int) -> None:
         """Count ticks that passed. `index` is where the leader's log ended one tick earlier."""
         self.silent_ticks += count
         if self.match_index >= index:

@@ -52,7 +52,7 @@ class ReadIndexing(CoreState):
             self._answer_read(self.log.commit, asker, request_id)
         else:
             reads.add(self.log.commit, asker, request_id)
-            self.beat_due = True
+            self.heartbeat_due = True
         return True
 
     def _release_waiting_reads(self) -> None:

@@ -44,7 +44,7 @@ class Replication(ReadIndexing):
         # Commits what earlier leaders left, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
         appended = self._append_own((Proposal(EntryKind.EMPTY, b""),), self.log.append_time_ms)
         self._noop_index = self._last_index_at_tick = appended[0].index
-        self.beat_due = True
+        self.heartbeat_due = True
 
     def _sync_progress(self, membership: Membership) -> None:
         """Members came or went: know the new ones, forget the old."""
@@ -191,7 +191,7 @@ class Replication(ReadIndexing):
         progress = self.progress.get(message.source)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.note_heard()
+        progress.record_heard()
         if message.is_rejected:
             self._on_rejected(message, progress)
         else:
@@ -247,7 +247,7 @@ class Replication(ReadIndexing):
         progress = self.progress.get(message.source)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.note_heard()
+        progress.record_heard()
         progress.is_flow_paused = False
         if progress.match_index < self.log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(message.source, progress, may_be_empty=True)
@@ -257,12 +257,12 @@ class Replication(ReadIndexing):
 
     def _tick_leader(self, count: int) -> None:
         for progress in self.progress.values():
-            progress.note_tick(count, self._last_index_at_tick)
+            progress.record_tick(count, self._last_index_at_tick)
         self._last_index_at_tick = self.log.last_index
         self._heartbeat_elapsed += count
         if self._heartbeat_elapsed >= self.settings.heartbeat_ticks:
             self._heartbeat_elapsed = 0
-            self.beat_due = True
+            self.heartbeat_due = True
         if self._confirm_round:
             self._confirm_elapsed += count
             if self._confirm_elapsed >= self.settings.election_ticks:
@@ -291,7 +291,7 @@ class Replication(ReadIndexing):
             progress.is_recently_active = False
 
     def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
-        self.beat_due = False
+        self.heartbeat_due = False
         if self.role is not Role.LEADER:
             return []
         counter = self._reads.on_beats_taken()
@@ -306,7 +306,7 @@ class Replication(ReadIndexing):
     def _begin_confirmation(self) -> None:
         self._confirm_round = self._reads.begin_round()
         self._confirm_elapsed = 0
-        self.beat_due = True
+        self.heartbeat_due = True
         if self._is_only_voter:
             self._confirm_rounds()
 

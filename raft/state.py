@@ -93,8 +93,8 @@ class CoreState:
         "_uncommitted",
         "_uncommitted_bytes",
         "_votes",
-        "beat_due",
         "campaign_due",
+        "heartbeat_due",
         "leader_id",
         "log",
         "membership",
@@ -175,7 +175,7 @@ class CoreState:
         self.leader_id: ReplicaId = NO_REPLICA
         """0 when unknown."""
         self.campaign_due = False
-        self.beat_due = False
+        self.heartbeat_due = False
         # elections
         self._election_elapsed: int = 0
         """Ticks since a leader was heard (follower), or since the last quorum check (leader)."""
@@ -286,7 +286,7 @@ class CoreState:
             self.vote = NO_REPLICA
         self.leader_id = NO_REPLICA
         self.campaign_due = False
-        self.beat_due = False
+        self.heartbeat_due = False
         self._election_elapsed = 0
         self._heartbeat_elapsed = 0
         self._votes.clear()

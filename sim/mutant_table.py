@@ -86,7 +86,7 @@ def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
 
 def _passes_without(mutant: Mutant, seed: int) -> bool:
     """Whether the product has nothing to be found under the mutant's circumstances; without any, batches of seeds say so."""
-    return not mutant.build.circumstances or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
+    return not mutant.build.option_overrides or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
 
 
 def _outcome(seed: int, build: Build) -> Outcome:

@@ -112,7 +112,7 @@ class Cluster:
             case Matching():  # always fresh
                 request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
                 listed = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
-                self._resolver.note_revision(listed.metadata_revision)
+                self._resolver.record_revision(listed.metadata_revision)
                 return {
                     topic.name: TopicView(topic.topic_id, frozenset(p.partition for p in topic.partitions))
                     for topic in listed.topics

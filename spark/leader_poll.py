@@ -42,7 +42,7 @@ async def poll_leader(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
-    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
     cause: RaftMQError | None = None
     is_behind = False
     while (remaining := deadline - loop.time()) > 0:
@@ -64,10 +64,10 @@ async def poll_leader(
             except RaftMQError as error:
                 if not error.retriable:
                     raise
-                if isinstance(error, NotLeaderError) and resolver.note_not_leader(group_id, error):
+                if isinstance(error, NotLeaderError) and resolver.on_not_leader(group_id, error):
                     continue
                 if error.outcome is Outcome.UNKNOWN:
-                    resolver.suspect(address)  # it did not answer
+                    resolver.mark_suspect(address)  # it did not answer
                 cause = error
             else:
                 if found is not None:

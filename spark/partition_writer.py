@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raftmq.client.connection.resolver import TopicInfo
-    from raftmq.client.producer.sequenced_append import ExactAppender
+    from raftmq.client.producer.sequenced_append import SequencedAppender
     from raftmq.spark.sink_columns import SinkRow
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB
@@ -50,7 +50,7 @@ class PartitionWriter:
     def __init__(
         self,
         starter: Starter,
-        appender: ExactAppender,
+        appender: SequencedAppender,
         identity: Identity,
         *,
         codec: int,
@@ -69,7 +69,7 @@ class PartitionWriter:
     def write(self, rows: Iterable[SinkRow], topic_of: Callable[[str], TopicInfo]) -> dict[str, int]:
         """Write rows sorted by topic and partition; returns when all are acknowledged, with the number of rows per topic.
 
-        Raises what `ExactAppender.append` does; what was sent before may be written.
+        Raises what `SequencedAppender.append` does; what was sent before may be written.
         """
         written: dict[str, int] = {}
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError
 from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
@@ -166,7 +166,7 @@ def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
     if identity is None:
         return
     cluster = cluster_of(options.client)
-    appender = ExactAppender(cluster.resolver)
+    appender = SequencedAppender(cluster.resolver)
     try:
         found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.epoch))
     except ProducerFencedError:

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, WriteIdentity, enter_batch, open_batch
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.partition_writer import Identity, PartitionWriter
@@ -55,7 +55,7 @@ class SinkTask:
         self._identity = identity
         self._task = task
         self._cluster: Cluster = cluster_of(options.client)
-        self._appender = ExactAppender(
+        self._appender = SequencedAppender(
             self._cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds
         )
         self._topics: dict[str, TopicInfo] = {}

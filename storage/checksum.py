@@ -26,6 +26,6 @@ def seal(key: Buffer, body: bytes) -> bytes:
     return body + CHECKSUM.pack(crc32c(body, crc32c(key)))
 
 
-def is_sound(key: Buffer, value: Buffer) -> bool:
+def is_intact(key: Buffer, value: Buffer) -> bool:
     """Whether `value` is what `seal` made for this key."""
     return len(value) >= CHECKSUM_BYTES and bool(crc32c(value, crc32c(key)) == _RESIDUE)

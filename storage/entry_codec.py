@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind
-from raftmq.storage.checksum import CHECKSUM, CHECKSUM_BYTES, Buffer, is_sound
+from raftmq.storage.checksum import CHECKSUM, CHECKSUM_BYTES, Buffer, is_intact
 from raftmq.types import LogIndex, Offset, Term
 
 KEY = struct.Struct(">Q")
@@ -79,7 +79,7 @@ def decode_fields(buffer: Buffer) -> RowFields:
     if len(buffer) < ROW_OVERHEAD_BYTES:
         raise CodecError(f"entry of {len(buffer)} bytes is shorter than its header")
     fields = RowFields._make(HEADER.unpack_from(buffer))
-    if not is_sound(KEY.pack(fields.entry_index), buffer):
+    if not is_intact(KEY.pack(fields.entry_index), buffer):
         raise CodecError(f"entry {fields.entry_index} does not match its checksum")
     if fields.kind not in _KINDS or fields.payload_bytes != len(buffer) - ROW_OVERHEAD_BYTES:
         # the checksum is right and the content impossible: written by a defect or by another version

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lmdb
 from raftmq.raft.entry import EntryKind
-from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_sound
+from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact
 from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields
 from raftmq.storage.file_check import find_problem
 from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
@@ -75,7 +75,7 @@ def examine_replica(path: Path) -> FileReport:
         if not report.newer_format:
             _examine_log(file, meta, report)
             for key, value in _rows(file, "state", report):
-                if not is_sound(key, value):
+                if not is_intact(key, value):
                     report.add(f"state row {bytes(key).hex()} does not match its checksum")
     return report
 
@@ -169,7 +169,7 @@ def _rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[memo
 
 def _sound_rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[bytes, bytes]]:
     for key, value in _rows(file, name, report):
-        if is_sound(key, value):
+        if is_intact(key, value):
             yield bytes(key), bytes(value[:-CHECKSUM_BYTES])
         else:
             report.add(f"row {bytes(key)!r} of {name!r} does not match its checksum")

@@ -19,7 +19,7 @@ import lmdb
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader
-from raftmq.storage.checksum import CHECKSUM_BYTES, is_sound, seal
+from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.entry_codec import (
     ROW_OVERHEAD_BYTES,
     CodecError,
@@ -553,7 +553,7 @@ class _OpenStream:
                 raise ReplicaClosedError(key, "closed or replaced while its rows were read")
             while self._has_row and len(rows) < _STREAM_ROWS and size < _STREAM_BYTES:
                 row_key, value = self._cursor.item()
-                if not is_sound(row_key, value):
+                if not is_intact(row_key, value):
                     raise DamagedReplicaError(key, f"state row {bytes(row_key).hex()} does not match its checksum")
                 rows.append((bytes(row_key), bytes(value[:-CHECKSUM_BYTES])))
                 size += len(row_key) + len(value)

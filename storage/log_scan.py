@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.raft.entry import EntryKind
-from raftmq.storage.checksum import Buffer, is_sound
+from raftmq.storage.checksum import Buffer, is_intact
 from raftmq.storage.entry_codec import (
     HEADER,
     HEADER_BYTES,
@@ -123,7 +123,7 @@ def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta
 def _check_state_rows(transaction: Transaction[memoryview], databases: Databases) -> None:
     with transaction.cursor(databases.state) as cursor:
         for key, value in cursor:
-            if not is_sound(key, value):
+            if not is_intact(key, value):
                 raise CodecError(f"state row {bytes(key).hex()} does not match its checksum")
 
 

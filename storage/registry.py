@@ -20,7 +20,7 @@ from pathlib import Path
 
 import lmdb
 from raftmq.errors import invariant
-from raftmq.storage.checksum import CHECKSUM_BYTES, is_sound, seal
+from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.durable_files import make_directory, sync_directory
 from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.lmdb_env import is_volume_full
@@ -196,7 +196,7 @@ class Registry:
             self._replicas[key] = row
 
     def _unsealed(self, key: bytes, value: bytes) -> bytes:
-        if not is_sound(key, value):
+        if not is_intact(key, value):
             raise RegistryError(f"{self._path} is damaged: row {key!r} does not match its checksum")
         return value[:-CHECKSUM_BYTES]
 
@@ -455,7 +455,7 @@ def _decode_node(body: bytes) -> _Node:
 def transaction_id_in(rows: Rows) -> int | None:
     """The transaction that wrote these rows of the database `node`; raises `CodecError`."""
     row = rows.get(_NODE_KEY)
-    if row is None or not is_sound(_NODE_KEY, row):
+    if row is None or not is_intact(_NODE_KEY, row):
         raise CodecError(f"row {_NODE_KEY!r} is missing or does not match its checksum")
     fields = json.loads(row[:-CHECKSUM_BYTES])
     return int(fields["transaction_id"]) if fields["format_version"] == FORMAT_VERSION else None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_sound, seal
+from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact, seal
 from raftmq.storage.entry_codec import CodecError
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
@@ -71,7 +71,7 @@ def encode_identity(identity: Identity) -> bytes:
 
 def decode_identity(value: Buffer) -> Identity:
     """The reverse of `encode_identity`; raises `CodecError`. Longer rows of later versions are read as far as known."""
-    if not is_sound(IDENTITY_KEY, value) or len(value) < _IDENTITY.size + CHECKSUM_BYTES:
+    if not is_intact(IDENTITY_KEY, value) or len(value) < _IDENTITY.size + CHECKSUM_BYTES:
         raise CodecError("the identity row does not match its checksum")
     version, group_id, replica_id = _IDENTITY.unpack_from(value)
     return Identity(version, GroupId(group_id), ReplicaId(replica_id))
@@ -106,7 +106,7 @@ def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
 
 def decode_meta(value: Buffer) -> ReplicaMeta:
     """The reverse of `encode_meta`; raises `CodecError`."""
-    if not is_sound(META_KEY, value):
+    if not is_intact(META_KEY, value):
         raise CodecError("the meta row does not match its checksum")
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise CodecError(f"meta row of {len(value)} bytes")

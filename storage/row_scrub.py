@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raftmq.storage.checksum import is_sound
+from raftmq.storage.checksum import is_intact
 from raftmq.storage.entry_codec import CodecError, encode_key
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.log_scan import check_last, check_next, walk_before
@@ -83,7 +83,7 @@ def read_state_slice(
         has_row = cursor.set_range(place.state_after + b"\0") if place.state_after else cursor.first()
         while has_row and size < bytes_max and rows < rows_max:
             key, value = cursor.item()
-            if not is_sound(key, value):
+            if not is_intact(key, value):
                 raise CodecError(f"state row {bytes(key).hex()} does not match its checksum")
             size += len(key) + len(value)
             rows += 1

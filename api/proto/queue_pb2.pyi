@@ -417,7 +417,7 @@ class PartitionOpenResult(_message.Message):
     finished: bytes
     def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., finished: _Optional[bytes] = ...) -> None: ...
 
-class AckRequest(_message.Message):
+class CommitOffsetsRequest(_message.Message):
     __slots__ = ("metadata_revision", "group", "member_id", "timeout_ms", "partitions")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -428,10 +428,10 @@ class AckRequest(_message.Message):
     group: str
     member_id: str
     timeout_ms: int
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAck]
-    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionCommit]
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionCommit, _Mapping]]] = ...) -> None: ...
 
-class PartitionAck(_message.Message):
+class PartitionCommit(_message.Message):
     __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note", "finished")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -447,13 +447,13 @@ class PartitionAck(_message.Message):
     finished: bytes
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., finished: _Optional[bytes] = ...) -> None: ...
 
-class AckResponse(_message.Message):
+class CommitOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAckResult]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ...) -> None: ...
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionCommitResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionCommitResult, _Mapping]]] = ...) -> None: ...
 
-class PartitionAckResult(_message.Message):
+class PartitionCommitResult(_message.Message):
     __slots__ = ("error",)
     ERROR_FIELD_NUMBER: _ClassVar[int]
     error: ErrorDetail

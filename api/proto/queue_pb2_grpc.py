@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class QueueStub(object):
+class LogStub(object):
     """------------------------------------------------------------------------------------------------------------- the log
 
     """
@@ -37,63 +37,63 @@ class QueueStub(object):
             channel: A grpc.Channel.
         """
         self.InitProducer = channel.unary_unary(
-                '/raftmq.v1.Queue/InitProducer',
+                '/raftmq.v1.Log/InitProducer',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.InitProducerRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.InitProducerResponse.FromString,
                 _registered_method=True)
         self.FenceProducer = channel.unary_unary(
-                '/raftmq.v1.Queue/FenceProducer',
+                '/raftmq.v1.Log/FenceProducer',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.FenceProducerResponse.FromString,
                 _registered_method=True)
         self.Append = channel.unary_unary(
-                '/raftmq.v1.Queue/Append',
+                '/raftmq.v1.Log/Append',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.AppendRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.AppendResponse.FromString,
                 _registered_method=True)
         self.AppendStream = channel.stream_stream(
-                '/raftmq.v1.Queue/AppendStream',
+                '/raftmq.v1.Log/AppendStream',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.AppendRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.AppendResponse.FromString,
                 _registered_method=True)
         self.Poll = channel.unary_unary(
-                '/raftmq.v1.Queue/Poll',
+                '/raftmq.v1.Log/Poll',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.PollRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.PollResponse.FromString,
                 _registered_method=True)
         self.ListOffsets = channel.unary_unary(
-                '/raftmq.v1.Queue/ListOffsets',
+                '/raftmq.v1.Log/ListOffsets',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
         self.DeleteRecords = channel.unary_unary(
-                '/raftmq.v1.Queue/DeleteRecords',
+                '/raftmq.v1.Log/DeleteRecords',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteRecordsResponse.FromString,
                 _registered_method=True)
         self.OpenPartitions = channel.unary_unary(
-                '/raftmq.v1.Queue/OpenPartitions',
+                '/raftmq.v1.Log/OpenPartitions',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.FromString,
                 _registered_method=True)
-        self.Ack = channel.unary_unary(
-                '/raftmq.v1.Queue/Ack',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+        self.CommitOffsets = channel.unary_unary(
+                '/raftmq.v1.Log/CommitOffsets',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.CommitOffsetsResponse.FromString,
                 _registered_method=True)
         self.FetchOffsets = channel.unary_unary(
-                '/raftmq.v1.Queue/FetchOffsets',
+                '/raftmq.v1.Log/FetchOffsets',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
                 _registered_method=True)
         self.WriteOffsets = channel.unary_unary(
-                '/raftmq.v1.Queue/WriteOffsets',
+                '/raftmq.v1.Log/WriteOffsets',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
                 _registered_method=True)
 
 
-class QueueServicer(object):
+class LogServicer(object):
     """------------------------------------------------------------------------------------------------------------- the log
 
     """
@@ -153,7 +153,7 @@ class QueueServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Ack(self, request, context):
+    def CommitOffsets(self, request, context):
         """Commits offsets: for a member that opened the partitions, or without one under a name that no member uses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -175,7 +175,7 @@ class QueueServicer(object):
         raise NotImplementedError('Method not implemented!')
 
 
-def add_QueueServicer_to_server(servicer, server):
+def add_LogServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'InitProducer': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducer,
@@ -217,10 +217,10 @@ def add_QueueServicer_to_server(servicer, server):
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.SerializeToString,
             ),
-            'Ack': grpc.unary_unary_rpc_method_handler(
-                    servicer.Ack,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.SerializeToString,
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.CommitOffsetsResponse.SerializeToString,
             ),
             'FetchOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchOffsets,
@@ -234,13 +234,13 @@ def add_QueueServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'raftmq.v1.Queue', rpc_method_handlers)
+            'raftmq.v1.Log', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('raftmq.v1.Queue', rpc_method_handlers)
+    server.add_registered_method_handlers('raftmq.v1.Log', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class Queue(object):
+class Log(object):
     """------------------------------------------------------------------------------------------------------------- the log
 
     """
@@ -259,7 +259,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/InitProducer',
+            '/raftmq.v1.Log/InitProducer',
             raftmq_dot_proto_dot_queue__pb2.InitProducerRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.InitProducerResponse.FromString,
             options,
@@ -286,7 +286,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/FenceProducer',
+            '/raftmq.v1.Log/FenceProducer',
             raftmq_dot_proto_dot_queue__pb2.FenceProducerRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.FenceProducerResponse.FromString,
             options,
@@ -313,7 +313,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/Append',
+            '/raftmq.v1.Log/Append',
             raftmq_dot_proto_dot_queue__pb2.AppendRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.AppendResponse.FromString,
             options,
@@ -340,7 +340,7 @@ class Queue(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/raftmq.v1.Queue/AppendStream',
+            '/raftmq.v1.Log/AppendStream',
             raftmq_dot_proto_dot_queue__pb2.AppendRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.AppendResponse.FromString,
             options,
@@ -367,7 +367,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/Poll',
+            '/raftmq.v1.Log/Poll',
             raftmq_dot_proto_dot_queue__pb2.PollRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.PollResponse.FromString,
             options,
@@ -394,7 +394,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/ListOffsets',
+            '/raftmq.v1.Log/ListOffsets',
             raftmq_dot_proto_dot_queue__pb2.ListOffsetsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.ListOffsetsResponse.FromString,
             options,
@@ -421,7 +421,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/DeleteRecords',
+            '/raftmq.v1.Log/DeleteRecords',
             raftmq_dot_proto_dot_queue__pb2.DeleteRecordsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DeleteRecordsResponse.FromString,
             options,
@@ -448,7 +448,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/OpenPartitions',
+            '/raftmq.v1.Log/OpenPartitions',
             raftmq_dot_proto_dot_queue__pb2.OpenPartitionsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.OpenPartitionsResponse.FromString,
             options,
@@ -462,7 +462,7 @@ class Queue(object):
             _registered_method=True)
 
     @staticmethod
-    def Ack(request,
+    def CommitOffsets(request,
             target,
             options=(),
             channel_credentials=None,
@@ -475,9 +475,9 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/Ack',
-            raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+            '/raftmq.v1.Log/CommitOffsets',
+            raftmq_dot_proto_dot_queue__pb2.CommitOffsetsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.CommitOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -502,7 +502,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/FetchOffsets',
+            '/raftmq.v1.Log/FetchOffsets',
             raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
             options,
@@ -529,7 +529,7 @@ class Queue(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Queue/WriteOffsets',
+            '/raftmq.v1.Log/WriteOffsets',
             raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
             options,

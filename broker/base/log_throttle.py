@@ -23,7 +23,7 @@ def _loop_time() -> float:
         return time.monotonic()
 
 
-class LogPace:
+class LogThrottle:
     """One kind of event. Not for several threads."""
 
     def __init__(self, interval_seconds: float = SAID_AGAIN_SECONDS, clock: Callable[[], float] = _loop_time) -> None:

@@ -205,8 +205,8 @@ _BUDGETS: Final = (
     ),
     Metric("raftmq_budget_used_bytes", "gauge", "Memory in use of each named budget", ("budget",)),
     Metric("raftmq_budget_limit_bytes", "gauge", "Limit of that budget", ("budget",)),
-    Metric("raftmq_places_used", "gauge", "Places taken of each kind that is counted", ("place",)),
-    Metric("raftmq_places_limit", "gauge", "Places of that kind", ("place",)),
+    Metric("raftmq_slots_used", "gauge", "Slots in use, by kind", ("slot",)),
+    Metric("raftmq_slots_limit", "gauge", "Slots that exist, by kind", ("slot",)),
 )
 
 _PARTITION: Final = ("topic", "partition")
@@ -242,7 +242,7 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "The event loop": _LOOP,
     "Groups and leaders": _GROUPS,
     "Other nodes": _PEERS,
-    "Budgets and places": _BUDGETS,
+    "Budgets and slots": _BUDGETS,
     "Partitions": _PARTITIONS,
 }
 CATALOG: Final[Mapping[str, Metric]] = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}

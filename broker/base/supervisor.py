@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.storage.errors import CommitFailedError
 from raftmq.storage.registry import RegistryError
@@ -91,7 +91,7 @@ class Supervisor:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]) -> None:
         self._loop = loop
         self._on_fatal = on_fatal
-        self._pace = LogPace()
+        self._pace = LogThrottle()
         self._troubles: dict[Work, _Trouble] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: dict[Work, int] = dict.fromkeys(Work, 0)
@@ -111,9 +111,9 @@ class Supervisor:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                self.note_failure(work, error)  # nobody told it to end: something that it waited for was cancelled
+                self.record_failure(work, error)  # nobody told it to end: something that it waited for was cancelled
             except Exception as error:  # noqa: BLE001 -- the root of the work
-                self.note_failure(work, error)
+                self.record_failure(work, error)
                 if is_fatal(error):
                     return
             else:
@@ -126,9 +126,9 @@ class Supervisor:
 
     def step(self, work: Work) -> AbstractContextManager[None]:
         """Run one step of a round. See `background_step`."""
-        return background_step(work, self.note_failure)
+        return background_step(work, self.record_failure)
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """Count and log a failure that was caught. A fatal error ends the process."""
         if is_fatal(error):
             log.error("background_work_failed", loop=work.value, reason=repr(error), exc_info=error)
@@ -157,7 +157,7 @@ class Supervisor:
         """Note an error that no callback or task caught. To be set as the loop's exception handler."""
         error = context.get("exception")
         if isinstance(error, Exception):
-            self.note_failure(Work.CALLBACK, error)
+            self.record_failure(Work.CALLBACK, error)
         else:
             loop.default_exception_handler(dict(context))
 
@@ -168,7 +168,7 @@ class Supervisor:
 
 
 @contextmanager
-def background_step(work: Work, note_failure: Callable[[Work, BaseException], None]) -> Iterator[None]:
+def background_step(work: Work, record_failure: Callable[[Work, BaseException], None]) -> Iterator[None]:
     """Run one step of a round and note its failure, so that the steps after it still run. Fatal errors are raised.
 
     A `RequestError` is no failure: leadership has moved, or metadata is not ready. The next round sees the new state.
@@ -178,7 +178,7 @@ def background_step(work: Work, note_failure: Callable[[Work, BaseException], No
     except RequestError as error:
         log.debug("background_step_postponed", loop=work.value, reason=str(error))
     except Exception as error:
-        note_failure(work, error)
+        record_failure(work, error)
         if is_fatal(error):
             raise
 

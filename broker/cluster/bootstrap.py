@@ -14,16 +14,16 @@ from typing import cast
 import grpc.aio
 import structlog
 from raftmq.broker.base.config import BrokerConfig
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import detail_of
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_boots import lineage_of
 from raftmq.broker.cluster.peer_directory import PeerDirectory
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
@@ -64,7 +64,7 @@ class NodeAddresses:
     http: str
 
 
-class Forming:
+class ClusterBootstrap:
     """See the module. Made when the node's ports are bound, since the others must be told of them."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Forming:
         registry: Registry,
         store: LmdbLogStore,
         engine: Engine,
-        replicas: LocalReplicas,
+        replicas: ReplicaManager,
         metadata: MetadataReplica,
         peers: PeerDirectory,
         open_channel: Callable[[str], grpc.aio.Channel],
@@ -97,8 +97,8 @@ class Forming:
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
         self.postponement = ""
         """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
-        self._postponed_pace = LogPace()
-        self._unavailable_pace = LogPace()
+        self._postponed_pace = LogThrottle()
+        self._unavailable_pace = LogThrottle()
         self._open_channel = open_channel
         self._new_uuid = new_uuid
 
@@ -114,12 +114,12 @@ class Forming:
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
             self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
-        await self._metadata.create(key, born(Membership((_FIRST_REPLICA,))))
+        await self._metadata.create(key, founder_state(Membership((_FIRST_REPLICA,))))
         self._registry.set_cluster(cluster_id)
         await self._open_metadata(key)
-        group = self._metadata.require()
-        while not group.is_leader:
-            await group.wait_progress()
+        replica = self._metadata.require()
+        while not replica.is_leader:
+            await replica.wait_progress()
         await self._initialize_cluster()
         result = await self._metadata.propose(self._registration())
         if isinstance(result, Rejected):
@@ -175,13 +175,13 @@ class Forming:
         """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self._registry.has_replica(key):
-            await self._metadata.create(key, unborn())
+            await self._metadata.create(key, joiner_state())
         self._registry.set_cluster(answer.cluster_id)
         self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
         await self._open_metadata(key)
-        group = self._metadata.require()
-        for replica in answer.metadata_replicas:
-            group.learn_node(ReplicaId(replica.replica_id), NodeId(replica.node_id))
+        replica = self._metadata.require()
+        for member in answer.metadata_replicas:
+            replica.learn_node(ReplicaId(member.replica_id), NodeId(member.node_id))
 
     async def check_seeds(self) -> None:
         """Before a restart: the seeds must not be of another cluster than this data directory.
@@ -305,22 +305,22 @@ class Forming:
 
     def _is_known(self) -> bool:
         """Whether metadata has the registration of this boot: what a node says of itself changes with its boots alone."""
-        me = self._metadata.require().machine.node(self._registry.node_id)
+        me = self._metadata.require().state_machine.node(self._registry.node_id)
         if me is None or me.uuid != self._registry.uuid:
             return False
         return Boot(me.boot, me.boot_mark) == lineage_of(self._registry).current
 
     async def _announce_once(self) -> None:
-        group = self._metadata.require()
-        if group.is_leader:
-            if not group.machine.cluster_id and group.replica_id == _FIRST_REPLICA:
+        replica = self._metadata.require()
+        if replica.is_leader:
+            if not replica.state_machine.cluster_id and replica.replica_id == _FIRST_REPLICA:
                 await self._initialize_cluster()  # a crash came between the replica's creation and this
             result = await self._metadata.propose(self._registration())
             if isinstance(result, Rejected):
                 raise refused(result)
             return
         me = self._registry.node_id
-        known = [n.client_address for n in group.machine.nodes() if n.node_id != me and n.state != "removed"]
+        known = [n.client_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
         seeds = dict.fromkeys((*known, *self._config.join))  # those known may all have moved
         if seeds:
             await self._register_once(tuple(seeds))

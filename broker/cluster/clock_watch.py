@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.cluster.leadership_drain import offer
-from raftmq.broker.peers.clocks import Agreement, Standing
+from raftmq.broker.peers.clocks import Agreement, ClockStanding
 from raftmq.broker.replica.engine import Engine
 from raftmq.raft.ready import Role
 from raftmq.types import GroupId, NodeId
@@ -27,7 +27,7 @@ class ClockWatch:
     def __init__(self, engine: Engine, is_connected: Callable[[NodeId], bool]) -> None:
         self._engine = engine
         self._is_connected = is_connected
-        self._pace = LogPace()
+        self._pace = LogThrottle()
         self._is_wrong = False
         self._last_given: GroupId | None = None
         """The group that was offered last: the next look continues after it."""
@@ -77,14 +77,14 @@ class ClockWatch:
             return None
         return NotReady(Reason.CLOCK_DIFFERS, text)
 
-    def _give_away(self, standing: Standing) -> None:
+    def _give_away(self, standing: ClockStanding) -> None:
         engine = self._engine
-        led = sorted(group_id for group_id, group in engine.groups.items() if group.core.role is Role.LEADER)
+        led = sorted(group_id for group_id, replica in engine.replicas.items() if replica.core.role is Role.LEADER)
         last = self._last_given
         behind_last = [group_id for group_id in led if last is not None and group_id > last]
         for group_id in (behind_last + led)[: min(len(led), engine.limits.clock_hand_overs_max)]:
             self._last_given = group_id
-            group = engine.groups[group_id]
+            replica = engine.replicas[group_id]
             engine.guarded(
-                group, offer, engine, group, lambda node: node in standing.majority and self._is_connected(node)
+                replica, offer, engine, replica, lambda node: node in standing.majority and self._is_connected(node)
             )

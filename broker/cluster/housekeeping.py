@@ -15,16 +15,16 @@ from functools import partial
 
 import structlog
 from raftmq.broker.base.limits import Timing
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full, map_fractions
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.log_tail import index_before_tail
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaClosedError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -41,24 +41,24 @@ class Housekeeping:
         engine: Engine,
         store: LmdbLogStore,
         readers: Executor,
-        replicas: LocalReplicas,
+        replicas: ReplicaManager,
         metadata: MetadataReplica,
         partitions: Mapping[GroupId, PartitionLog],
-        spared_index: Callable[[Group[StateMachine]], LogIndex | None],
+        retained_from_index: Callable[[Replica[StateMachine]], LogIndex | None],
         timing: Timing,
         supervisor: Supervisor,
     ) -> None:
-        """`spared_index` says up to where the log of a led group may be deleted without cutting off a learner."""
+        """`retained_from_index` says up to where the log of a led group may be deleted without cutting off a learner."""
         self._engine = engine
         self._store = store
         self._readers = readers
         self._replicas = replicas
         self._metadata = metadata
         self._partitions = partitions
-        self._spared_index = spared_index
+        self._spared_index = retained_from_index
         self._timing = timing
         self._step = partial(supervisor.step, Work.HOUSEKEEPING)
-        self._postponed_pace = LogPace()
+        self._postponed_pace = LogThrottle()
 
     async def run(self) -> None:
         """Do a round every `Timing.retention_check_seconds`, until cancelled."""
@@ -69,40 +69,40 @@ class Housekeeping:
     async def round(self) -> None:
         """Do one round. A step that fails, for one partition or for all, does not keep the others from running."""
         for partition in list(self._partitions.values()):
-            with self._step(), self._postponing(partition.group):
-                await self._tend(partition)
+            with self._step(), self._postponing(partition.replica):
+                await self._maintain(partition)
             await asyncio.sleep(0)
         with self._step():
-            await self.tend_maps()
+            await self.grow_maps()
         with self._step():
             self._forget_deleted_groups()
         with self._step():
             await self._trim_metadata()
 
     @contextmanager
-    def _postponing(self, group: Group[StateMachine]) -> Iterator[None]:
+    def _postponing(self, replica: Replica[StateMachine]) -> Iterator[None]:
         """Leave work that this group cannot do now to the next round. A damaged replica is given up."""
         try:
             yield
         except DamagedReplicaError as error:
-            self._engine.break_group(group, error)
+            self._engine.break_replica(replica, error)
         except CommitFailedError:
             raise
         except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed in the meantime
-            if self._postponed_pace.is_due((group.group_id, type(error))):
-                log.info("retention_postponed", group_id=group.group_id, reason=str(error))
+            if self._postponed_pace.is_due((replica.group_id, type(error))):
+                log.info("retention_postponed", group_id=replica.group_id, reason=str(error))
 
-    async def _tend(self, partition: PartitionLog) -> None:
+    async def _maintain(self, partition: PartitionLog) -> None:
         await partition.retention.enforce()
         await self._expire_offsets(partition)
         index = await partition.truncation_index()
-        group = partition.group
-        spared = self._spared_index(group)
+        replica = partition.replica
+        spared = self._spared_index(replica)
         if index is not None and spared is not None:
             index = min(index, spared)
-        if index is not None and not group.is_closed:
-            self._engine.commits.flush_state(group)
-            await self._engine.commits.truncate(group, index)
+        if index is not None and not replica.is_closed:
+            self._engine.commits.flush_state(replica)
+            await self._engine.commits.truncate(replica, index)
 
     async def _expire_offsets(self, partition: PartitionLog) -> None:
         """Forget offsets that nobody touched for the retention, of groups that metadata does not know (any more).
@@ -112,18 +112,18 @@ class Housekeeping:
         if not self._engine.clocks.is_trusted:
             return
         loop = self._engine.loop
-        machine = self._metadata.require().machine
+        machine = self._metadata.require().state_machine
         before_ms = self._engine.now_ms() - int(self._timing.offsets_retention_seconds * 1000)
         deadline = loop.time() + self._timing.retention_check_seconds
         count = await partition.offsets.expire(
             lambda name: machine.consumer_group(name) is not None, before_ms, deadline
         )
         if count:
-            log.info("offsets_expired", group_id=partition.group.group_id, count=count)
+            log.info("offsets_expired", group_id=partition.replica.group_id, count=count)
 
-    async def tend_maps(self) -> None:
+    async def grow_maps(self) -> None:
         """Grow the maps of files that are nearly full, each on its writer."""
-        keys = [group.key for group in self._engine.groups.values()]
+        keys = [replica.key for replica in self._engine.replicas.values()]
         fractions = await self._engine.loop.run_in_executor(self._readers, map_fractions, self._store, keys)
         for key, fraction in fractions.items():
             if fraction > NEARLY_FULL_FRACTION:
@@ -133,7 +133,7 @@ class Housekeeping:
 
     def _forget_deleted_groups(self) -> None:
         """A node that held no replica of a deleted partition is not told: it would remember the leader for ever."""
-        machine = self._metadata.require().machine
+        machine = self._metadata.require().state_machine
         for group_id in self._engine.leadership.groups():
             # an id not given out yet is a group that this node has not heard of: its leader was quicker
             is_deleted = machine.is_group_given_out(group_id) and machine.partition(group_id) is None
@@ -142,8 +142,8 @@ class Housekeeping:
 
     async def _trim_metadata(self) -> None:
         """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
-        group = self._metadata.require()
-        index = index_before_tail(group)
+        replica = self._metadata.require()
+        index = index_before_tail(replica)
         if index is not None:
-            with self._postponing(group):
-                await self._engine.commits.truncate(group, index)
+            with self._postponing(replica):
+                await self._engine.commits.truncate(replica, index)

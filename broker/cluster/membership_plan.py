@@ -17,7 +17,7 @@ from raftmq.types import NodeId, ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MembershipTarget:
     """What metadata wants a group's membership to be."""
 
     voters: frozenset[ReplicaId]
@@ -32,7 +32,7 @@ class Target:
     """Newcomer → those that had its seat, one of which may still vote. It takes the place of that one and of no other."""
 
 
-def partition_target(partition: PartitionView) -> Target:
+def partition_target(partition: PartitionView) -> MembershipTarget:
     """What a partition's row asks of its group."""
     predecessors = {
         ReplicaId(replica.replica_id): frozenset(
@@ -40,7 +40,7 @@ def partition_target(partition: PartitionView) -> Target:
         )
         for replica in partition.replicas
     }
-    return Target(
+    return MembershipTarget(
         voters=frozenset(ReplicaId(replica.replica_id) for replica in partition.replicas),
         lost=frozenset(ReplicaId(replica.replica_id) for replica in partition.retiring if replica.is_lost),
         revision=partition.revision,
@@ -48,7 +48,7 @@ def partition_target(partition: PartitionView) -> Target:
     )
 
 
-def is_reached(membership: Membership, target: Target) -> bool:
+def is_reached(membership: Membership, target: MembershipTarget) -> bool:
     """Whether nothing is left to do."""
     return (
         not membership.outgoing
@@ -57,7 +57,9 @@ def is_reached(membership: Membership, target: Target) -> bool:
     )
 
 
-def plan_change(membership: Membership, target: Target, caught_up: Container[ReplicaId]) -> MembershipChange | None:
+def plan_change(
+    membership: Membership, target: MembershipTarget, caught_up: Container[ReplicaId]
+) -> MembershipChange | None:
     """The next change, or None: it is as wanted, or waits for learners to catch up, or is joint (the leader leaves that
     by itself).
 
@@ -78,7 +80,9 @@ def plan_change(membership: Membership, target: Target, caught_up: Container[Rep
     return _plan_voters(voters, target, caught_up)
 
 
-def _plan_voters(voters: set[ReplicaId], target: Target, caught_up: Container[ReplicaId]) -> MembershipChange | None:
+def _plan_voters(
+    voters: set[ReplicaId], target: MembershipTarget, caught_up: Container[ReplicaId]
+) -> MembershipChange | None:
     missing = sorted(target.voters - voters)
     ready = [replica_id for replica_id in missing if replica_id in caught_up]
     leaving = sorted(voters - target.voters, key=lambda replica_id: (replica_id not in target.lost, replica_id))
@@ -92,7 +96,7 @@ def _plan_voters(voters: set[ReplicaId], target: Target, caught_up: Container[Re
 
 
 def _exchanges(
-    voters: set[ReplicaId], ready: list[ReplicaId], leaving: list[ReplicaId], target: Target
+    voters: set[ReplicaId], ready: list[ReplicaId], leaving: list[ReplicaId], target: MembershipTarget
 ) -> tuple[list[ReplicaId], list[ReplicaId]]:
     """Who can be promoted now, and who goes for it. Nobody goes for one whose predecessors have left: its seat is free."""
     succeeded = frozenset[ReplicaId]().union(*target.predecessors.values())
@@ -113,7 +117,7 @@ def _exchanges(
     return promoted + seated, going
 
 
-def _change(steps: list[tuple[MembershipOp, ReplicaId]], target: Target) -> MembershipChange:
+def _change(steps: list[tuple[MembershipOp, ReplicaId]], target: MembershipTarget) -> MembershipChange:
     return MembershipChange(tuple(steps), target.revision)
 
 

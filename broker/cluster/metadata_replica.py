@@ -11,9 +11,9 @@ from typing import cast
 from raftmq.broker.base.readiness import METADATA_LEADERLESS_ELECTIONS
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
 from raftmq.proto import queue_pb2 as pb
@@ -33,10 +33,10 @@ class MetadataReplica:
         engine: Engine,
         store: LmdbLogStore,
         registry: Registry,
-        replicas: LocalReplicas,
+        replicas: ReplicaManager,
         on_change: Callable[[], None],
     ) -> None:
-        self.group: Group[Metadata] | None = None
+        self.replica: Replica[Metadata] | None = None
         """None until this node belongs to a cluster."""
         self._engine = engine
         self._store = store
@@ -48,7 +48,7 @@ class MetadataReplica:
         """Make the replica durable; it may not speak before that."""
         await self._replicas.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
-    async def open(self, key: ReplicaKey) -> Group[Metadata]:
+    async def open(self, key: ReplicaKey) -> Replica[Metadata]:
         """Open the replica and step it from now on; the engine begins to tick.
 
         Raises:
@@ -63,42 +63,42 @@ class MetadataReplica:
 
         if self._engine.node_id == NO_NODE:
             self._engine.start(self._registry.node_id)
-        group = cast("Group[Metadata]", self._engine.add_group(key, restored, machine, node_of))
-        group.on_applied = self._on_applied
-        group.on_restored = self._on_change
-        self.group = group
-        membership = group.core.membership
+        replica = cast("Replica[Metadata]", self._engine.add_replica(key, restored, machine, node_of))
+        replica.on_applied = self._on_applied
+        replica.on_restored = self._on_change
+        self.replica = replica
+        membership = replica.core.membership
         if membership.voters == (key.replica_id,) and not membership.outgoing:
             # no other member's silence has to be waited for: without this a lone broker's start would take an election timeout
-            self._engine.campaigns.begin_first(group)
-        return group
+            self._engine.campaigns.begin_first(replica)
+        return replica
 
     def _on_applied(self, entry: Entry, result: object) -> None:
         if entry.kind is EntryKind.COMMAND:
             self._on_change()
 
-    def require(self) -> Group[Metadata]:
+    def require(self) -> Replica[Metadata]:
         """The replica, whatever it knows. Raises RequestError NOT_FORMED."""
-        if self.group is None:
+        if self.replica is None:
             raise RequestError(pb.NOT_FORMED, "this node belongs to no cluster yet", retry_after_ms=500)
-        return self.group
+        return self.replica
 
-    def require_filled(self) -> Group[Metadata]:
+    def require_filled(self) -> Replica[Metadata]:
         """The replica, once it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
-        group = self.require()
-        if group.machine.applied_index < group.core.state_floor or not group.machine.cluster_id:
+        replica = self.require()
+        if replica.state_machine.applied_index < replica.core.state_floor or not replica.state_machine.cluster_id:
             raise RequestError(
                 pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200
             )
-        return group
+        return replica
 
     def feature_level(self) -> int:
         """The level that every broker of the cluster knows, as this copy says; 0 before it is filled."""
-        return self.group.machine.feature_level if self.group is not None else 0
+        return self.replica.state_machine.feature_level if self.replica is not None else 0
 
     def leaderless_seconds(self) -> float:
         """For how long the group has had no leader; 0 while it may just be electing one."""
-        since = self.group.leaderless_since if self.group is not None else None
+        since = self.replica.leaderless_since if self.replica is not None else None
         seconds = self._engine.loop.time() - since if since is not None else 0.0
         longest = METADATA_LEADERLESS_ELECTIONS * self._engine.timing.election_seconds(METADATA_GROUP_ID)
         return seconds if seconds > longest else 0.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class OtherClusters:
         self._now = now
         self._met: dict[str, tuple[float, str]] = {}
         """By address: when it was met last, and its answer."""
-        self._pace = LogPace()
+        self._pace = LogThrottle()
 
     def note(self, address: str, said: str) -> None:
         """Note that another cluster was met at this address, or claims to be there."""

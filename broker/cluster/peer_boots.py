@@ -68,15 +68,15 @@ class PeerBoots:
         return asyncio.shield(asyncio.wrap_future(under_way)) if under_way is not None else None
 
     def _registered(self, uuid: str) -> Boot:
-        group = self._metadata.group
-        node = group.machine.node_by_uuid(uuid) if group is not None else None
+        replica = self._metadata.replica
+        node = replica.state_machine.node_by_uuid(uuid) if replica is not None else None
         return Boot(node.boot, node.boot_mark) if node is not None else NO_BOOT
 
     def _evict_one(self) -> str:
         """Evict a node if there are too many, preferably one that metadata does not know. Returns its uuid; empty if none."""
         if len(self._known) < self._boots_max:
             return ""
-        machine = self._metadata.group.machine if self._metadata.group is not None else None
+        machine = self._metadata.replica.state_machine if self._metadata.replica is not None else None
         strangers = (uuid for uuid in self._known if machine is None or machine.node_by_uuid(uuid) is None)
         dropped = next(strangers, next(iter(self._known)))
         del self._known[dropped]

@@ -46,10 +46,10 @@ class PeerDirectory:
 
     def refresh(self) -> None:
         """Take over what metadata says now."""
-        group = self._metadata.group
-        if group is None:
+        replica = self._metadata.replica
+        if replica is None:
             return
-        nodes = [n for n in group.machine.nodes() if n.state in ("active", "draining")]
+        nodes = [n for n in replica.state_machine.nodes() if n.state in ("active", "draining")]
         if nodes:
             self.learn({NodeId(n.node_id): n.peer_address for n in nodes})
             seeds = [n.client_address for n in nodes if n.node_id != self._registry.node_id]
@@ -71,8 +71,8 @@ class PeerDirectory:
 
     def client_address_of(self, node_id: NodeId) -> str:
         """Where clients reach another node; empty when unknown."""
-        group = self._metadata.group
-        node = group.machine.node(node_id) if group is not None else None
+        replica = self._metadata.replica
+        node = replica.state_machine.node(node_id) if replica is not None else None
         return node.client_address if node is not None else ""
 
     def may_lead(self, group_id: GroupId, node_id: NodeId) -> bool:
@@ -81,10 +81,10 @@ class PeerDirectory:
         A partition that this copy of metadata has not heard of counts while it is one of the next to be made: group ids are
         given in order. One that was deleted has no leader.
         """
-        group = self._metadata.group
-        if group is None:
+        replica = self._metadata.replica
+        if replica is None:
             return True
-        metadata = group.machine
+        metadata = replica.state_machine
         if group_id == METADATA_GROUP_ID:
             node = metadata.node(node_id)
             return not metadata.cluster_id or (node is not None and node.state != "removed")
@@ -114,8 +114,8 @@ class PeerDirectory:
             return f"this is node {node_id}, not {hello.target_node_id}"
         if hello.node_id < 1 or hello.node_id == node_id:
             return f"{hello.node_id} is no other node's id"
-        group = self._metadata.group
-        stranger = _stranger(group.machine, hello) if group is not None else None
+        replica = self._metadata.replica
+        stranger = _stranger(replica.state_machine, hello) if replica is not None else None
         return stranger or self._stale(hello)
 
     def contradiction(self, hello: Hello) -> str | None:

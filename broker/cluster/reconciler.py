@@ -18,11 +18,11 @@ from typing import Protocol, TypeVar
 
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work, background_step
 from raftmq.broker.cluster.membership_plan import (
-    Target,
+    MembershipTarget,
     choose_metadata_voters,
     is_reached,
     partition_target,
@@ -30,7 +30,7 @@ from raftmq.broker.cluster.membership_plan import (
 )
 from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
 from raftmq.broker.cluster.replication_health import lagging_voters
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
@@ -72,15 +72,15 @@ class ReconcilerHost(Protocol):
         ...
 
     @property
-    def metadata(self) -> Group[Metadata]:
+    def metadata(self) -> Replica[Metadata]:
         """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """A step failed, for a reason that is no refusal."""
         ...
 
-    def partition_groups(self) -> list[Group[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[LogPartition]]:
         """Every serving partition replica here."""
         ...
 
@@ -145,7 +145,7 @@ class Reconciler:
         """Damaged replicas elsewhere, and when their nodes last said so."""
         self._damage_report = _Repeats()
         self._leader_report = _Repeats()
-        self._without_node_pace = LogPace()
+        self._without_node_pace = LogThrottle()
         # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
         self._whole_at_revision = -1
         self._settled: dict[GroupId, tuple[int, Membership]] = {}
@@ -168,100 +168,102 @@ class Reconciler:
         spared: list[ReplicaKey] = []
         if metadata.is_leader:
             with self._step():
-                await self._tend_metadata(metadata)
+                await self._maintain_metadata(metadata)
             with self._step():
                 await self._replace_missing(metadata)
         with self._step():
-            left = self._tend_partitions(metadata.machine)
+            left = self._maintain_partitions(metadata.state_machine)
         with self._step():
-            spared = await self._spare_damaged(metadata.machine)
+            spared = await self._spare_damaged(metadata.state_machine)
         with self._step():
             await self._tell_metadata_leader(spared, left)
         with self._step():
-            await self._tell_leaders_of_damage(metadata.machine)
+            await self._tell_leaders_of_damage(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
-        return background_step(Work.RECONCILER, self._host.note_failure)
+        return background_step(Work.RECONCILER, self._host.record_failure)
 
-    def note_damage(self, key: ReplicaKey) -> None:
+    def record_damage(self, key: ReplicaKey) -> None:
         """A node says that its replica of a group led here is damaged."""
         if len(self._reported_damage) < _REPORTED_MAX:
             self._reported_damage[key] = self._host.loop.time()
 
-    def spared_index(self, group: Group[StateMachine]) -> LogIndex | None:
+    def retained_from_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
         """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
 
         None: there is none, or the oldest has used up its time and must make do with another snapshot.
         """
-        way = self._on_the_way.get(group.group_id)
-        learners = group.core.membership.learners
+        way = self._on_the_way.get(replica.group_id)
+        learners = replica.core.membership.learners
         if way is None or not learners or self._host.loop.time() - way.began_at > self._host.timing.catch_up_seconds:
             return None
-        matches = group.core.match_indexes()
+        matches = replica.core.match_indexes()
         return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
 
-    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         """Voters of a group led here that keep up: connected, not reported as damaged, and not lagging."""
-        lagging = lagging_voters(group)
+        lagging = lagging_voters(replica)
         return frozenset(
             voter
-            for voter in group.core.membership.voters
+            for voter in replica.core.membership.voters
             if voter not in lagging
-            and self._host.is_connected(group.node_of(voter))
-            and ReplicaKey(group.group_id, voter) not in self._reported_damage
+            and self._host.is_connected(replica.node_of(voter))
+            and ReplicaKey(replica.group_id, voter) not in self._reported_damage
         )
 
     def under_replicated(self) -> list[GroupId]:
         """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or does not keep up."""
-        metadata = self._host.metadata.machine
+        metadata = self._host.metadata.state_machine
         found: list[GroupId] = []
-        for group in self._host.partition_groups():
+        for replica in self._host.partition_replicas():
             # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
-            partition = metadata.partition(group.group_id) if group.core.role is Role.LEADER else None
+            partition = metadata.partition(replica.group_id) if replica.core.role is Role.LEADER else None
             if partition is not None:
-                in_sync = self.in_sync(group)
+                in_sync = self.in_sync(replica)
                 if _wanted(metadata, partition).missing_count or not all(
-                    replica.replica_id in in_sync for replica in partition.replicas
+                    member.replica_id in in_sync for member in partition.replicas
                 ):
-                    found.append(group.group_id)
+                    found.append(replica.group_id)
         return found
 
     def metadata_voters_behind(self) -> list[NodeId]:
         """Nodes whose vote on metadata is wanted or counted and does not keep up, as its leader sees it; empty where this node does not lead."""
-        group = self._host.metadata
-        if group.core.role is not Role.LEADER:
+        replica = self._host.metadata
+        if replica.core.role is not Role.LEADER:
             return []
-        wanted = {*group.core.membership.voters, *map(ReplicaId, group.machine.metadata_voters)}
-        return sorted(group.node_of(voter) for voter in wanted - self.in_sync(group))
+        wanted = {*replica.core.membership.voters, *map(ReplicaId, replica.state_machine.metadata_voters)}
+        return sorted(replica.node_of(voter) for voter in wanted - self.in_sync(replica))
 
     # ------------------------------------------------------------------------------------------------ metadata group
 
-    async def _tend_metadata(self, group: Group[Metadata]) -> None:
-        machine = group.machine
+    async def _maintain_metadata(self, replica: Replica[Metadata]) -> None:
+        machine = replica.state_machine
         voters = choose_metadata_voters(
             machine.nodes(),
             machine.metadata_voters,
-            group.core.membership.voters,
-            group.replica_id,
+            replica.core.membership.voters,
+            replica.replica_id,
             self._metadata_voters_max,
             self._host.is_connected,
         )
         if voters and voters != machine.metadata_voters:
-            await self._execute(group, SetMetadataMembership(voters, machine.revision))
+            await self._execute(replica, SetMetadataMembership(voters, machine.revision))
             log.info("metadata_voters_chosen", replicas=voters)
         wanted = frozenset(ReplicaId(voter) for voter in machine.metadata_voters)
-        everyone = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_replicas)
-        retiring = frozenset(ReplicaId(replica.replica_id) for replica in machine.metadata_retiring)
+        everyone = frozenset(ReplicaId(member.replica_id) for member in machine.metadata_replicas)
+        retiring = frozenset(ReplicaId(member.replica_id) for member in machine.metadata_retiring)
         self._advance(
-            group, Target(wanted, everyone - wanted, retiring, machine.metadata_membership_revision), may_add=True
+            replica,
+            MembershipTarget(wanted, everyone - wanted, retiring, machine.metadata_membership_revision),
+            may_add=True,
         )
-        members = group.core.membership.member_ids
+        members = replica.core.membership.member_ids
         for replica_id in sorted(retiring.difference(members)):
-            await self._execute(group, RemoveReplica(METADATA_GROUP_ID, replica_id))
+            await self._execute(replica, RemoveReplica(METADATA_GROUP_ID, replica_id))
 
-    async def _replace_missing(self, group: Group[Metadata]) -> None:
+    async def _replace_missing(self, replica: Replica[Metadata]) -> None:
         """Give partitions that a removed node left short another replica, a few at a time."""
-        machine, limits = group.machine, self._host.limits
+        machine, limits = replica.state_machine, self._host.limits
         if machine.revision == self._whole_at_revision:
             return
         revision, nodes = machine.revision, machine.nodes()
@@ -282,7 +284,7 @@ class Reconciler:
         elif self._without_node_pace.is_due():
             log.warning("replicas_without_broker", replicas=plan.without_node_count)
         if plan.commands:
-            await group.propose([Proposal(EntryKind.COMMAND, encode_command(one)) for one in plan.commands])[1]
+            await replica.propose([Proposal(EntryKind.COMMAND, encode_command(one)) for one in plan.commands])[1]
             log.info("replicas_replaced", replicas=len(plan.commands))
 
     def _leader_of(self, group_id: int) -> NodeId:
@@ -290,22 +292,22 @@ class Reconciler:
         return self._host.leader_hint(GroupId(group_id))[0] if is_led else NO_NODE
 
     @staticmethod
-    async def _execute(group: Group[Metadata], command: MetadataCommand) -> None:
-        await group.propose([Proposal(EntryKind.COMMAND, encode_command(command))])[1]
+    async def _execute(replica: Replica[Metadata], command: MetadataCommand) -> None:
+        await replica.propose([Proposal(EntryKind.COMMAND, encode_command(command))])[1]
 
     # ------------------------------------------------------------------------------------------------ partitions
 
-    def _tend_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
+    def _maintain_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
         """Advance every led partition that is not as wanted; returns retiring replicas that have left their groups."""
         left: list[ReplicaKey] = []
-        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
-        catching_up = sum(1 for group in led.values() if group.core.membership.learners)
+        led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
+        catching_up = sum(1 for replica in led.values() if replica.core.membership.learners)
         settled: dict[GroupId, tuple[int, Membership]] = {}
-        for group in led.values():
+        for replica in led.values():
             with self._step():
-                had_learners = bool(group.core.membership.learners)
+                had_learners = bool(replica.core.membership.learners)
                 may_add = had_learners or catching_up < self._host.limits.catching_up_max
-                gone, has_added = self._tend_partition(metadata, group, settled, may_add=may_add)
+                gone, has_added = self._maintain_partition(metadata, replica, settled, may_add=may_add)
                 left += gone
                 catching_up += has_added and not had_learners
         self._settled = settled
@@ -319,118 +321,120 @@ class Reconciler:
         }
         return left
 
-    def _tend_partition(
+    def _maintain_partition(
         self,
         metadata: Metadata,
-        group: Group[LogPartition],
+        replica: Replica[LogPartition],
         settled: dict[GroupId, tuple[int, Membership]],
         *,
         may_add: bool,
     ) -> tuple[list[ReplicaKey], bool]:
         """Advance one partition. Returns retiring replicas that have left it, and whether it was given learners."""
-        state = (metadata.revision, group.core.membership)
-        if self._settled.get(group.group_id) == state:
-            settled[group.group_id] = state
+        state = (metadata.revision, replica.core.membership)
+        if self._settled.get(replica.group_id) == state:
+            settled[replica.group_id] = state
             return [], False
-        partition = metadata.partition(group.group_id)
+        partition = metadata.partition(replica.group_id)
         if partition is None:
             return [], False
         target = partition_target(partition)
-        has_added = self._advance(group, target, may_add=may_add)
-        left = self._left(group, _wanted(metadata, partition))
-        if not partition.retiring and is_reached(group.core.membership, target):
-            settled[group.group_id] = state
+        has_added = self._advance(replica, target, may_add=may_add)
+        left = self._left(replica, _wanted(metadata, partition))
+        if not partition.retiring and is_reached(replica.core.membership, target):
+            settled[replica.group_id] = state
         return left, has_added
 
-    def _left(self, group: Group[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+    def _left(self, replica: Replica[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
         """The retiring replicas that the group will never need again.
 
         A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
         rebuilt. No longer: its seat counts as unsound while it is listed, and another one may be so for good (`has_healthy_majority`).
         """
-        partition, membership = wanted.view, group.core.membership
+        partition, membership = wanted.view, replica.core.membership
         if not partition.retiring or membership.is_joint:
             return []
         is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
-        voting_seats = {replica.seat for replica in partition.replicas if replica.replica_id in membership.voters}
+        voting_seats = {member.seat for member in partition.replicas if member.replica_id in membership.voters}
         left = [
-            ReplicaKey(group.group_id, ReplicaId(replica.replica_id))
-            for replica in partition.retiring
-            if replica.replica_id not in membership.member_ids
-            and (is_whole or not replica.is_lost or replica.seat in voting_seats)
+            ReplicaKey(replica.group_id, ReplicaId(member.replica_id))
+            for member in partition.retiring
+            if member.replica_id not in membership.member_ids
+            and (is_whole or not member.is_lost or member.seat in voting_seats)
         ]
-        return left if left and self._is_closed_to_older(group, partition.revision) and self._is_sealed(group) else []
+        return (
+            left if left and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica) else []
+        )
 
-    def _is_closed_to_older(self, group: Group[LogPartition], revision: int) -> bool:
+    def _is_closed_to_older(self, replica: Replica[LogPartition], revision: int) -> bool:
         """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
 
         Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
         go. If node 2 led next, and its metadata ended at the second wish, the group would take 3 in, and let it vote, and lose it.
         """
-        membership = group.core.membership
+        membership = replica.core.membership
         if membership.revision >= revision:
             return True
         same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
         with contextlib.suppress(RequestError):  # else in the next round
-            group.propose_membership(same).add_done_callback(_ignore_outcome)
+            replica.propose_membership(same).add_done_callback(_ignore_outcome)
         return False
 
-    def _is_sealed(self, group: Group[LogPartition]) -> bool:
+    def _is_sealed(self, replica: Replica[LogPartition]) -> bool:
         """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
 
         Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.
         If 2's files went before and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
         An entry proposed after the change was applied brings its commit index along: it is written with the entry.
         """
-        state = (group.term, group.core.membership)
-        known = self._seals.get(group.group_id)
+        state = (replica.term, replica.core.membership)
+        known = self._seals.get(replica.group_id)
         if known is not None and known[0] == state and not _has_failed(known[1]):
             return known[1].done()
         try:
-            _, applied = group.propose([Proposal(EntryKind.EMPTY, b"")])
+            _, applied = replica.propose([Proposal(EntryKind.EMPTY, b"")])
         except RequestError:  # the next round
             return False
         applied.add_done_callback(_ignore_outcome)
-        self._seals[group.group_id] = (state, applied)
+        self._seals[replica.group_id] = (state, applied)
         return False
 
     # ------------------------------------------------------------------------------------------------ any group
 
-    def _advance(self, group: Group[MachineT], target: Target, *, may_add: bool) -> bool:
+    def _advance(self, replica: Replica[MachineT], target: MembershipTarget, *, may_add: bool) -> bool:
         """Propose the group's next change, if there is one; True when it adds learners."""
-        core = group.core
+        core = replica.core
         if is_reached(core.membership, target):
-            self._on_the_way.pop(group.group_id, None)
+            self._on_the_way.pop(replica.group_id, None)
             return False
-        change = plan_change(core.membership, target, self._caught_up(group))
+        change = plan_change(core.membership, target, self._caught_up(replica))
         if change is None:
             return False
         is_adding = change.steps[0][0] is MembershipOp.ADD_LEARNER
         if is_adding and not may_add:
             return False
         try:
-            group.propose_membership(change).add_done_callback(_ignore_outcome)
+            replica.propose_membership(change).add_done_callback(_ignore_outcome)
         except RequestError:  # one is under way, or this leader has just begun: the next round
             return False
         steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
-        log.info("membership_change_proposed", group_id=group.group_id, steps=steps)
+        log.info("membership_change_proposed", group_id=replica.group_id, steps=steps)
         return is_adding
 
-    def _caught_up(self, group: Group[MachineT]) -> set[ReplicaId]:
+    def _caught_up(self, replica: Replica[MachineT]) -> set[ReplicaId]:
         """Members that have everything that was committed when the last round looked.
 
         One that was sent a snapshot since does not count: its state may be ahead of its log.
         """
-        core, now = group.core, self._host.loop.time()
-        way = self._on_the_way.get(group.group_id)
+        core, now = replica.core, self._host.loop.time()
+        way = self._on_the_way.get(replica.group_id)
         if way is None:
-            self._on_the_way[group.group_id] = _CatchUp(now, now, core.commit_index)
+            self._on_the_way[replica.group_id] = _CatchUp(now, now, core.commit_index)
             return set()
         caught_up = {
             replica_id
             for replica_id, match_index in core.match_indexes().items()
             if match_index >= way.noted_commit_index
-            and group.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
+            and replica.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up
@@ -450,7 +454,7 @@ class Reconciler:
             for key, at in self._reported_damage.items()
             if at >= horizon and metadata.replica_node(*key) is not None
         }
-        led = {group.group_id: group for group in self._host.partition_groups() if group.is_leader}
+        led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
         reported = [key for key in self._reported_damage if key.group_id in led]
         answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
         for answer in answers:

@@ -89,7 +89,7 @@ def _difference(store: LmdbLogStore, key: ReplicaKey, state: RestoredState) -> s
 def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
     """Refuse a directory with replica files and an empty registry.
 
-    A node has an identity before it has a replica's file, so its registry was lost. Forming or joining a cluster would put other
+    A node has an identity before it has a replica's file, so its registry was lost. ClusterBootstrap or joining a cluster would put other
     replicas in the place of these.
 
     Raises:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TypeVar
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason, Trouble, reason_of
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.initial_state import born, unborn
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.initial_state import founder_state, joiner_state
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_partition import LogPartition
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class LocalReplicas:
+class ReplicaManager:
     """The partition replicas of one node.
 
     Each group has at most one task, while there is something to do for it. So its old replica is retired before its new one is
@@ -56,7 +56,7 @@ class LocalReplicas:
         registry: Registry,
         supervisor: Supervisor,
         in_background: Callable[..., object],
-        on_serving: Callable[[Group[LogPartition]], None],
+        on_serving: Callable[[Replica[LogPartition]], None],
         on_changed: Callable[[GroupId], None],
     ) -> None:
         """`in_background` runs a short write of the registry off the loop. `on_changed` is called when a replica is no longer served,
@@ -86,7 +86,7 @@ class LocalReplicas:
         """By writer: held while a file is opened there."""
         self._marked: dict[ReplicaKey, asyncio.Future[None]] = {}
         """Files about to be opened: done when the registry remembers that they are open."""
-        self._pace = LogPace()
+        self._pace = LogThrottle()
         self._is_closed = False
 
     async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
@@ -156,14 +156,14 @@ class LocalReplicas:
             and row is not None
             and row.state is not ReplicaState.RETIRED
             and self._metadata.is_replica_retired(*key)
-            and key != self._engine.groups[METADATA_GROUP_ID].key
+            and key != self._engine.replicas[METADATA_GROUP_ID].key
         )
 
     def _must_open(self, key: ReplicaKey) -> bool:
         return key not in self.broken and not self._is_served(key) and self._is_due(key)
 
     def _is_served(self, key: ReplicaKey) -> bool:
-        hosted = self._engine.groups.get(key.group_id)
+        hosted = self._engine.replicas.get(key.group_id)
         return hosted is not None and hosted.key == key
 
     def _is_due(self, key: ReplicaKey) -> bool:
@@ -198,7 +198,7 @@ class LocalReplicas:
     def _to_open(self, group_id: GroupId) -> ReplicaKey | None:
         """The group's replica that must be opened now. None while an older one is in its place."""
         wanted = self._wanted_of(group_id)
-        if wanted is None or group_id in self._engine.groups:
+        if wanted is None or group_id in self._engine.replicas:
             return None
         return wanted if self._must_open(wanted) else None
 
@@ -207,7 +207,7 @@ class LocalReplicas:
         if task.cancelled() or self._is_closed:
             return
         if (error := task.exception()) is not None:
-            self._supervisor.note_failure(Work.REPLICAS, error)
+            self._supervisor.record_failure(Work.REPLICAS, error)
             return
         if any(self._to_retire(group_id)) or self._to_open(group_id) is not None:
             self._begin(group_id)  # metadata went on in the meantime
@@ -237,11 +237,11 @@ class LocalReplicas:
         if self._partition_of(key) is None or self._metadata is None:  # it was retired while it opened
             await self.on_writer(key, lambda: self._store.close(key))
             return
-        self._serve(key, self._engine.add_group(key, restored, machine, _node_lookup(self._metadata, key.group_id)))
-        group = self._engine.groups[key.group_id]
-        is_alone = group.core.membership.voters == (key.replica_id,)
+        self._serve(key, self._engine.add_replica(key, restored, machine, _node_lookup(self._metadata, key.group_id)))
+        replica = self._engine.replicas[key.group_id]
+        is_alone = replica.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
-            self._engine.campaigns.begin_first(group)
+            self._engine.campaigns.begin_first(replica)
 
     def _open(self, key: ReplicaKey, machine: LogPartition) -> RestoredState:
         """Open the file on its writer. An earlier attempt, or an earlier life of the replica, may have left it open."""
@@ -251,19 +251,19 @@ class LocalReplicas:
 
     async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
         founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
-        state = born(Membership(founders)) if key.replica_id in founders else unborn()
+        state = founder_state(Membership(founders)) if key.replica_id in founders else joiner_state()
         await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
-    def _serve(self, key: ReplicaKey, group: Group[StateMachine]) -> None:
+    def _serve(self, key: ReplicaKey, replica: Replica[StateMachine]) -> None:
         self._served.add(key)
         trouble = self._troubles.get(key)
         if trouble is not None:
             trouble.served_at = self._loop.time()
             log.info("replica_served_again", group_id=key.group_id, replica_id=key.replica_id, attempt=trouble.attempts)
-        self._on_serving(group)  # type: ignore[arg-type]  # its machine is a LogPartition
+        self._on_serving(replica)  # type: ignore[arg-type]  # its machine is a LogPartition
 
     async def _retire(self, key: ReplicaKey) -> None:
-        hosted = self._engine.groups.get(key.group_id)
+        hosted = self._engine.replicas.get(key.group_id)
         if hosted is None or hosted.key == key:
             self._engine.remove_group(key.group_id)
             self._engine.leadership.forget(key.group_id)
@@ -277,9 +277,9 @@ class LocalReplicas:
 
     # ------------------------------------------------------------------------------------------------ what is not served
 
-    def on_broken(self, group: Group[StateMachine], error: Exception) -> None:
+    def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """Take over a replica that the engine stopped: it is damaged, or met a defect, which says nothing about its data."""
-        self._on_error(group.key, error)
+        self._on_error(replica.key, error)
 
     def _on_error(self, key: ReplicaKey, error: Exception) -> None:
         is_suspect = isinstance(error, DamagedReplicaError | MissingReplicaError | InvariantError)
@@ -296,7 +296,7 @@ class LocalReplicas:
             trouble = self._troubles[key] = Trouble(key, now, key in self._served)
         trouble.note(reason, f"{type(error).__name__}: {error}", now)
         if reason is NotServedReason.FAILING:
-            self._supervisor.note_failure(Work.REPLICAS, error)
+            self._supervisor.record_failure(Work.REPLICAS, error)
         if self._pace.is_due((key, reason)):
             log.error(
                 "replica_not_served", group_id=key.group_id, replica_id=key.replica_id, error_code=reason.value,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, ReplicaId
@@ -20,12 +20,12 @@ METADATA_LAGGING_TICKS: Final = 8
 """The same for the metadata group, whose heartbeats come twice as often."""
 
 
-def lagging_voters(group: Group[StateMachine]) -> frozenset[ReplicaId]:
+def lagging_voters(replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
     """Return the voters that are behind or silent, or that have acknowledged nothing to this leader yet.
 
     The leader itself counts: its disk may hang. Empty if this replica does not lead, since only the leader knows.
     """
-    if group.is_closed or group.role is not Role.LEADER:
+    if replica.is_closed or replica.role is not Role.LEADER:
         return frozenset()
-    ticks = METADATA_LAGGING_TICKS if group.group_id == METADATA_GROUP_ID else LAGGING_TICKS
-    return frozenset(group.core.lagging_voters(ticks))
+    ticks = METADATA_LAGGING_TICKS if replica.group_id == METADATA_GROUP_ID else LAGGING_TICKS
+    return frozenset(replica.core.lagging_voters(ticks))

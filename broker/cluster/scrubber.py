@@ -15,9 +15,9 @@ from typing import TypeVar, TypeVarTuple
 
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -45,7 +45,7 @@ class Scrubber:
         store: LmdbLogStore,
         readers: Executor,
         registry: Registry,
-        replicas: LocalReplicas,
+        replicas: ReplicaManager,
         limits: Limits,
         timing: Timing,
     ) -> None:
@@ -84,19 +84,19 @@ class Scrubber:
 
     async def one_pass(self) -> None:
         """Read every replica that is served now, in random order, so that a node that restarts often gets to all of them."""
-        groups = list(self._engine.groups.values())
-        self._engine.shuffle(groups)
-        for group in groups:
-            await self._scrub(group)
+        replicas = list(self._engine.replicas.values())
+        self._engine.shuffle(replicas)
+        for replica in replicas:
+            await self._scrub(replica)
             await self._end_suspicion()
         self.passes_total += 1
         self.last_pass_ms = self._engine.now_ms()
 
-    async def _scrub(self, group: Group[StateMachine]) -> None:
-        key, place = group.key, ScrubPlace()
+    async def _scrub(self, replica: Replica[StateMachine]) -> None:
+        key, place = replica.key, ScrubPlace()
         try:
             while not place.is_done:
-                if group.is_closed:
+                if replica.is_closed:
                     return
                 part = await self._in_thread(self._store.scrub, key, place, SLICE_BYTES, SLICE_ROWS)
                 self.bytes_total += part.size
@@ -105,7 +105,7 @@ class Scrubber:
             await self._replicas.on_writer(key, partial(self._store.store_verified, key))
         except DamagedReplicaError as error:
             self.damaged_total += 1
-            self._engine.break_group(group, error)
+            self._engine.break_replica(replica, error)
         except CommitFailedError:
             raise
         except ReplicaStorageError as error:  # closed, or not readable now: the next pass tries again

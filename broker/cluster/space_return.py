@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import structlog
 from raftmq.broker.base.limits import Timing
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Supervisor, Work
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.engine import Engine
 from raftmq.storage.errors import (
     CommitFailedError,
@@ -84,7 +84,7 @@ class SpaceReturn:
         engine: Engine,
         store: LmdbLogStore,
         readers: Executor,
-        replicas: LocalReplicas,
+        replicas: ReplicaManager,
         is_short: Callable[[], bool],
         timing: Timing,
         supervisor: Supervisor,
@@ -97,7 +97,7 @@ class SpaceReturn:
         self._is_short = is_short
         self._timing = timing
         self._step = partial(supervisor.step, Work.SPACE_RETURN)
-        self._pace = LogPace()
+        self._pace = LogThrottle()
 
     async def run(self) -> None:
         """Do a round every `Timing.retention_check_seconds`, until cancelled."""
@@ -114,16 +114,16 @@ class SpaceReturn:
         with self._step():
             is_short = await in_thread(self._is_short)
         with self._step():
-            keys = [group.key for group in self._engine.groups.values()]
+            keys = [replica.key for replica in self._engine.replicas.values()]
             looks, missing = await in_thread(look_at, self._store, keys)
         for key, error in missing.items():
             with self._step():
                 self._on_removed(key, error)
         for look in looks:
-            group = self._engine.groups.get(look.key.group_id)
-            if look.has_truncated_rows and group is not None and group.key == look.key:
+            replica = self._engine.replicas.get(look.key.group_id)
+            if look.has_truncated_rows and replica is not None and replica.key == look.key:
                 with self._step():
-                    self._engine.commits.delete_truncated_rows(group)
+                    self._engine.commits.delete_truncated_rows(replica)
         end_at = self._engine.loop.time() + ROUND_SECONDS
         for look in looks:
             if not look.is_due(is_short=is_short):
@@ -155,12 +155,12 @@ class SpaceReturn:
 
     def _on_removed(self, key: ReplicaKey, error: MissingReplicaError) -> None:
         """Have the group rebuild a replica whose file was removed. Without other voters the open file is the only copy: keep it."""
-        group = self._engine.groups.get(key.group_id)
-        if group is not None and group.key == key and group.core.membership.voters == (key.replica_id,):
+        replica = self._engine.replicas.get(key.group_id)
+        if replica is not None and replica.key == key and replica.core.membership.voters == (key.replica_id,):
             raise error
         self._break(key, error)
 
     def _break(self, key: ReplicaKey, error: ReplicaStorageError) -> None:
-        group = self._engine.groups.get(key.group_id)
-        if group is not None and group.key == key:
-            self._engine.break_group(group, error)
+        replica = self._engine.replicas.get(key.group_id)
+        if replica is not None and replica.key == key:
+            self._engine.break_replica(replica, error)

@@ -21,7 +21,7 @@ from raftmq.broker.base.supervisor import Work, background_step, pause_after
 from raftmq.broker.consumer_groups.assignor_process import PlanError, PlanRunner
 from raftmq.broker.consumer_groups.planner import is_planned_for, plan_request
 from raftmq.broker.consumer_groups.sessions import Sessions
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
 from raftmq.fsm.metadata import Metadata
@@ -143,7 +143,7 @@ class GroupCoordinator:
 
     def next_heartbeat_seconds(self, group: ConsumerGroup, member: GroupMemberRow) -> float:
         """When a member shall come again: seldom in large clusters, soon while its group is not settled."""
-        members = self._host.metadata.machine.member_count
+        members = self._host.metadata.state_machine.member_count
         if group.is_settled:
             seconds = max(HEARTBEAT_SECONDS_MIN, members * HEARTBEAT_SECONDS_PER_MEMBER)
         else:
@@ -163,10 +163,10 @@ class GroupCoordinator:
         if not self._take_office():
             return
         metadata = self._host.metadata
-        if metadata.machine.applied_index != self._seen_index:
-            self._seen_index = metadata.machine.applied_index
+        if metadata.state_machine.applied_index != self._seen_index:
+            self._seen_index = metadata.state_machine.applied_index
             self._must_look = True
-            self._grant_sessions(metadata.machine)
+            self._grant_sessions(metadata.state_machine)
         with self._step():
             await self._end_sessions(metadata, now)
         if now - self._expiry_checked_at >= EXPIRY_CHECK_SECONDS:
@@ -174,10 +174,10 @@ class GroupCoordinator:
             with self._step():
                 await self.expire_groups()
         with self._step():
-            self._begin_to_plan(metadata.machine)
+            self._begin_to_plan(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
-        return background_step(Work.COORDINATOR, self._host.note_failure)
+        return background_step(Work.COORDINATOR, self._host.record_failure)
 
     def _take_office(self) -> bool:
         """Whether this node coordinates; everyone gets a full session when it begins to."""
@@ -191,7 +191,7 @@ class GroupCoordinator:
             self._sessions.clear()
             self._revocations.clear()
             self._plan_failures.clear()
-            self._grant_sessions(metadata.machine)
+            self._grant_sessions(metadata.state_machine)
         return True
 
     def _grant_sessions(self, machine: Metadata) -> None:
@@ -203,11 +203,11 @@ class GroupCoordinator:
                 if (name, member_id) not in self._sessions:
                     self._sessions.extend((name, member_id), now + member.session_timeout_ms / 1000)
 
-    async def _end_sessions(self, metadata: Group[Metadata], now: float) -> None:
+    async def _end_sessions(self, metadata: Replica[Metadata], now: float) -> None:
         out: dict[str, list[str]] = {}
         for reason, sessions in (("session expired", self._sessions), ("revocation timed out", self._revocations)):
             for group, member_id in sessions.expired(now):
-                known = metadata.machine.consumer_group(group)
+                known = metadata.state_machine.consumer_group(group)
                 member = known.members.get(member_id) if known is not None else None
                 if member is None or (sessions is self._revocations and not member.unreleased()):
                     continue
@@ -232,7 +232,7 @@ class GroupCoordinator:
         """Forget groups whose last member left long ago, if this node knows the time."""
         if not self._host.is_clock_trusted:
             return
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         before_ms = self._host.now_ms() - int(self._host.timing.offsets_retention_seconds * 1000)
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)
@@ -305,7 +305,7 @@ class GroupCoordinator:
                 self._on_defect(name, error)
 
     async def _plan(self, name: str, topics_version: int) -> None:
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         group = machine.consumer_group(name)
         if group is None or not group.members:
             self._plan_failures.pop(name, None)
@@ -330,7 +330,7 @@ class GroupCoordinator:
 
     def _on_defect(self, name: str, error: Exception) -> None:
         log.error("assignment_failed", consumer_group=name, exc_info=error)
-        self._host.note_failure(Work.COORDINATOR, error)
+        self._host.record_failure(Work.COORDINATOR, error)
         self._plan_failed(name, "", "a defect of the broker")
 
     def _plan_failed(self, name: str, assignor: str, reason: str) -> None:

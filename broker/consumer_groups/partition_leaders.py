@@ -17,8 +17,8 @@ from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
 
-_FETCH = "/raftmq.v1.Queue/FetchOffsets"
-_WRITE = "/raftmq.v1.Queue/WriteOffsets"
+_FETCH = "/raftmq.v1.Log/FetchOffsets"
+_WRITE = "/raftmq.v1.Log/WriteOffsets"
 
 
 class PartitionLeaders:
@@ -51,7 +51,7 @@ class PartitionLeaders:
             for one in answer.partitions:
                 found.setdefault((one.topic_id, one.partition), one)
 
-        nodes = [NodeId(node.node_id) for node in self._host.metadata.machine.nodes()]
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         await asyncio.gather(
             *(ask(node_id, parts) for node_id, parts in by_node.items()),
             *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
@@ -97,7 +97,7 @@ class PartitionLeaders:
                 self._calls.ask(
                     NodeId(node.node_id), _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
                 )
-                for node in self._host.metadata.machine.nodes()
+                for node in self._host.metadata.state_machine.nodes()
             ),
             return_exceptions=True,
         )
@@ -108,4 +108,4 @@ class PartitionLeaders:
 
     @property
     def _revision(self) -> int:
-        return self._host.metadata.machine.revision
+        return self._host.metadata.state_machine.revision

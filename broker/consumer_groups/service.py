@@ -24,7 +24,7 @@ from raftmq.broker.services.messages import node_message
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.offsets import check_group_name
 from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId, is_group_text
-from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
     DeleteConsumerGroup,
@@ -61,7 +61,7 @@ class GroupsService:
 
     @property
     def _metadata(self) -> Metadata:
-        return self._host.metadata.machine
+        return self._host.metadata.state_machine
 
     # ------------------------------------------------------------------------------------------------ members
 
@@ -74,28 +74,28 @@ class GroupsService:
         for _ in range(_ROUNDS_MAX):
             group = self._metadata.consumer_group(heartbeat.group)
             self._keep_alive(group, heartbeat)
-            verdict = judge_heartbeat(group, heartbeat)
-            if verdict is None:
+            result = validate_heartbeat(group, heartbeat)
+            if result is None:
                 break
-            if isinstance(verdict, Rejected):
-                raise refused(verdict)
-            if isinstance(verdict, JoinConsumerGroup):
-                self._check_join(group, verdict)
-                await self._leader.execute(verdict, MemberJoined, call.deadline)
+            if isinstance(result, Rejected):
+                raise refused(result)
+            if isinstance(result, JoinConsumerGroup):
+                self._check_join(group, result)
+                await self._leader.execute(result, MemberJoined, call.deadline)
                 continue
             try:
-                await self._leader.execute(verdict, Done, call.deadline)
+                await self._leader.execute(result, Done, call.deadline)
             except RequestError as error:
                 if error.code != pb.STALE_EPOCH:  # what it may have changed meanwhile: it is told so
                     raise
         return self._answer(heartbeat)
 
-    def _keep_alive(self, group: ConsumerGroup | None, heartbeat: Heartbeat) -> None:
+    def _keep_alive(self, group: ConsumerGroup | None, heartbeat: MemberHeartbeat) -> None:
         member = group.members.get(heartbeat.member_id) if group is not None else None
         if member is not None:
             self._coordinator.heard_of(heartbeat.group, heartbeat.member_id, member)
 
-    def _answer(self, heartbeat: Heartbeat) -> pb.HeartbeatResponse:
+    def _answer(self, heartbeat: MemberHeartbeat) -> pb.HeartbeatResponse:
         metadata = self._metadata
         group = metadata.consumer_group(heartbeat.group)
         member = group.members.get(heartbeat.member_id) if group is not None else None
@@ -232,7 +232,7 @@ class GroupsService:
 
     # ------------------------------------------------------------------------------------------------ checks
 
-    def _heard(self, request: pb.HeartbeatRequest) -> Heartbeat:
+    def _heard(self, request: pb.HeartbeatRequest) -> MemberHeartbeat:
         check_group_name(request.group)
         if not is_group_text(request.member_id):
             raise RequestError(
@@ -247,9 +247,9 @@ class GroupsService:
                 raise RequestError(
                     pb.INVALID_ARGUMENT, f"a member subscribes to at most {SUBSCRIBED_TOPICS_MAX} topics"
                 )
-            subscription = Subscription(tuple(said.topics), said.pattern, said.assignor)
+            subscription = MemberSubscription(tuple(said.topics), said.pattern, said.assignor)
         timing = self._host.timing
-        return Heartbeat(
+        return MemberHeartbeat(
             request.group,
             request.member_id,
             request.member_epoch,

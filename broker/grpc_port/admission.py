@@ -29,8 +29,8 @@ RETRY_MS: Final = 200
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Hold:
-    """Room that a call has taken."""
+class Reservation:
+    """Budget that a call has taken."""
 
     __slots__ = ("context", "is_evicted", "is_sending", "moved_at", "size", "task")
 
@@ -45,15 +45,15 @@ class Hold:
         """gRPC has an answer of the call that was not taken: whatever else is sent would queue behind it."""
 
 
-class Room:
+class Budget:
     """A number of bytes, or of places, that calls share. In the order of their last sign of life."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
         self._loop = loop
         self.size_max = size_max
         self._what = what
-        self._holds: OrderedDict[Hold, None] = OrderedDict()
-        self._leaving: set[Hold] = set()
+        self._reservations: OrderedDict[Reservation, None] = OrderedDict()
+        self._leaving: set[Reservation] = set()
         """Evicted while sending: the memory is gone when gRPC has given the call up, not before."""
         self._waiting: dict[asyncio.Future[None], int] = {}
         """What each needs."""
@@ -64,22 +64,22 @@ class Room:
         self.evictions = 0
         """Calls that had to make room, ever."""
 
-    def take(self, context: Context, size: int = 1) -> Hold:
-        """Room for the current task. Raises RequestError THROTTLED when there is none and nobody stands still."""
+    def acquire(self, context: Context, size: int = 1) -> Reservation:
+        """Budget for the current task. Raises RequestError THROTTLED when there is none and nobody stands still."""
         self.check(size)
         task = asyncio.current_task()
         assert task is not None
-        hold = Hold(size, context, task, self._loop.time())
-        self._holds[hold] = None
+        reservation = Reservation(size, context, task, self._loop.time())
+        self._reservations[reservation] = None
         self.size += size
         if self._waiting:
             self._wake_one_that_fits()  # of what was given back there may be more than one can use
-        return hold
+        return reservation
 
-    async def wait(self, context: Context, size: int = 1) -> Hold:
+    async def wait(self, context: Context, size: int = 1) -> Reservation:
         """`take`, as soon as there is room. Whoever came last goes first: under attack the old ones are the attackers'."""
         await self.wait_possible(size)
-        return self.take(context, size)
+        return self.acquire(context, size)
 
     async def wait_possible(self, size: int) -> None:
         """`wait` without taking the room: what needs it is not known exactly yet, and is not begun in vain."""
@@ -104,7 +104,7 @@ class Room:
     def _arm(self) -> None:
         if self._timer is None and self._waiting:
             now = self._loop.time()
-            oldest = next(iter(self._holds), None)
+            oldest = next(iter(self._reservations), None)
             since = oldest.moved_at if oldest is not None else now
             # not at once: who was evicted may need a moment to leave
             self._timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _PACE_SECONDS), self._on_timer)
@@ -134,9 +134,9 @@ class Room:
         if self.size + size <= self.size_max:
             return  # room enough, whoever is leaving
         now = self._loop.time()
-        leaving = sum(hold.size for hold in self._leaving)
-        while self._holds and self.size - leaving + size > self.size_max:
-            longest = next(iter(self._holds))
+        leaving = sum(reservation.size for reservation in self._leaving)
+        while self._reservations and self.size - leaving + size > self.size_max:
+            longest = next(iter(self._reservations))
             if now - longest.moved_at < STANDSTILL_SECONDS:
                 break
             if longest.is_sending:
@@ -145,41 +145,41 @@ class Room:
         if self.size and self.size + size > self.size_max:
             raise self.refusal()
 
-    def _evict(self, hold: Hold) -> None:
-        hold.is_evicted = True
+    def _evict(self, reservation: Reservation) -> None:
+        reservation.is_evicted = True
         self.evictions += 1
-        if hold.is_sending:
-            del self._holds[hold]
-            self._leaving.add(hold)
-            cut_off(self._loop, hold.context.peer())
+        if reservation.is_sending:
+            del self._reservations[reservation]
+            self._leaving.add(reservation)
+            cut_off(self._loop, reservation.context.peer())
         else:
-            self._remove(hold)  # it is the asker's: nobody else is woken
-            hold.task.cancel()
+            self._remove(reservation)  # it is the asker's: nobody else is woken
+            reservation.task.cancel()
 
     def contexts(self) -> Iterator[Context]:
         """The calls that have room."""
-        return (hold.context for hold in (*self._holds, *self._leaving))
+        return (reservation.context for reservation in (*self._reservations, *self._leaving))
 
-    def touch(self, hold: Hold) -> None:
+    def keepalive(self, reservation: Reservation) -> None:
         """A sign of life."""
-        if hold in self._holds:
-            hold.moved_at = self._loop.time()
-            self._holds.move_to_end(hold)
+        if reservation in self._reservations:
+            reservation.moved_at = self._loop.time()
+            self._reservations.move_to_end(reservation)
 
-    def give_back(self, hold: Hold) -> None:
+    def release(self, reservation: Reservation) -> None:
         """The call does not need it any more. Safe to call again."""
-        if self._remove(hold) and self._waiting:
+        if self._remove(reservation) and self._waiting:
             self._wake_one_that_fits()
 
-    def _remove(self, hold: Hold) -> bool:
+    def _remove(self, reservation: Reservation) -> bool:
         """Whether it had room."""
-        if hold in self._holds:
-            del self._holds[hold]
-        elif hold in self._leaving:
-            self._leaving.remove(hold)
+        if reservation in self._reservations:
+            del self._reservations[reservation]
+        elif reservation in self._leaving:
+            self._leaving.remove(reservation)
         else:
             return False
-        self.size -= hold.size
+        self.size -= reservation.size
         return True
 
     def refusal(self) -> RequestError:

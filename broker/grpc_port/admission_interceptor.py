@@ -22,7 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.grpc_port.admission import Context, Hold, Room
+from raftmq.broker.grpc_port.admission import Budget, Context, Reservation
 from raftmq.proto import queue_pb2 as pb
 
 OTHER_STREAMS_MAX: Final = 64
@@ -39,22 +39,22 @@ STREAM_REQUESTS_UNANSWERED_MAX: Final = 512
 _COPIES: Final = 2
 """Of an answer while it is sent: ours, and gRPC's."""
 
-POLL: Final = "/raftmq.v1.Queue/Poll"
-APPEND_STREAM: Final = "/raftmq.v1.Queue/AppendStream"
+POLL: Final = "/raftmq.v1.Log/Poll"
+APPEND_STREAM: Final = "/raftmq.v1.Log/AppendStream"
 WATCH: Final = "/raftmq.v1.Topology/Watch"
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
-    Serve = Callable[[str, Handler, Context, Room, Hold], Awaitable[bytes | None]]
+    Serve = Callable[[str, Handler, Context, Budget, Reservation], Awaitable[bytes | None]]
 Behaviour = Callable[..., Any]
 """A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
 Abort = Callable[[Context, RequestError], Awaitable[None]]
 """Ends a call with an error's status; raises."""
 
 
-class CallGuard(grpc.aio.ServerInterceptor):
+class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """Serves every method over raw bytes, so that receiving and sending are steps of our own. The innermost interceptor."""
 
     def __init__(
@@ -77,13 +77,13 @@ class CallGuard(grpc.aio.ServerInterceptor):
         self.sent_bytes = 0
         """Of answers, ever."""
         self.observe_refused = observe_refused
-        self.receiving = Room(loop, limits.receiving_bytes_max, "requests on their way in")
-        self.unsent = Room(loop, limits.unsent_bytes_max, "answers that are not read")
-        self.unary_calls = Room(loop, UNARY_CALLS_MAX, "calls")
-        self._places: dict[str, Room] = {
-            POLL: Room(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
-            APPEND_STREAM: Room(loop, limits.append_streams_max, "append streams"),
-            WATCH: Room(loop, WATCHES_MAX, "watches"),
+        self.receiving = Budget(loop, limits.receiving_bytes_max, "requests on their way in")
+        self.unsent = Budget(loop, limits.unsent_bytes_max, "answers that are not read")
+        self.unary_calls = Budget(loop, UNARY_CALLS_MAX, "calls")
+        self._slots: dict[str, Budget] = {
+            POLL: Budget(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
+            APPEND_STREAM: Budget(loop, limits.append_streams_max, "append streams"),
+            WATCH: Budget(loop, WATCHES_MAX, "watches"),
         }
         self._loop = loop
         self._handlers: dict[str, Handler] = {}
@@ -103,36 +103,36 @@ class CallGuard(grpc.aio.ServerInterceptor):
             guarded = self._handlers[method] = self._guarded(method, handler)  # as many as there are methods
         return guarded
 
-    def places(self, method: str, *, is_stream: bool) -> Room:
+    def slots(self, method: str, *, is_stream: bool) -> Budget:
         """The room of places that a call of the method takes one of."""
-        room = self._places.get(method)
-        if room is None:
-            room = Room(self._loop, OTHER_STREAMS_MAX, "streams") if is_stream else self.unary_calls
-            self._places[method] = room
-        return room
+        budget = self._slots.get(method)
+        if budget is None:
+            budget = Budget(self._loop, OTHER_STREAMS_MAX, "streams") if is_stream else self.unary_calls
+            self._slots[method] = budget
+        return budget
 
-    def rooms(self) -> dict[str, Room]:
+    def budgets(self) -> dict[str, Budget]:
         """Every room that calls share, by the name it has in the metrics."""
         return {
             "receiving": self.receiving,
             "unsent": self.unsent,
             "unary_calls": self.unary_calls,
-            "polls": self._places[POLL],
-            "append_streams": self._places[APPEND_STREAM],
-            "watches": self._places[WATCH],
+            "polls": self._slots[POLL],
+            "append_streams": self._slots[APPEND_STREAM],
+            "watches": self._slots[WATCH],
         }
 
     def callers(self) -> set[str]:
         """The peers of all calls, as gRPC names them."""
-        rooms = {id(room): room for room in self._places.values()}
-        return {context.peer() for room in rooms.values() for context in room.contexts()}
+        budgets = {id(budget): budget for budget in self._slots.values()}
+        return {context.peer() for budget in budgets.values() for context in budget.contexts()}
 
     def _guarded(self, method: str, handler: Handler) -> Handler:
-        room = self.places(method, is_stream=handler.request_streaming or handler.response_streaming)
+        budget = self.slots(method, is_stream=handler.request_streaming or handler.response_streaming)
         if not handler.request_streaming and not handler.response_streaming:
 
             async def guarded_call(_: object, context: Context) -> bytes | None:
-                outcome = await self._run(self._call, method, handler, context, room)
+                outcome = await self._run(self._call, method, handler, context, budget)
                 if isinstance(outcome, RequestError):
                     self.observe_refused(method, outcome)
                     await self._refuse(context, outcome)
@@ -145,7 +145,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         serve = self._stream if handler.request_streaming else self._answer_in_many
 
         async def guarded(_: object, context: Context) -> None:
-            outcome = await self._run(serve, method, handler, context, room)
+            outcome = await self._run(serve, method, handler, context, budget)
             if isinstance(outcome, RequestError):
                 self.observe_refused(method, outcome)
                 await self._refuse(context, outcome)
@@ -154,122 +154,124 @@ class CallGuard(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(cast("Callable[..., Any]", guarded))
 
     async def _run(
-        self, serve: Serve, method: str, handler: Handler, context: Context, room: Room
+        self, serve: Serve, method: str, handler: Handler, context: Context, budget: Budget
     ) -> RequestError | bytes | None:
         """Serve a call; the answer that is still to be sent, or the error to refuse it with.
 
         The error is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
         the refusal either.
         """
-        place: Hold | None = None
+        slot: Reservation | None = None
         try:
-            place = room.take(context)
-            return await serve(method, handler, context, room, place)
+            slot = budget.acquire(context)
+            return await serve(method, handler, context, budget, slot)
         except RequestError as error:
             return error.with_traceback(None)
         except grpc.aio.InternalError:
             raise asyncio.CancelledError from None  # the client is gone: nothing to answer, nothing to log
         except asyncio.CancelledError:
-            if place is None or not place.is_evicted or place.is_sending:
+            if slot is None or not slot.is_evicted or slot.is_sending:
                 raise
-            place.task.uncancel()
-            refusal = room.refusal()
+            slot.task.uncancel()
+            refusal = budget.refusal()
             refusal.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
             return refusal
         finally:
-            if place is not None:
-                room.give_back(place)
+            if slot is not None:
+                budget.release(slot)
 
     async def _refuse(self, context: Context, error: RequestError) -> None:
         """End a call with an error; one whose client does not even take that ends without, when others need the room."""
         if self.unsent.waiting >= _REFUSALS_WAITING_MAX:
             raise asyncio.CancelledError
-        hold = await self.unsent.wait(context, _UNSENT_BYTES_MIN)
+        reservation = await self.unsent.wait(context, _UNSENT_BYTES_MIN)
         try:
-            hold.is_sending = True
+            reservation.is_sending = True
             await self._abort(context, error)
         finally:
-            self.unsent.give_back(hold)
+            self.unsent.release(reservation)
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _call(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> bytes:
-        request = await self._request(handler, context, room, place)
+    async def _call(self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> bytes:
+        request = await self._request(handler, context, budget, slot)
         answer_bytes_max = self._answer_bytes_max.get(method)
         size = answer_bytes_max(request) if answer_bytes_max is not None else 0
         await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
         response = await cast("Behaviour", handler.unary_unary)(request, context)
-        hold = await self._room_for(context, response)
+        reservation = await self._reserve_unsent(context, response)
         # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
-        hold.is_sending = place.is_sending = True
-        hold.task.add_done_callback(lambda _: self.unsent.give_back(hold))
+        reservation.is_sending = slot.is_sending = True
+        reservation.task.add_done_callback(lambda _: self.unsent.release(reservation))
         data = _bytes(handler, response)
         self.sent_bytes += len(data)
         return data
 
-    async def _answer_in_many(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
-        request = await self._request(handler, context, room, place)
-        sender = _Sender(self, handler, context, room, place)
+    async def _answer_in_many(
+        self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation
+    ) -> None:
+        request = await self._request(handler, context, budget, slot)
+        sender = _Sender(self, handler, context, budget, slot)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
         if inspect.isawaitable(answers):  # it writes what it has to say itself
             await answers
             return
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
 
-    async def _request(self, handler: Handler, context: Context, room: Room, place: Hold) -> Any:  # noqa: ANN401 -- any message
+    async def _request(self, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> Any:  # noqa: ANN401 -- any message
         raw = await self._receive(context)
         if raw is None:
             raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
         request = _parsed(handler, raw)
-        room.touch(place)
+        budget.keepalive(slot)
         return request
 
     async def _receive(self, context: Context) -> bytes | None:
         """The request's bytes; None when the client ended its side without one."""
-        hold = await self.receiving.wait(context, self._message_bytes_max)
+        reservation = await self.receiving.wait(context, self._message_bytes_max)
         try:
             raw = await context.read()
         except asyncio.CancelledError:
-            if not hold.is_evicted:
+            if not reservation.is_evicted:
                 raise
-            hold.task.uncancel()
+            reservation.task.uncancel()
             raise self.receiving.refusal() from None
         finally:
-            self.receiving.give_back(hold)
+            self.receiving.release(reservation)
         if raw is grpc.aio.EOF:
             return None
         self.received_bytes += len(cast("bytes", raw))
         return cast("bytes", raw)
 
-    async def _room_for(self, context: Context, answer: Message) -> Hold:
+    async def _reserve_unsent(self, context: Context, answer: Message) -> Reservation:
         """A small answer waits for room; a large one is refused, for it would wait in memory."""
         size = _COPIES * answer.ByteSize()
         if size <= _UNSENT_BYTES_MIN:
             return await self.unsent.wait(context, _UNSENT_BYTES_MIN)
-        return self.unsent.take(context, size)
+        return self.unsent.acquire(context, size)
 
-    async def _send(self, context: Context, data: bytes, hold: Hold, place: Hold) -> None:
+    async def _send(self, context: Context, data: bytes, reservation: Reservation, slot: Reservation) -> None:
         """Hand an answer to gRPC; returns when the client has room for it.
 
         A client that has none for long loses its connection when others need the memory.
         """
-        hold.is_sending = place.is_sending = True
+        reservation.is_sending = slot.is_sending = True
         self.sent_bytes += len(data)
         try:
             await context.write(data)
         finally:
-            self.unsent.give_back(hold)
-        place.is_sending = False
+            self.unsent.release(reservation)
+        slot.is_sending = False
 
-    async def send(self, handler: Handler, context: Context, answer: Message, place: Hold) -> None:
+    async def send(self, handler: Handler, context: Context, answer: Message, slot: Reservation) -> None:
         """Send a message of a stream."""
-        hold = await self._room_for(context, answer)
-        await self._send(context, _bytes(handler, answer), hold, place)
+        reservation = await self._reserve_unsent(context, answer)
+        await self._send(context, _bytes(handler, answer), reservation, slot)
 
     # ------------------------------------------------------------------------------------------------ streams
 
-    async def _stream(self, method: str, handler: Handler, context: Context, room: Room, place: Hold) -> None:
-        sender = _Sender(self, handler, context, room, place)
+    async def _stream(self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> None:
+        sender = _Sender(self, handler, context, budget, slot)
         answers = cast("Behaviour", handler.stream_stream)(sender.requests(), sender)
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
 
@@ -286,31 +288,31 @@ class _Sender:
 
     def __init__(
         self,
-        guard: CallGuard,
+        admission: AdmissionInterceptor,
         handler: Handler,
         context: Context,
-        room: Room,
-        place: Hold,
+        budget: Budget,
+        slot: Reservation,
     ) -> None:
-        self._guard = guard
+        self._admission = admission
         self._handler = handler
         self._context = context
-        self._room = room
-        self._place = place
+        self._budget = budget
+        self._slot = slot
         self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX)
 
     async def requests(self) -> AsyncIterator[Any]:
         """The client's messages."""
         while (raw := await self._context.read()) is not grpc.aio.EOF:
-            self._room.touch(self._place)
-            self._guard.received_bytes += len(cast("bytes", raw))
+            self._budget.keepalive(self._slot)
+            self._admission.received_bytes += len(cast("bytes", raw))
             yield _parsed(self._handler, cast("bytes", raw))
             await self._unanswered.acquire()
 
     async def write(self, answer: Message) -> None:
         """Send a message."""
-        await self._guard.send(self._handler, self._context, answer, self._place)
-        self._room.touch(self._place)
+        await self._admission.send(self._handler, self._context, answer, self._slot)
+        self._budget.keepalive(self._slot)
         self._unanswered.release()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever else a context has

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Work, background_step
 from raftmq.broker.grpc_port.slow_readers import peer_address
 
@@ -32,7 +32,7 @@ _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 _LAST_DATA_RECEIVED: Final = struct.Struct("=I")
 _LAST_DATA_RECEIVED_AT: Final = 52
 """Place of `tcpi_last_data_recv`, in milliseconds, in Linux's `struct tcp_info`."""
-_PACE: Final = LogPace(10.0)
+_PACE: Final = LogThrottle(10.0)
 """Clients must not choose how much the broker logs."""
 
 Address = tuple[str, int]
@@ -52,12 +52,12 @@ class ClientConnections:
     """The connections to one port, and the places that there are."""
 
     def __init__(
-        self, places: int, callers: Callable[[], set[str]], note_failure: Callable[[Work, BaseException], None]
+        self, places: int, callers: Callable[[], set[str]], record_failure: Callable[[Work, BaseException], None]
     ) -> None:
         """`callers` returns the peers of all calls, as gRPC names them."""
         self._places = places
         self._callers = callers
-        self._note_failure = note_failure
+        self._note_failure = record_failure
         self._port = 0
         self.evicted_total = 0
         """Connections closed because there were too many, since the start."""

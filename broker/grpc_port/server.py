@@ -21,7 +21,7 @@ from raftmq.broker.consumer_groups.assignor_process import PlanRunner, ProcessPl
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
-from raftmq.broker.grpc_port.admission_interceptor import POLL, CallGuard
+from raftmq.broker.grpc_port.admission_interceptor import POLL, AdmissionInterceptor
 from raftmq.broker.grpc_port.client_connections import ClientConnections
 from raftmq.broker.grpc_port.hardening import quiet_grpc, start_server
 from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, abort, anyone
@@ -33,7 +33,7 @@ from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
-from raftmq.broker.services.log import QueueService
+from raftmq.broker.services.log import LogService
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
@@ -73,7 +73,7 @@ class GrpcServer:
         self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
-        self.queue = QueueService(host, host.partitions, ProducerIds(host, leader), self.metrics)
+        self.queue = LogService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
@@ -83,8 +83,12 @@ class GrpcServer:
         self.offsets = OffsetsService(host, locator, host.partitions)
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
-        self.guard = CallGuard(host.loop, host.limits, abort, {POLL: self._poll_bytes_max}, self._observe_refused)
-        self.connections = ClientConnections(host.limits.client_connections_max, self.guard.callers, host.note_failure)
+        self.admission = AdmissionInterceptor(
+            host.loop, host.limits, abort, {POLL: self._poll_bytes_max}, self._observe_refused
+        )
+        self.connections = ClientConnections(
+            host.limits.client_connections_max, self.admission.callers, host.record_failure
+        )
         self._connections_task: asyncio.Task[None] | None = None
         self._authenticate = authenticate
         self._server: grpc.aio.Server | None = None
@@ -107,7 +111,7 @@ class GrpcServer:
                 "or set allow_insecure_remote",
             )
         quiet_grpc()
-        server = self._new_server((SecurityInterceptor(self._authenticate), self.guard))
+        server = self._new_server((SecurityInterceptor(self._authenticate), self.admission))
         services = Services(
             self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups, self.health
         )
@@ -194,7 +198,7 @@ class GrpcServer:
         """Keep gRPC health equal to readiness: overall, and for each service."""
         last: int | None = None
         while True:
-            with background_step(Work.HEALTH, self._host.note_failure):
+            with background_step(Work.HEALTH, self._host.record_failure):
                 last = await self._tell_health(last)
             await asyncio.sleep(_HEALTH_SECONDS)
 

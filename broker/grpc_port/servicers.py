@@ -24,7 +24,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
-from raftmq.broker.services.log import QueueService
+from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.offsets import OffsetsService
@@ -110,8 +110,8 @@ class _Adapter:
             await answers.aclose()
 
 
-class _QueueServicer(pb_grpc.QueueServicer):
-    def __init__(self, service: QueueService, offsets: OffsetsService, adapter: _Adapter) -> None:
+class _LogServicer(pb_grpc.LogServicer):
+    def __init__(self, service: LogService, offsets: OffsetsService, adapter: _Adapter) -> None:
         self._service = service
         self._offsets = offsets
         self._adapter = adapter
@@ -144,8 +144,8 @@ class _QueueServicer(pb_grpc.QueueServicer):
     async def OpenPartitions(self, request: pb.OpenPartitionsRequest, context: Context) -> pb.OpenPartitionsResponse:
         return await self._adapter.unary("OpenPartitions", self._offsets.open_partitions, request, context)
 
-    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
-        return await self._adapter.unary("Ack", self._offsets.ack, request, context)
+    async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
+        return await self._adapter.unary("CommitOffsets", self._offsets.commit_offsets, request, context)
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
         return await self._adapter.unary("FetchOffsets", self._offsets.fetch_offsets, request, context)
@@ -250,7 +250,7 @@ class _AdminServicer(pb_grpc.AdminServicer):
 class Services:
     """What the protocol's methods are made of."""
 
-    queue: QueueService
+    queue: LogService
     offsets: OffsetsService
     topology: TopologyService
     admin: AdminService
@@ -263,11 +263,11 @@ class Services:
 def add_services(server: grpc.aio.Server, services: Services, host: ServiceHost, metrics: RequestMetrics) -> None:
     """Have a server serve all methods of the protocol."""
     adapter = _Adapter(host, metrics)
-    queue = _QueueServicer(services.queue, services.offsets, adapter)
+    queue = _LogServicer(services.queue, services.offsets, adapter)
     topology = _TopologyServicer(services.topology, adapter)
     admin = _AdminServicer(services.admin, services.nodes, services.removal, services.health, adapter)
     groups = _GroupsServicer(services.groups, adapter)
-    pb_grpc.add_QueueServicer_to_server(queue, server)  # type: ignore[no-untyped-call]  # generated
+    pb_grpc.add_LogServicer_to_server(queue, server)  # type: ignore[no-untyped-call]  # generated
     pb_grpc.add_TopologyServicer_to_server(topology, server)  # type: ignore[no-untyped-call]  # generated
     pb_grpc.add_AdminServicer_to_server(admin, server)  # type: ignore[no-untyped-call]  # generated
     pb_grpc.add_GroupsServicer_to_server(groups, server)  # type: ignore[no-untyped-call]  # generated

@@ -14,11 +14,11 @@ from typing import Final
 from urllib.parse import unquote
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 
 log = structlog.get_logger(__name__)
 
-_PACE: Final = LogPace(10.0)
+_PACE: Final = LogThrottle(10.0)
 """Whoever reads nothing must not choose how much we log."""
 
 

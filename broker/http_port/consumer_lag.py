@@ -40,7 +40,7 @@ class _Position(NamedTuple):
 
     @property
     def key(self) -> tuple[GroupId, int]:
-        return self.partition.group.group_id, self.offset
+        return self.partition.replica.group_id, self.offset
 
 
 @dataclass(slots=True)
@@ -126,10 +126,10 @@ class ConsumerLag:
 def _offsets(partitions: Sequence[tuple[str, PartitionLog]]) -> Iterator[tuple[Reader, _Position, int]]:
     """Yield each committed offset in the partitions led here, with the number of unread records after it."""
     for topic, partition in partitions:
-        group, offsets = partition.group, partition.offsets
+        group, offsets = partition.replica, partition.offsets
         if not group.is_leader:
             continue
-        for name, known in group.machine.group_offsets():
+        for name, known in group.state_machine.group_offsets():
             if known.offset != NO_OFFSET:
                 offset = max(known.offset, partition.log_start_offset)
                 yield Reader(name, topic), _Position(partition, offset), offsets.lag_records(known)

@@ -32,7 +32,7 @@ from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -58,7 +58,7 @@ Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
 """Of a metric with labels: their values in the catalog's order, and what was measured."""
 Value = float | Histogram | Samples
 _Sample = tuple[tuple[str, ...], float]
-_Named = tuple[tuple[str, str], Group[LogPartition]]
+_Named = tuple[tuple[str, str], Replica[LogPartition]]
 """A partition served here: its labels, and its group."""
 _TASKS: Final = Path("/proc/self/task")
 
@@ -115,11 +115,13 @@ class BrokerMetrics:
 
     async def render(self) -> bytes:
         """The text exposition format."""
-        named = [(labels[0], self._host.partitions[group.group_id]) for labels, group in _named_groups(self._host)]
+        named = [
+            (labels[0], self._host.partitions[replica.group_id]) for labels, replica in _named_replicas(self._host)
+        ]
         lag = await self._lag.measure(named)
-        partitions = _named_groups(self._host)  # some may have come or gone in the meantime
+        partitions = _named_replicas(self._host)  # some may have come or gone in the meantime
         values = self.read(partitions) | _lag_values(lag)
-        return await asyncio.to_thread(self._render, values, [(labels, group.key) for labels, group in partitions])
+        return await asyncio.to_thread(self._render, values, [(labels, replica.key) for labels, replica in partitions])
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
         """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
@@ -141,7 +143,7 @@ class BrokerMetrics:
         """The rest, which asks the operating system, and the text. Runs in a thread."""
         values["raftmq_process_threads"] = _thread_count()
         clients = self._host.grpc.connections.count()
-        cast("list[_Sample]", values["raftmq_places_used"]).append((("client_connections",), float(clients)))
+        cast("list[_Sample]", values["raftmq_slots_used"]).append((("client_connections",), float(clients)))
         values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
         return "".join(_lines(values)).encode() + generate_latest(self._python)
 
@@ -176,7 +178,7 @@ def _node_values(host: MetricsHost) -> dict[str, Value]:
 
 
 def _request_values(host: MetricsHost) -> dict[str, Value]:
-    counted, queue, guard = host.grpc.metrics, host.grpc.queue, host.grpc.guard
+    counted, queue, admission = host.grpc.metrics, host.grpc.queue, host.grpc.admission
     return {
         "raftmq_requests_total": [*counted.requests.items()],
         "raftmq_request_seconds": [((kind,), seconds.copy()) for kind, seconds in counted.seconds.items()],
@@ -184,13 +186,13 @@ def _request_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
         "raftmq_parked_polls": float(queue.parked_polls),
         "raftmq_topology_watchers": float(host.grpc.topology.watchers),
-        "raftmq_client_received_bytes_total": float(guard.received_bytes),
-        "raftmq_client_sent_bytes_total": float(guard.sent_bytes),
+        "raftmq_client_received_bytes_total": float(admission.received_bytes),
+        "raftmq_client_sent_bytes_total": float(admission.sent_bytes),
         "raftmq_appended_batches_total": float(queue.appended_batches_total),
         "raftmq_appended_bytes_total": float(queue.appended_bytes_total),
         "raftmq_polled_batches_total": float(queue.polled_batches_total),
         "raftmq_polled_bytes_total": float(queue.polled_bytes_total),
-        "raftmq_evictions_total": [((name,), float(room.evictions)) for name, room in guard.rooms().items()],
+        "raftmq_evictions_total": [((name,), float(budget.evictions)) for name, budget in admission.budgets().items()],
     }
 
 
@@ -198,7 +200,7 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
     engine, watchdog = host.engine, host.watchdog
     counted = engine.counters
     now = host.loop.time()
-    in_flight = (now - group.append_started_at for group in engine.groups.values() if group.append_in_flight)
+    in_flight = (now - replica.append_started_at for replica in engine.replicas.values() if replica.append_in_flight)
     return {
         "raftmq_commit_seconds": counted.commit_seconds.copy(),
         "raftmq_commit_disk_seconds": counted.commit_disk_seconds.copy(),
@@ -225,24 +227,24 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
 
 
 def _group_values(host: MetricsHost) -> dict[str, Value]:
-    groups = host.engine.groups.values()
+    replicas = host.engine.replicas.values()
     values: dict[str, Value] = {
-        "raftmq_groups": float(len(groups)),
-        "raftmq_groups_led": float(sum(group.role is Role.LEADER for group in groups)),
-        "raftmq_groups_without_leader": float(sum(not group.core.leader_id for group in groups)),
+        "raftmq_groups": float(len(replicas)),
+        "raftmq_groups_led": float(sum(replica.role is Role.LEADER for replica in replicas)),
+        "raftmq_groups_without_leader": float(sum(not replica.core.leader_id for replica in replicas)),
     }
-    group = _metadata_group(host)
-    if group is None:
+    replica = _metadata_replica(host)
+    if replica is None:
         return values
-    metadata = group.machine
+    metadata = replica.state_machine
     not_served = dict.fromkeys(NotServedReason, 0)
     for one in host.not_served():
         not_served[one.reason] += 1
     group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
     return values | {
-        "raftmq_metadata_is_leader": float(group.role is Role.LEADER),
-        "raftmq_metadata_term": float(group.term),
-        "raftmq_metadata_applied_index": float(group.core.applied_index),
+        "raftmq_metadata_is_leader": float(replica.role is Role.LEADER),
+        "raftmq_metadata_term": float(replica.term),
+        "raftmq_metadata_applied_index": float(replica.core.applied_index),
         "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
         "raftmq_under_replicated_partitions": float(len(host.under_replicated())),
         "raftmq_metadata_voters_behind": float(len(host.metadata_voters_behind())),
@@ -255,7 +257,7 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
     }
 
 
-def _metadata_group(host: MetricsHost) -> Group[Metadata] | None:
+def _metadata_replica(host: MetricsHost) -> Replica[Metadata] | None:
     """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
     try:
         return host.metadata if host.cluster_id else None
@@ -279,8 +281,8 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
 
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
     engine, transport, limits = host.engine, host.transport, host.limits
-    rooms = host.grpc.guard.rooms()
-    receiving, unsent = rooms.pop("receiving"), rooms.pop("unsent")
+    shared = host.grpc.admission.budgets()
+    receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
     budgets = {
         "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),
         "inbound_append": (engine.inbound_bytes, limits.inbound_append_bytes_max),
@@ -291,8 +293,8 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
         "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
     }
     handshakes = transport.handshakes
-    places = {name: (room.size, room.size_max) for name, room in rooms.items()} | {
-        "replicas": (len(host.partition_groups()), limits.partitions_max),
+    slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {
+        "replicas": (len(host.partition_replicas()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
         "http_connections": (http.connections, limits.http_connections_max),
@@ -302,9 +304,9 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
     return {
         "raftmq_budget_used_bytes": [((name,), float(used)) for name, (used, _) in budgets.items()],
         "raftmq_budget_limit_bytes": [((name,), float(limit)) for name, (_, limit) in budgets.items()],
-        "raftmq_places_used": [((name,), float(used)) for name, (used, _) in places.items()],
-        "raftmq_places_limit": [
-            *(((name,), float(limit)) for name, (_, limit) in places.items()),
+        "raftmq_slots_used": [((name,), float(used)) for name, (used, _) in slots.items()],
+        "raftmq_slots_limit": [
+            *(((name,), float(limit)) for name, (_, limit) in slots.items()),
             (("client_connections",), float(limits.client_connections_max)),
         ],
         "raftmq_connections_evicted_total": [
@@ -322,8 +324,8 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
     led: list[_Sample] = []
     behind: list[_Sample] = []
     appended: list[_Sample] = []
-    for labels, group in partitions:
-        machine, core = group.machine, group.core
+    for labels, replica in partitions:
+        machine, core = replica.state_machine, replica.core
         last_index = core.last_index
         is_leader = core.role is Role.LEADER
         starts.append((labels, machine.log_start_offset))
@@ -334,7 +336,7 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
         if is_leader:
             behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
     return {
-        "raftmq_producer_table_used_ratio": _fullest_producer_table(group.machine for _, group in partitions),
+        "raftmq_producer_table_used_ratio": _fullest_producer_table(replica.state_machine for _, replica in partitions),
         "raftmq_partition_log_start_offset": starts,
         "raftmq_partition_high_watermark": ends,
         "raftmq_partition_uncommitted_entries": uncommitted,
@@ -366,18 +368,18 @@ def _fullest_producer_table(machines: Iterable[LogPartition]) -> float:
     return fullest
 
 
-def _named_groups(host: MetricsHost) -> list[_Named]:
+def _named_replicas(host: MetricsHost) -> list[_Named]:
     """Every partition served here that metadata knows, with its (topic, partition)."""
-    metadata_group = _metadata_group(host)
-    if metadata_group is None:
+    metadata_replica = _metadata_replica(host)
+    if metadata_replica is None:
         return []
-    metadata = metadata_group.machine
+    metadata = metadata_replica.state_machine
     named: list[_Named] = []
-    for group in host.partition_groups():
-        partition = metadata.partition(group.group_id)
+    for replica in host.partition_replicas():
+        partition = metadata.partition(replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if partition is not None and topic is not None:
-            named.append(((topic.name, str(partition.partition)), group))
+            named.append(((topic.name, str(partition.partition)), replica))
     return named
 
 

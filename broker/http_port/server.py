@@ -19,7 +19,7 @@ import structlog
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.http_port.metrics import BrokerMetrics, MetricsHost
 from starlette.applications import Starlette
@@ -161,7 +161,7 @@ class HttpServer:
         self._host = host
         self.evicted_total = 0
         """Connections closed because there were too many, since the start."""
-        self._refused_pace = LogPace()
+        self._refused_pace = LogThrottle()
         self._refused_unsaid = 0
         self._metrics = BrokerMetrics(host, self)
         self._server: _Server | None = None
@@ -229,7 +229,7 @@ class HttpServer:
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         """It ends when it is told to; else nobody could ask any more, and somebody must hear of it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._host.note_failure(Work.HTTP, error)
+            self._host.record_failure(Work.HTTP, error)
 
     async def stop(self) -> None:
         """Close the port and every connection."""

@@ -24,18 +24,18 @@ from raftmq.batch_header import (
     validate,
 )
 from raftmq.broker.base.request_error import RequestError, expired
-from raftmq.broker.partitions.pending_append import AppendTicket, Applied
+from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.partitions.producer_fence import ProducerFence, fenced
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.sequence_validator import (
     Accept,
-    AppendJudge,
     Duplicate,
     Fenced,
     Gap,
     JoinPending,
     Overlap,
+    SequenceValidator,
     TooManyProducers,
 )
 from raftmq.fsm.topic_config import TopicConfig
@@ -50,7 +50,7 @@ class _InFlight(NamedTuple):
     applied: Applied
 
 
-class _Run:
+class _ProposalBatch:
     """Batches accepted and not yet proposed: one proposal for all of them."""
 
     __slots__ = ("headers", "idempotent", "payloads")
@@ -83,30 +83,30 @@ class PartitionAppends:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        group: Group[LogPartition],
+        replica: Replica[LogPartition],
         config: Callable[[], TopicConfig],
         fence: ProducerFence,
     ) -> None:
         """`config` gives the topic's configuration in force; it raises RequestError while metadata is not there."""
         self._loop = loop
-        self._group = group
+        self._replica = replica
         self._config = config
         self._fence = fence
-        self._judge = AppendJudge(group.machine)
-        self._judged_term = group.term
+        self._validator = SequenceValidator(replica.state_machine)
+        self._validated_term = replica.term
         self._in_flight: deque[_InFlight] = deque()
         """Proposals of this term whose result may still be asked for, by ascending index."""
 
-    def begin(self, batches: Sequence[bytes], deadline: float) -> AppendTicket:
+    def begin(self, batches: Sequence[bytes], deadline: float) -> PendingAppend:
         """Check, judge and propose, in this order and at once. What it says is final only after `finish`."""
-        ticket = AppendTicket(batches)
+        ticket = PendingAppend(batches)
         if self._loop.time() >= deadline:
             ticket.refuse(expired())
             return ticket
         self._propose_from(ticket, 0, is_confirmed=False)
         return ticket
 
-    async def finish(self, ticket: AppendTicket, deadline: float) -> None:
+    async def finish(self, ticket: PendingAppend, deadline: float) -> None:
         """Wait for what the ticket's batches wait for. Cancelling it undoes nothing."""
         while ticket.is_undecided:
             if ticket.uninformed_position is not None:
@@ -117,16 +117,16 @@ class PartitionAppends:
         if waiting:
             await asyncio.wait(waiting, timeout=max(0.0, deadline - self._loop.time()))
 
-    def _propose_from(self, ticket: AppendTicket, position: int, *, is_confirmed: bool) -> None:
+    def _propose_from(self, ticket: PendingAppend, position: int, *, is_confirmed: bool) -> None:
         try:
-            self._group.require_leader()
+            self._replica.require_leader()
             bytes_max = self._config().batch_bytes_max
         except RequestError as error:
             ticket.refuse(error)
             return
         self.start_term()
-        ticket.leader_epoch = self._group.term
-        run = _Run()
+        ticket.leader_epoch = self._replica.term
+        run = _ProposalBatch()
         for number in range(position, len(ticket.batches)):
             batch = ticket.batches[number]
             try:
@@ -142,28 +142,28 @@ class PartitionAppends:
                     return
             if header.producer_id == 0 or run.idempotent is not None:
                 run.add(header, batch)
-            elif not self._judge_one(ticket, run, header, number, is_confirmed=is_confirmed):
+            elif not self._validate_one(ticket, run, header, number, is_confirmed=is_confirmed):
                 return
         self._flush(ticket, run)
 
     def start_term(self) -> None:
         """Forget what was judged in an earlier term: its entries may have been replaced."""
-        if self._group.term != self._judged_term:
-            self._judge.clear()
+        if self._replica.term != self._validated_term:
+            self._validator.clear()
             self._in_flight.clear()
-            self._judged_term = self._group.term
+            self._validated_term = self._replica.term
 
-    def _judge_one(
-        self, ticket: AppendTicket, run: _Run, header: BatchHeader, number: int, *, is_confirmed: bool
+    def _validate_one(
+        self, ticket: PendingAppend, run: _ProposalBatch, header: BatchHeader, number: int, *, is_confirmed: bool
     ) -> bool:
         """Judge a batch of a producer that has none in the run; False: the batches after it may not be tried."""
-        verdict = self._judge.judge(header)
+        result = self._validator.validate(header)
         refusal: RequestError | None = None
         is_informed = True
-        if isinstance(verdict, Accept | Gap):  # what was written before may be acknowledged to whoever wrote it
+        if isinstance(result, Accept | Gap):  # what was written before may be acknowledged to whoever wrote it
             is_informed = self._fence.is_informed(header)
             refusal = self._fence.check(header)
-            if is_informed and refusal is None and isinstance(verdict, Accept):
+            if is_informed and refusal is None and isinstance(result, Accept):
                 run.add(header, ticket.batches[number])
                 return True
         self._flush(ticket, run)
@@ -176,7 +176,7 @@ class PartitionAppends:
         if not is_informed:
             ticket.uninformed_position = number
             return False
-        match verdict:
+        match result:
             case Duplicate(base_offset):
                 ticket.outcomes.append((base_offset, None))
                 return True
@@ -206,12 +206,12 @@ class PartitionAppends:
                 )
             case Gap():
                 if is_confirmed:
-                    ticket.refuse(_out_of_order(header, verdict))
+                    ticket.refuse(_out_of_order(header, result))
                 else:
                     ticket.gap_position = number
         return False
 
-    def _join(self, ticket: AppendTicket, outcome: int | RequestError, index: LogIndex) -> None:
+    def _join(self, ticket: PendingAppend, outcome: int | RequestError, index: LogIndex) -> None:
         """Answer `outcome` once the entry at `index` is applied: never before it is committed."""
         for held in reversed(self._in_flight):
             if held.first <= index <= held.last:
@@ -220,7 +220,7 @@ class PartitionAppends:
         # cannot happen while the judge and `_in_flight` begin together; an unknown outcome is the safe answer
         ticket.refuse(RequestError(pb.LEADERSHIP_LOST, "the original of this batch is no longer known; retry"))
 
-    def _flush(self, ticket: AppendTicket, run: _Run) -> _Run:
+    def _flush(self, ticket: PendingAppend, run: _ProposalBatch) -> _ProposalBatch:
         """Propose the run in one piece and tell the judge. Returns a new, empty run."""
         if not run.headers:
             return run
@@ -229,13 +229,13 @@ class PartitionAppends:
             for header, payload in zip(run.headers, run.payloads, strict=True)
         ]
         try:
-            appended, applied = self._group.propose(proposals)
+            appended, applied = self._replica.propose(proposals)
         except RequestError as error:
             ticket.refuse(error)
-            return _Run()
+            return _ProposalBatch()
         entries = appended.entries
         for header, entry in zip(run.headers, entries, strict=True):
-            self._judge.appended(header, entry.index, entry.base_offset)
+            self._validator.appended(header, entry.index, entry.base_offset)
             ticket.outcomes.append((entry.base_offset, applied))
         ticket.append_time_ms = entries[-1].append_time_ms
         in_flight = self._in_flight
@@ -243,19 +243,19 @@ class PartitionAppends:
             in_flight.popleft()
         if run.idempotent is not None:
             in_flight.append(_InFlight(entries[0].index, entries[-1].index, applied))
-        return _Run()
+        return _ProposalBatch()
 
     async def settle(self, producer_id: int, epoch_min: int, deadline: float) -> None:
         """Wait until what was taken of the producer under epochs below `epoch_min` is applied, or left to another leader."""
         self.start_term()
-        index = self._judge.last_pending(producer_id, epoch_min)
+        index = self._validator.last_pending(producer_id, epoch_min)
         for held in self._in_flight:
             if held.first <= index <= held.last and not held.applied.done():
                 await asyncio.wait((held.applied,), timeout=max(0.0, deadline - self._loop.time()))
                 if not held.applied.done():
                     raise expired()
 
-    async def _inform(self, ticket: AppendTicket, deadline: float) -> None:
+    async def _inform(self, ticket: PendingAppend, deadline: float) -> None:
         """Judge again when this node knows who was replaced."""
         position, ticket.uninformed_position = ticket.uninformed_position, None
         assert position is not None
@@ -266,13 +266,13 @@ class PartitionAppends:
         else:
             self._propose_from(ticket, position, is_confirmed=False)
 
-    async def _resolve_gap(self, ticket: AppendTicket, deadline: float) -> None:
+    async def _resolve_gap(self, ticket: PendingAppend, deadline: float) -> None:
         """Before a gap is called one, a quorum confirms that this leader knows the newest sequences; then judge again."""
         position, ticket.gap_position = ticket.gap_position, None
         assert position is not None
         try:
             async with asyncio.timeout_at(deadline):
-                await self._group.read_index()
+                await self._replica.read_index()
         except RequestError as error:
             ticket.refuse(error)
         except TimeoutError:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from raftmq.broker.base.limits import Timing
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 
 
@@ -17,7 +17,7 @@ class PartitionHost(Protocol):
     loop: asyncio.AbstractEventLoop
 
     @property
-    def metadata(self) -> Group[Metadata]:
+    def metadata(self) -> Replica[Metadata]:
         """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 

@@ -19,7 +19,7 @@ from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.partitions.retention import PartitionRetention
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.replica.log_tail import index_before_tail
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_commands import TrimLog, Trimmed, encode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_views import TopicView
@@ -45,12 +45,12 @@ class PartitionLog:
 
     def __init__(
         self,
-        group: Group[LogPartition],
+        replica: Replica[LogPartition],
         host: PartitionHost,
         store: LogStore,
-        on_damage: Callable[[Group[LogPartition], Exception], None] | None = None,
+        on_damage: Callable[[Replica[LogPartition], Exception], None] | None = None,
     ) -> None:
-        self.group = group
+        self.replica = replica
         self._host = host
         self._store = store
         self._on_damage = on_damage
@@ -60,29 +60,29 @@ class PartitionLog:
         """(log start offset, index of the entry that holds it): found once, since a committed entry stays where it is."""
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
-        self.appends = PartitionAppends(host.loop, group, self.config, ProducerFence(lambda: host.metadata))
-        self.offsets = PartitionOffsets(host.loop, group, host.timing.offsets_retention_seconds)
+        self.appends = PartitionAppends(host.loop, replica, self.config, ProducerFence(lambda: host.metadata))
+        self.offsets = PartitionOffsets(host.loop, replica, host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
-        group.on_applied = self.retention.on_applied
-        group.on_leadership = self.appends.start_term
-        group.on_restored = self._on_restored
+        replica.on_applied = self.retention.on_applied
+        replica.on_leadership = self.appends.start_term
+        replica.on_restored = self._on_restored
 
     # ------------------------------------------------------------------------------------------------ positions
 
     @property
     def log_start_offset(self) -> int:
         """First readable offset (inclusive)."""
-        return self.group.machine.log_start_offset
+        return self.replica.state_machine.log_start_offset
 
     @property
     def high_watermark(self) -> int:
         """Offset after the last committed and applied record (exclusive)."""
-        return self.group.machine.next_offset
+        return self.replica.state_machine.next_offset
 
     def config(self) -> TopicConfig:
         """The topic's configuration in force, as this node's metadata has it."""
-        metadata = self._host.metadata.machine
-        partition = metadata.partition(self.group.group_id)
+        metadata = self._host.metadata.state_machine
+        partition = metadata.partition(self.replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if topic is not self._topic:
             # views are replaced, never changed: identity is enough
@@ -99,15 +99,15 @@ class PartitionLog:
             RequestError: OFFSET_OUT_OF_RANGE below the log's start; NOT_LEADER or NO_LEADER at the end of a replica that
                 does not lead (it would learn of new records late); NOT_READY while the replica is being filled.
         """
-        group, machine = self.group, self.group.machine
+        replica, machine = self.replica, self.replica.state_machine
         if offset < machine.log_start_offset:
             raise self._out_of_range(f"offset {offset} is below the log's start {machine.log_start_offset}")
-        if group.core.applied_index < group.core.state_floor:
+        if replica.core.applied_index < replica.core.state_floor:
             raise RequestError(pb.NOT_READY, "this replica is still being filled", retry_after_ms=200)
         if offset < machine.next_offset:
             return True
-        if group.role is not Role.LEADER and offset == machine.next_offset:
-            raise group.not_leader()
+        if replica.role is not Role.LEADER and offset == machine.next_offset:
+            raise replica.not_leader()
         return False
 
     async def confirm_end(self, offset: int) -> None:
@@ -116,9 +116,9 @@ class PartitionLog:
         A quorum confirms it first: a leader cut off may have been succeeded by one whose log is longer, and its reader
         would be thrown back to an old position.
         """
-        if offset > self.high_watermark and self.group.is_leader:
-            await self.group.read_index()
-            if offset > self.high_watermark and self.group.is_leader:
+        if offset > self.high_watermark and self.replica.is_leader:
+            await self.replica.read_index()
+            if offset > self.high_watermark and self.replica.is_leader:
                 raise self._out_of_range(f"offset {offset} is above the log's end {self.high_watermark}")
 
     def not_available(self, offset: int) -> RequestError:
@@ -154,11 +154,11 @@ class PartitionLog:
 
     def read_recent(self, offset: int, bytes_max: int) -> list[Entry] | None:
         """`read` of a readable offset, when memory has it; else None."""
-        recent = self.group.log.recent
+        recent = self.replica.log.recent
         index = recent.index_of_offset(Offset(offset))
         if index is None:
             return None
-        last = self.group.core.applied_index  # what is behind it is not committed and nobody's to see
+        last = self.replica.core.applied_index  # what is behind it is not committed and nobody's to see
         while index <= last:
             entries = recent.slice(index, last, bytes_max)
             if entries is None:
@@ -171,20 +171,20 @@ class PartitionLog:
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Entry]:
         index: LogIndex | None = self._read_positions.pop(offset, None)
-        if index is not None and index <= self.group.log_start.index:
+        if index is not None and index <= self.replica.log_start.index:
             index = None
         is_remembered = index is not None
         found: list[Entry] = []
         failure: RequestError | None = None
         try:
             if index is None:
-                index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
-            last = self.group.core.applied_index
+                index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(offset))
+            last = self.replica.core.applied_index
             if index is not None and index <= last:
                 found = _data_from(await self._entries(index, last, bytes_max), offset)
             if is_remembered and not found:
                 # commands came behind the last batch that was read, maybe very many: the next one is found past all of them
-                index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
+                index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(offset))
                 if index is not None and index <= last:
                     found = _data_from(await self._entries(index, last, bytes_max), offset)
         except RequestError as error:
@@ -199,7 +199,7 @@ class PartitionLog:
         return found
 
     async def _entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
-        return await self.in_thread(self._store.entries, self.group.key, first, last, bytes_max)
+        return await self.in_thread(self._store.entries, self.replica.key, first, last, bytes_max)
 
     def _remember_position(self, last: Entry) -> None:
         positions = self._read_positions
@@ -210,29 +210,29 @@ class PartitionLog:
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads. Raises RequestError for what it runs into."""
         try:
-            return await self.group.in_thread(function, *arguments)
+            return await self.replica.in_thread(function, *arguments)
         except LogRangeError as error:
             raise RequestError(pb.NOT_READY, "the log was trimmed meanwhile; try again", retry_after_ms=20) from error
         except ReplicaClosedError as error:
-            raise self.group.not_leader() from error
+            raise self.replica.not_leader() from error
         except DamagedReplicaError as error:
             if self._on_damage is not None:
-                self._on_damage(self.group, error)
+                self._on_damage(self.replica, error)
             raise RequestError(
-                pb.REPLICA_QUARANTINED, f"this replica of group {self.group.group_id} is damaged", retry_after_ms=500
+                pb.REPLICA_QUARANTINED, f"this replica of group {self.replica.group_id} is damaged", retry_after_ms=500
             ) from error
 
     # ------------------------------------------------------------------------------------------------ positions by name
 
     async def latest_offset(self) -> int:
         """The end of the log, confirmed by a quorum."""
-        await self.group.read_index()
+        await self.replica.read_index()
         return self.high_watermark
 
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
         """(offset, append time) of the first record appended at or after that time; None when there is none."""
-        await self.group.read_index()
-        header = await self.in_thread(self._store.find_time, self.group.key, time_ms)
+        await self.replica.read_index()
+        header = await self.in_thread(self._store.find_time, self.replica.key, time_ms)
         start, end = self.log_start_offset, self.high_watermark
         if header is None or header.base_offset >= end or start >= end:
             return None
@@ -244,17 +244,17 @@ class PartitionLog:
 
     async def header_at(self, offset: int) -> EntryHeader | None:
         """Header of the entry that holds `offset`; None when there is none."""
-        index = self.group.log.recent.index_of_offset(Offset(offset))
+        index = self.replica.log.recent.index_of_offset(Offset(offset))
         if index is not None:
-            return self.group.log.header(index)
-        index = await self.in_thread(self._store.find_offset, self.group.key, Offset(offset))
+            return self.replica.log.header(index)
+        index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(offset))
         if index is None:
             return None
-        return await self.in_thread(self._store.header, self.group.key, index)
+        return await self.in_thread(self._store.header, self.replica.key, index)
 
     async def file_bytes(self) -> int:
         """Size of this replica's file. Raises RequestError as `in_thread`."""
-        return await self.in_thread(self._store.file_bytes, self.group.key)
+        return await self.in_thread(self._store.file_bytes, self.replica.key)
 
     # ------------------------------------------------------------------------------------------------ trimming
 
@@ -264,12 +264,12 @@ class PartitionLog:
         Raises:
             RequestError: OFFSET_OUT_OF_RANGE above the end; REQUEST_TIMED_OUT or LEADERSHIP_LOST (outcome unknown).
         """
-        self.group.require_leader()
+        self.replica.require_leader()
         end = self.high_watermark
         if before_offset < -1 or before_offset > end:
             raise self._out_of_range(f"cannot delete before offset {before_offset}: the log ends at {end}")
         before = end if before_offset == -1 else before_offset
-        trimmed = await execute(self.group, encode_command(TrimLog(before)), Trimmed, deadline)
+        trimmed = await execute(self.replica, encode_command(TrimLog(before)), Trimmed, deadline)
         return trimmed.log_start_offset
 
     async def truncation_index(self) -> LogIndex | None:
@@ -278,29 +278,29 @@ class PartitionLog:
         None when nothing that is worth it can go. The caller still keeps to the durable state. A follower behind it gets a
         snapshot, which holds all there is to know of what is gone. Commands before the first record go, too, but for a tail.
         """
-        machine, group = self.group.machine, self.group
-        has_records_to_delete = machine.log_start_offset > group.log_start.next_offset
-        before_tail = index_before_tail(group)
+        machine, replica = self.replica.state_machine, self.replica
+        has_records_to_delete = machine.log_start_offset > replica.log_start.next_offset
+        before_tail = index_before_tail(replica)
         if not has_records_to_delete and before_tail is None:
             return None
         index = await self._index_before_records()
         if index is None or has_records_to_delete:
             return index
         # its own entries are few, and the same at the next look: a log that begins with a record has nothing to give
-        before_tail = index_before_tail(group)
-        return min(index, before_tail) if before_tail is not None and index > group.log_start.index else None
+        before_tail = index_before_tail(replica)
+        return min(index, before_tail) if before_tail is not None and index > replica.log_start.index else None
 
     async def _index_before_records(self) -> LogIndex | None:
         """The last index before the first record that is kept."""
-        machine = self.group.machine
+        machine = self.replica.state_machine
         start = machine.log_start_offset
         if start >= machine.next_offset:
-            return self.group.core.applied_index
+            return self.replica.core.applied_index
         if self._first_record is not None and self._first_record[0] == start:
             return LogIndex(self._first_record[1] - 1)
-        index = self.group.log.recent.index_of_offset(Offset(start))
+        index = self.replica.log.recent.index_of_offset(Offset(start))
         if index is None:
-            index = await self.in_thread(self._store.find_offset, self.group.key, Offset(start))
+            index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(start))
         if index is None:
             return None
         self._first_record = (start, index)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.replica.commands import execute, refused
-from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Group
+from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Replica
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import (
     CommitOffset,
@@ -71,10 +71,10 @@ class _Waiting:
 class PartitionOffsets:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, group: Group[LogPartition], retention_seconds: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, group: Replica[LogPartition], retention_seconds: float) -> None:
         """`retention_seconds`: for how long the offsets of a group are kept that nobody touches."""
         self._loop = loop
-        self._group = group
+        self._replica = group
         self._touch_ms = int(1000 * min(TOUCH_SECONDS_MAX, retention_seconds / TOUCHES_PER_RETENTION))
         self._waiting: dict[_Owner, _Waiting] = {}
         self._in_flight: asyncio.Future[list[object]] | None = None
@@ -84,11 +84,11 @@ class PartitionOffsets:
     # ------------------------------------------------------------------------------------------------ changes
 
     async def open(self, command: OpenPartition, deadline: float) -> Opened:
-        """Fence the partition for a new owner. Raises RequestError FENCED, or as `Group.propose`."""
+        """Fence the partition for a new owner. Raises RequestError FENCED, or as `Replica.propose`."""
         return await self._execute(command, Opened, deadline)
 
     async def reset(self, command: ResetOffset, deadline: float) -> None:
-        """Set an offset under an epoch of nobody. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Group.propose`."""
+        """Set an offset under an epoch of nobody. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Replica.propose`."""
         await self._execute(command, Committed, deadline)
 
     async def forget(self, groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
@@ -99,13 +99,13 @@ class PartitionOffsets:
         """Commit an offset. Cancelling it undoes nothing.
 
         Raises:
-            RequestError: FENCED, OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; as `Group.propose`; REQUEST_TIMED_OUT (outcome
+            RequestError: FENCED, OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; as `Replica.propose`; REQUEST_TIMED_OUT (outcome
                 unknown); LEADERSHIP_LOST (outcome unknown).
         """
         if self._loop.time() >= deadline:
             raise expired()
         _check_finished(command)
-        self._group.require_leader()
+        self._replica.require_leader()
         if self._changes_nothing(command):
             await self._confirm(deadline)
             return
@@ -132,7 +132,7 @@ class PartitionOffsets:
 
         With a commit of its group under way it is not known what will be there before this one.
         """
-        known = self._group.machine.group_offset(command.group)
+        known = self._replica.state_machine.group_offset(command.group)
         if known is None or command.group in self._groups_in_flight:
             return False
         if any(owner.group == command.group for owner in self._waiting):
@@ -141,7 +141,7 @@ class PartitionOffsets:
             return False
         if (command.offset, command.metadata, command.finished) != (known.offset, known.metadata, known.finished):
             return False
-        return self._group.now_ms() - known.touched_time_ms < self._touch_ms
+        return self._replica.now_ms() - known.touched_time_ms < self._touch_ms
 
     async def _confirm(self, deadline: float) -> None:
         """Make sure that nobody else led when the state was looked at: then it held all that was committed by then.
@@ -149,21 +149,21 @@ class PartitionOffsets:
         A round of messages, where an entry would stay in every replica's log as long as the records around it. Nothing is
         proposed after the wait: a later commit of the same owner may have passed by.
         """
-        term = self._group.term
+        term = self._replica.term
         try:
             async with asyncio.timeout_at(deadline):
-                await self._group.read_index()
+                await self._replica.read_index()
         except TimeoutError:
             raise timed_out() from None
-        if self._group.term != term or not self._group.is_leader:
-            raise self._group.not_leader()
+        if self._replica.term != term or not self._replica.is_leader:
+            raise self._replica.not_leader()
 
     def _flush(self) -> None:
         waiting = self._take_waiting()
         commands = tuple(one.command for one in waiting)
         payload = encode_command(commands[0] if len(commands) == 1 else CommitOffsets(commands))
         try:
-            _, applied = self._group.propose([Proposal(EntryKind.COMMAND, payload)])
+            _, applied = self._replica.propose([Proposal(EntryKind.COMMAND, payload)])
         except RequestError as error:
             for one in waiting:
                 _answer(one.futures, error)
@@ -201,28 +201,28 @@ class PartitionOffsets:
             self._flush()
 
     async def _execute(self, command: LogPartitionCommand, result_type: type[ResultT], deadline: float) -> ResultT:
-        return await execute(self._group, encode_command(command), result_type, deadline)
+        return await execute(self._replica, encode_command(command), result_type, deadline)
 
     # ------------------------------------------------------------------------------------------------ reading
 
     def is_known(self, group: str) -> bool:
         """Whether the group ever opened the partition or committed here."""
-        return self._group.machine.group_offset(group) is not None
+        return self._replica.state_machine.group_offset(group) is not None
 
     def of(self, group: str) -> GroupOffset:
         """What is applied here of a group; confirm it first, if it matters."""
-        return self._group.machine.group_offset(group) or GroupOffset()
+        return self._replica.state_machine.group_offset(group) or GroupOffset()
 
     def lag_records(self, known: GroupOffset) -> int:
         """Records at or after the committed offset that still exist; -1: nothing was ever committed."""
-        machine = self._group.machine
+        machine = self._replica.state_machine
         if known.offset == NO_OFFSET:
             return -1
         return max(0, machine.next_offset - max(known.offset, machine.log_start_offset))
 
     def finished_records(self, known: GroupOffset) -> int:
         """How many of them are finished, as the last commit said."""
-        start_offset = self._group.machine.log_start_offset
+        start_offset = self._replica.state_machine.log_start_offset
         ranges = decode_ranges(known.offset, known.finished)
         return sum(max(0, end - max(start, start_offset)) for start, end in ranges)
 
@@ -230,11 +230,11 @@ class PartitionOffsets:
 
     async def expire(self, is_alive: Callable[[str], bool], before_ms: int, deadline: float) -> int:
         """Forget groups that are not alive and were not touched since, if this replica leads; returns how many."""
-        if not self._group.is_leader:
+        if not self._replica.is_leader:
             return 0
         idle = [
             group
-            for group, known in self._group.machine.group_offsets()
+            for group, known in self._replica.state_machine.group_offsets()
             if known.touched_time_ms < before_ms and not is_alive(group)
         ]
         return await self.forget(tuple(idle[:FORGOTTEN_AT_ONCE]), before_ms, deadline) if idle else 0

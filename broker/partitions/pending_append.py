@@ -15,7 +15,7 @@ Applied = asyncio.Future[list[object]]
 """Done once the entries of one proposal are applied; shared by all who wait for them: never cancelled by a waiter."""
 
 
-class AppendTicket:
+class PendingAppend:
     """Invariant: `outcomes` describes a prefix of `batches`; what comes after the first error in it was not tried."""
 
     __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "uninformed_position")

@@ -2,7 +2,7 @@
 
 The name's epoch is in the metadata, which every node has. A leader that looks at its own copy may look at an old one: so it takes
 batches of named producers only while its copy is at most `METADATA_AGE_SECONDS_MAX` old, confirmed by a quorum. A new producer asks
-every broker for the epoch it was given (`Queue.FenceProducer`), and where it gets no answer it waits until that time is over: then
+every broker for the epoch it was given (`Log.FenceProducer`), and where it gets no answer it waits until that time is over: then
 such a broker has learned of it, or takes nothing under any name. Anonymous producers have no successors, and are not held up.
 
 Must not decide about sequences: that is the judge's (`fsm/sequence_validator.py`). Source: KIP-98 (fencing by epoch); ADR 0006.
@@ -16,7 +16,7 @@ from typing import Final
 
 from raftmq.batch_header import BatchHeader
 from raftmq.broker.base.request_error import RequestError, expired
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.proto import queue_pb2 as pb
@@ -29,7 +29,7 @@ METADATA_AGE_SECONDS_MAX: Final = 2.5
 class ProducerFence:
     """See the module. One per partition; what it knows is the node's."""
 
-    def __init__(self, metadata: Callable[[], Group[Metadata]]) -> None:
+    def __init__(self, metadata: Callable[[], Replica[Metadata]]) -> None:
         """`metadata` gives this node's replica of the metadata; it raises RequestError while there is none."""
         self._metadata = metadata
 
@@ -41,7 +41,7 @@ class ProducerFence:
         """PRODUCER_FENCED if a newer producer of the name was started than the one that sent this."""
         if header.producer_id < NAMED_PRODUCER_BIT:
             return None
-        epoch_min = self._metadata().machine.batch_epoch_min(header.producer_id)
+        epoch_min = self._metadata().state_machine.batch_epoch_min(header.producer_id)
         return fenced(epoch_min) if header.producer_epoch < epoch_min else None
 
     async def inform(self, deadline: float) -> None:

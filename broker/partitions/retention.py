@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import structlog
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
-from raftmq.broker.partitions.size_index import ByteMarks
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.partitions.size_index import SizeIndex
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class RetainedLog(Protocol):
     """The partition's log as retention sees it. What it raises is RequestError."""
 
-    group: Group[LogPartition]
+    replica: Replica[LogPartition]
 
     @property
     def log_start_offset(self) -> int:
@@ -66,16 +66,16 @@ class PartitionRetention:
         self._partition = partition
         self._host = host
         self._store = store
-        self._marks: ByteMarks | None = None
+        self._marks: SizeIndex | None = None
         """Where so many bytes ended; None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
         """(log start offset, append time of the entry that holds it)."""
-        self._postponed_pace = LogPace()
+        self._postponed_pace = LogThrottle()
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """An entry was applied: the hook of the group."""
         if self._marks is not None and entry.record_count:
-            machine = self._partition.group.machine
+            machine = self._partition.replica.state_machine
             self._marks.applied(machine.next_offset, machine.appended_bytes)
 
     def on_restored(self) -> None:
@@ -86,23 +86,23 @@ class PartitionRetention:
     async def enforce(self) -> None:
         """Trim what is too old or too much, if this replica leads. Called from time to time, also on idle partitions."""
         partition = self._partition
-        if not partition.group.is_leader or partition.log_start_offset >= partition.high_watermark:
+        if not partition.replica.is_leader or partition.log_start_offset >= partition.high_watermark:
             return
         try:
             config = partition.config()
             target = max(
                 await self._target_by_time(config.retention_ms), await self._target_by_size(config.retention_bytes)
             )
-            if target > partition.log_start_offset and partition.group.is_leader:
+            if target > partition.log_start_offset and partition.replica.is_leader:
                 start = await partition.delete_records(
                     min(target, partition.high_watermark),
                     self._host.loop.time() + self._host.timing.retention_check_seconds,
                 )
-                log.info("log_trimmed", group_id=partition.group.group_id, offset=start, reason="retention")
+                log.info("log_trimmed", group_id=partition.replica.group_id, offset=start, reason="retention")
         except RequestError as error:
             if self._postponed_pace.is_due(error.code):
                 code = pb.ErrorCode.Name(error.code)
-                log.info("retention_postponed", group_id=partition.group.group_id, error_code=code)
+                log.info("retention_postponed", group_id=partition.replica.group_id, error_code=code)
 
     async def _target_by_time(self, retention_ms: int) -> int:
         partition = self._partition
@@ -117,24 +117,24 @@ class PartitionRetention:
             self._oldest = (start, header.append_time_ms)
         if self._oldest[1] >= cutoff_ms:
             return start
-        kept = await partition.in_thread(self._store.find_time, partition.group.key, cutoff_ms)
+        kept = await partition.in_thread(self._store.find_time, partition.replica.key, cutoff_ms)
         # beyond the applied end an entry may not be committed: it is nobody's to delete
         return min(kept.base_offset, partition.high_watermark) if kept is not None else partition.high_watermark
 
     async def _target_by_size(self, retention_bytes: int) -> int:
         partition = self._partition
-        start, machine = partition.log_start_offset, partition.group.machine
+        start, machine = partition.log_start_offset, partition.replica.state_machine
         if retention_bytes < 0:
             self._marks = None
             return start
         if self._marks is None or self._marks.retention_bytes != retention_bytes:
-            self._marks = ByteMarks(retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes)
+            self._marks = SizeIndex(retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes)
         marks = self._marks
         if not marks.is_complete:
             step = await partition.in_thread(
                 marks.read_back,
-                lambda index: self._store.header(partition.group.key, index),
-                LogIndex(partition.group.log_start.index + 1),
+                lambda index: self._store.header(partition.replica.key, index),
+                LogIndex(partition.replica.log_start.index + 1),
                 start,
                 machine.appended_bytes,
             )

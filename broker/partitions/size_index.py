@@ -22,7 +22,7 @@ HEADERS_PER_STEP = 5_000
 """Headers read in one step back through the log: about 0.15 s of a reader thread."""
 
 
-class ByteMark(NamedTuple):
+class SizeMark(NamedTuple):
     """At `offset`, `total_bytes` of payload had been applied in the partition's life."""
 
     offset: Offset
@@ -34,7 +34,7 @@ def spacing_for(retention_bytes: int) -> int:
     return max(_SPACING_MIN, min(_SPACING_MAX, retention_bytes // _MARKS_PER_RETENTION))
 
 
-class ByteMarks:
+class SizeIndex:
     """Marks of one partition for one limit, ascending by offset; grows at both ends from where it was made."""
 
     def __init__(self, retention_bytes: int, applied_index: LogIndex, next_offset: int, total_bytes: int) -> None:
@@ -42,7 +42,7 @@ class ByteMarks:
         self.spacing = spacing_for(retention_bytes)
         self.is_complete = False
         """Whether the way back reached the log's start, or a point before which everything is to be deleted."""
-        self._marks: deque[ByteMark] = deque([ByteMark(Offset(next_offset), total_bytes)])
+        self._marks: deque[SizeMark] = deque([SizeMark(Offset(next_offset), total_bytes)])
         self._newest_bytes = total_bytes
         self._oldest_bytes = total_bytes
         """Counts of the outermost marks ever made: the next ones keep their distance from them."""
@@ -54,7 +54,7 @@ class ByteMarks:
     def applied(self, next_offset: int, total_bytes: int) -> None:
         """The partition's end moved."""
         if total_bytes - self._newest_bytes >= self.spacing:
-            self._marks.append(ByteMark(Offset(next_offset), total_bytes))
+            self._marks.append(SizeMark(Offset(next_offset), total_bytes))
             self._newest_bytes = total_bytes
 
     def trim_target(self, log_start_offset: int, total_bytes: int) -> int | None:
@@ -75,9 +75,9 @@ class ByteMarks:
         first_index: LogIndex,
         log_start_offset: int,
         total_bytes: int,
-    ) -> tuple[list[ByteMark], LogIndex, int, bool]:
+    ) -> tuple[list[SizeMark], LogIndex, int, bool]:
         """One step back through the log, in a thread; changes nothing. `take_back` takes what it returns."""
-        found: list[ByteMark] = []
+        found: list[SizeMark] = []
         index, counted, last = self._back_index, self._back_bytes, self._oldest_bytes
         for _ in range(HEADERS_PER_STEP):
             if index < first_index:
@@ -86,7 +86,7 @@ class ByteMarks:
             if entry.next_offset <= log_start_offset:
                 return found, index, counted, True
             if last - counted >= self.spacing:
-                found.append(ByteMark(entry.next_offset, counted))
+                found.append(SizeMark(entry.next_offset, counted))
                 last = counted
                 if total_bytes - counted >= self.retention_bytes:
                     return found, index, counted, True
@@ -95,7 +95,7 @@ class ByteMarks:
                 counted -= entry.payload_bytes
         return found, index, counted, False
 
-    def take_back(self, found: list[ByteMark], index: LogIndex, counted: int, is_complete: bool) -> None:
+    def take_back(self, found: list[SizeMark], index: LogIndex, counted: int, is_complete: bool) -> None:
         """Add marks found on the way back."""
         self._marks.extendleft(found)
         if found:

@@ -50,7 +50,7 @@ class Agreement(Enum):
     """Too few other nodes have answered."""
 
 
-class Standing(NamedTuple):
+class ClockStanding(NamedTuple):
     """Result of comparing all clocks."""
 
     agreement: Agreement
@@ -134,7 +134,7 @@ class PeerClocks:
 
     # ------------------------------------------------------------------------------------------------ judging
 
-    def look(self) -> Standing:
+    def look(self) -> ClockStanding:
         """Compare all clocks now."""
         self._look_for_leap()
         now = self._loop.time()
@@ -147,11 +147,11 @@ class PeerClocks:
             if self._peers():  # a node without peers agrees only with itself, and may not know its peers yet
                 self._held_ms = (own_ms if agrees else middle_ms) - now * 1000
             majority = frozenset(node_id for node_id, clock_ms in heard.items() if self._is_near(clock_ms, middle_ms))
-            return Standing(Agreement.AGREES if agrees else Agreement.DIFFERS, own_ms - middle_ms, majority)
+            return ClockStanding(Agreement.AGREES if agrees else Agreement.DIFFERS, own_ms - middle_ms, majority)
         self._agreed_until = 0.0
         offset_ms = max((own_ms - clock_ms for clock_ms in heard.values()), key=abs, default=0.0)
         agreement = Agreement.DISPUTED if abs(offset_ms) > self._bound_ms else Agreement.UNHEARD
-        return Standing(agreement, offset_ms, frozenset())
+        return ClockStanding(agreement, offset_ms, frozenset())
 
     @property
     def is_trusted(self) -> bool:

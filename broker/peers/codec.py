@@ -51,8 +51,8 @@ class FrameType(IntEnum):
     HELLO = 1
     WELCOME = 2
     REFUSED = 3
-    BEATS = 10
-    BEAT_ECHOES = 11
+    HEARTBEATS = 10
+    HEARTBEAT_RESPONSES = 11
     MESSAGE = 12
     LEADERSHIP = 13
     SNAPSHOT_BEGIN = 14
@@ -283,7 +283,7 @@ def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
 _BEAT_FIELDS = 6
 
 
-class Beats:
+class HeartbeatColumns:
     """Heartbeats of many groups to one node; they travel as columns."""
 
     __slots__ = ("_rows",)
@@ -300,7 +300,7 @@ class Beats:
         return len(self._rows) // _BEAT_FIELDS
 
     def encode(self) -> Parts:
-        """The body of a BEATS or BEAT_ECHOES frame (in an echo the commit column is 0)."""
+        """The body of a HEARTBEATS or HEARTBEAT_RESPONSES frame (in an echo the commit column is 0)."""
         rows, columns = self._rows, array("Q")
         for field in range(_BEAT_FIELDS):
             columns.extend(rows[field::_BEAT_FIELDS])

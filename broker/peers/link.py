@@ -178,7 +178,7 @@ class Link:
             except (OSError, ValueError) as error:  # ValueError: a malformed address, or no name that DNS can have
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
             except Exception as error:  # noqa: BLE001 -- the task's root: without it the peer would be given up
-                self._owner.handler.note_failure(Work.PEERS, error)
+                self._owner.handler.record_failure(Work.PEERS, error)
             else:
                 opened_at = self.loop.time()
                 refusal = ""
@@ -205,7 +205,7 @@ class Link:
         try:
             event(self.node_id)
         except Exception as error:  # noqa: BLE001 -- see above
-            self._owner.handler.note_failure(Work.PEERS, error)
+            self._owner.handler.record_failure(Work.PEERS, error)
 
     def _say_refused(self, reason: str) -> None:
         if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other

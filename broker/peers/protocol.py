@@ -110,7 +110,7 @@ class PeerHandler(Protocol):
         """The peer's host answers and nobody listens: its process is gone."""
         ...
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """A connection failed by a defect; it is opened again."""
         ...
 

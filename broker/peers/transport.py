@@ -386,7 +386,7 @@ class PeerTransport:
             try:
                 link.flush()
             except Exception as error:  # noqa: BLE001 -- what one link has to send keeps none of the others
-                self.handler.note_failure(Work.PEERS, error)
+                self.handler.record_failure(Work.PEERS, error)
 
     def is_connected(self, node_id: NodeId) -> bool:
         """See `Transport`."""

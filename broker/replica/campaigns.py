@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.replica.commits import Commits
 from raftmq.broker.replica.engine_host import EngineHost
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
@@ -40,7 +40,7 @@ class Campaigns:
         loop: asyncio.AbstractEventLoop,
         host: EngineHost,
         commits: Commits,
-        groups: Mapping[GroupId, Group[StateMachine]],
+        replicas: Mapping[GroupId, Replica[StateMachine]],
         limits: Limits,
         timing: Timing,
         uniform: Callable[[], float],
@@ -48,7 +48,7 @@ class Campaigns:
         self._loop = loop
         self._host = host
         self._commits = commits
-        self._groups = groups
+        self._replicas = replicas
         self._limits = limits
         self._timing = timing
         self._uniform = uniform
@@ -60,14 +60,14 @@ class Campaigns:
         """Places at the gate that are taken."""
         return len(self._held)
 
-    def ask(self, group: Group[StateMachine]) -> None:
+    def ask(self, replica: Replica[StateMachine]) -> None:
         """Campaign if the gate lets the group through; else whoever asked asks again later."""
-        if self._commits.is_hanging(group):
+        if self._commits.is_hanging(replica):
             return
-        if group.group_id != METADATA_GROUP_ID and not self._enter_gate(group.group_id):
+        if replica.group_id != METADATA_GROUP_ID and not self._enter_gate(replica.group_id):
             return
-        group.core.campaign()
-        self._host.mark_dirty(group)
+        replica.core.campaign()
+        self._host.mark_dirty(replica)
 
     def _enter_gate(self, group_id: GroupId) -> bool:
         """Take a place, or keep the one held. A place is given for one election timeout: a group without a quorum is a
@@ -91,57 +91,57 @@ class Campaigns:
 
     def on_peer_refused(self, node_id: NodeId) -> None:
         """The peer's process is gone: followers of its groups need not wait for their election timeout."""
-        for group in list(self._groups.values()):
-            core = group.core
-            if core.role is Role.FOLLOWER and core.leader_id and group.node_of(core.leader_id) == node_id:
+        for replica in list(self._replicas.values()):
+            core = replica.core
+            if core.role is Role.FOLLOWER and core.leader_id and replica.node_of(core.leader_id) == node_id:
                 core.forget_leader()
-                self._host.mark_dirty(group)
-                self._ask_soon(group, gone=node_id)
+                self._host.mark_dirty(replica)
+                self._ask_soon(replica, gone=node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """A peer can be reached again: groups that had no majority without it may have one now."""
-        for group in list(self._groups.values()):
-            core = group.core
+        for replica in list(self._replicas.values()):
+            core = replica.core
             if (
                 not core.leader_id
                 and core.role in _WAITING
-                and any(group.node_of(member) == node_id for member in core.membership.voter_ids)
+                and any(replica.node_of(member) == node_id for member in core.membership.voter_ids)
             ):
                 core.peer_returned()
-                self._ask_soon(group)
+                self._ask_soon(replica)
 
-    def _ask_soon(self, group: Group[StateMachine], gone: NodeId = NO_NODE) -> None:
+    def _ask_soon(self, replica: Replica[StateMachine], gone: NodeId = NO_NODE) -> None:
         """Campaign when it is this replica's turn: two that ask at once may split the votes, and a term is lost.
 
         When a group's turns begin is the same everywhere and differs from group to group; whose turn is first goes round, so
         that the groups of a dead leader spread over its followers.
         """
-        voters = sorted(voter for voter in group.core.membership.voter_ids if group.node_of(voter) != gone)
+        voters = sorted(voter for voter in replica.core.membership.voter_ids if replica.node_of(voter) != gone)
         turn = 0
-        if group.replica_id in voters:
-            turn = (voters.index(group.replica_id) + group.group_id) % len(voters)
+        if replica.replica_id in voters:
+            turn = (voters.index(replica.replica_id) + replica.group_id) % len(voters)
         low, high = self._timing.refused_campaign_min_seconds, self._timing.refused_campaign_max_seconds
-        begin = low + (high - low) * (group.group_id * _GOLDEN_RATIO % 1.0)
+        begin = low + (high - low) * (replica.group_id * _GOLDEN_RATIO % 1.0)
         delay = begin + self._timing.campaign_turn_seconds * (turn + _JITTER * self._uniform())
-        self._loop.call_later(delay, self._ask_if_leaderless, group, group.core.term)
+        self._loop.call_later(delay, self._ask_if_leaderless, replica, replica.core.term)
 
-    def _ask_if_leaderless(self, group: Group[StateMachine], term: Term) -> None:
+    def _ask_if_leaderless(self, replica: Replica[StateMachine], term: Term) -> None:
         """`term`: when the wait began. A later one says that another's campaign is under way: it must not be disturbed."""
-        core = group.core
-        if not group.is_closed and not core.leader_id and core.role in _WAITING and core.term == term:
-            self._host.guarded(group, self.ask, group)
-            if len(self._held) >= self._limits.campaigns_max and group.group_id not in self._held:
+        core = replica.core
+        if not replica.is_closed and not core.leader_id and core.role in _WAITING and core.term == term:
+            self._host.guarded(replica, self.ask, replica)
+            if len(self._held) >= self._limits.campaigns_max and replica.group_id not in self._held:
                 # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
-                self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, group, term)
+                self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, replica, term)
 
-    def begin_first(self, group: Group[StateMachine]) -> None:
+    def begin_first(self, replica: Replica[StateMachine]) -> None:
         """A new group need not wait for an election timeout: its first replica takes the lead at once."""
-        self._ask_first(group, FIRST_CAMPAIGN_SECONDS, self._loop.time() + _FIRST_CAMPAIGNS_SECONDS)
+        self._ask_first(replica, FIRST_CAMPAIGN_SECONDS, self._loop.time() + _FIRST_CAMPAIGNS_SECONDS)
 
-    def _ask_first(self, group: Group[StateMachine], pause: float, until: float) -> None:
-        if group.is_closed or group.core.leader_id or self._loop.time() >= until:
+    def _ask_first(self, replica: Replica[StateMachine], pause: float, until: float) -> None:
+        if replica.is_closed or replica.core.leader_id or self._loop.time() >= until:
             return
-        if group.core.role in _WAITING:
-            self._host.guarded(group, self.ask, group)
-        next_pause = pause * _FIRST_CAMPAIGN_GROWTH if group.core.role is Role.PRE_CANDIDATE else pause
-        self._loop.call_later(pause, self._ask_first, group, next_pause, until)
+        if replica.core.role in _WAITING:
+            self._host.guarded(replica, self.ask, replica)
+        next_pause = pause * _FIRST_CAMPAIGN_GROWTH if replica.core.role is Role.PRE_CANDIDATE else pause
+        self._loop.call_later(pause, self._ask_first, replica, next_pause, until)

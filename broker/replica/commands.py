@@ -9,7 +9,7 @@ import asyncio
 from typing import TypeVar, cast
 
 from raftmq.broker.base.request_error import RequestError, expired, timed_out
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata_commands import Rejected
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
@@ -18,7 +18,9 @@ from raftmq.raft.entry import EntryKind, Proposal
 ResultT = TypeVar("ResultT")
 
 
-async def execute(group: Group[StateMachine], payload: bytes, result_type: type[ResultT], deadline: float) -> ResultT:
+async def execute(
+    replica: Replica[StateMachine], payload: bytes, result_type: type[ResultT], deadline: float
+) -> ResultT:
     """Propose a command and wait until it is applied, at most until `deadline` (loop time). Cancelling undoes nothing.
 
     Raises:
@@ -28,8 +30,8 @@ async def execute(group: Group[StateMachine], payload: bytes, result_type: type[
     loop = asyncio.get_running_loop()
     if loop.time() >= deadline:
         raise expired()
-    group.require_leader()
-    _, applied = group.propose([Proposal(EntryKind.COMMAND, payload)])
+    replica.require_leader()
+    _, applied = replica.propose([Proposal(EntryKind.COMMAND, payload)])
     await asyncio.wait((applied,), timeout=max(0.0, deadline - loop.time()))
     if not applied.done():
         raise timed_out()

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import structlog
 from raftmq.broker.base.limits import Timing
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.replica.engine_counters import EngineCounters
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.inbound_bytes import InboundBytes
-from raftmq.broker.replica.log_trimmer import TruncatedRows
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.log_trimmer import LogTrimmer
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import LogPosition
@@ -41,7 +41,7 @@ SPACE_RETRY_SECONDS = 1.0
 class _Write:
     """An append on its way to the disk."""
 
-    group: Group[StateMachine]
+    replica: Replica[StateMachine]
     work: AppendWork | None
     """None: derived state or a truncation only."""
     update: Update
@@ -70,8 +70,8 @@ class Commits:
         self._timing = timing
         self._inbound = inbound
         self._counters = counters
-        self._space_pace = LogPace()
-        self._truncated_rows = TruncatedRows(loop, host, store, writers)
+        self._space_pace = LogThrottle()
+        self._truncated_rows = LogTrimmer(loop, host, store, writers)
 
     def close(self) -> None:
         """Begin nothing more. Writes already handed over still complete."""
@@ -79,48 +79,48 @@ class Commits:
 
     # ------------------------------------------------------------------------------------------------ appends
 
-    def start(self, group: Group[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
+    def start(self, replica: Replica[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
         """Write what a Ready wants durable. `with_inbound`: it holds what the core was handed, whose budget comes back with it."""
         if work.entries:
-            group.log.append(work.entries)
+            replica.log.append(work.entries)
         if not work.must_sync:
             # rides with the next write; every earlier one is durable, because only one is in flight
             if with_inbound:
-                self._inbound.forget(group.group_id)
-            self.finish(group, work)
+                self._inbound.forget(replica.group_id)
+            self.finish(replica, work)
             return
-        update = self._update(group, work)
-        group.append_in_flight = True
-        group.append_started_at = self._loop.time()
+        update = self._update(replica, work)
+        replica.append_in_flight = True
+        replica.append_started_at = self._loop.time()
         # from here on the write gives it back; a defect before this line leaves it to the group's end
-        inbound_bytes = self._inbound.waiting.pop(group.group_id, 0) if with_inbound else 0
-        self._writers.submit(group.key, update, _Write(group, work, update, inbound_bytes))
+        inbound_bytes = self._inbound.waiting.pop(replica.group_id, 0) if with_inbound else 0
+        self._writers.submit(replica.key, update, _Write(replica, work, update, inbound_bytes))
 
-    def finish(self, group: Group[StateMachine], work: AppendWork) -> None:
+    def finish(self, replica: Replica[StateMachine], work: AppendWork) -> None:
         """The work is durable: send what waited for that, and tell the core."""
         for message in work.responses:
-            self._host.send(group, message)
-        group.core.append_done(work.token)
-        self._host.mark_dirty(group)
+            self._host.send(replica, message)
+        replica.core.append_done(work.token)
+        self._host.mark_dirty(replica)
 
-    def _update(self, group: Group[StateMachine], work: AppendWork | None) -> Update:
+    def _update(self, replica: Replica[StateMachine], work: AppendWork | None) -> Update:
         """The one transaction: the log, the hard state, and the derived state applied since the last one."""
-        machine, core = group.machine, group.core
+        machine, core = replica.state_machine, replica.core
         entries = work.entries if work is not None else ()
         # what is committed may still wait for a later write: the disk must never name an entry that it does not hold
         end = entries[-1].index if entries else core.log.durable_index
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
         membership = None
-        if machine.applied_index > group.durable_state_index:
+        if machine.applied_index > replica.durable_state_index:
             rows = machine.take_dirty_rows()
             state_index = machine.applied_index
-            if core.membership != group.durable_membership:
+            if core.membership != replica.durable_membership:
                 membership = core.membership
         return Update(
             hard_state=HardState(core.term, core.vote, LogIndex(min(core.commit_index, end))),
             entries=entries,
-            truncation=group.pending_truncation,
+            truncation=replica.pending_truncation,
             state_rows=rows,
             state_index=state_index,
             membership=membership,
@@ -133,11 +133,11 @@ class Commits:
         for completion in completions:
             write = completion.token
             assert isinstance(write, _Write)
-            group = write.group
+            replica = write.replica
             if completion.error is not None:
                 # prevented by the reserve; if it happens all the same the write waits for space, in order
-                if self._space_pace.is_due(group.group_id):
-                    log.warning("write_waits_for_space", group_id=group.group_id, reason=str(completion.error))
+                if self._space_pace.is_due(replica.group_id):
+                    log.warning("write_waits_for_space", group_id=replica.group_id, reason=str(completion.error))
                 self._loop.call_later(SPACE_RETRY_SECONDS, self._submit_again, write)
                 continue
             self._inbound.total -= write.inbound_bytes
@@ -146,83 +146,87 @@ class Commits:
             entries = write.update.entries
             counters.commit_entries.observe(len(entries))
             counters.commit_bytes.observe(sum(len(entry.payload) for entry in entries))
-            self._host.guarded(group, self._on_durable, group, write)
+            self._host.guarded(replica, self._on_durable, replica, write)
 
     def _submit_again(self, write: _Write) -> None:
-        if write.group.is_closed:
+        if write.replica.is_closed:
             self._inbound.total -= write.inbound_bytes
         else:
-            self._writers.submit(write.group.key, write.update, write)
+            self._writers.submit(write.replica.key, write.update, write)
 
-    def _on_durable(self, group: Group[StateMachine], write: _Write) -> None:
-        group.append_in_flight = False
+    def _on_durable(self, replica: Replica[StateMachine], write: _Write) -> None:
+        replica.append_in_flight = False
         update = write.update
         if update.state_index is not None:
-            group.durable_state_index = update.state_index
+            replica.durable_state_index = update.state_index
         if update.membership is not None:
-            group.durable_membership = update.membership
+            replica.durable_membership = update.membership
         if update.truncation is not None:
-            self._on_truncated(group, update.truncation)
+            self._on_truncated(replica, update.truncation)
         if write.work is not None:
-            self.finish(group, write.work)
+            self.finish(replica, write.work)
         else:
-            self._host.mark_dirty(group)
+            self._host.mark_dirty(replica)
 
-    def is_hanging(self, group: Group[StateMachine], elections: int = 1) -> bool:
+    def is_hanging(self, replica: Replica[StateMachine], elections: int = 1) -> bool:
         """Whether the write in flight has taken longer than so many election timeouts."""
-        return group.append_in_flight and (
-            self._loop.time() - group.append_started_at > elections * self._timing.election_seconds(group.group_id)
+        return replica.append_in_flight and (
+            self._loop.time() - replica.append_started_at > elections * self._timing.election_seconds(replica.group_id)
         )
 
     # ------------------------------------------------------------------------------------------------ derived state
 
-    def flush_state(self, group: Group[StateMachine]) -> None:
+    def flush_state(self, replica: Replica[StateMachine]) -> None:
         """Make the derived state durable on its own, when no append does it (before a trim on an idle group)."""
-        if not group.append_in_flight and self._may_write_derived(group):
-            self._write_derived(group)
+        if not replica.append_in_flight and self._may_write_derived(replica):
+            self._write_derived(replica)
 
-    async def truncate(self, group: Group[StateMachine], index: LogIndex) -> None:
+    async def truncate(self, replica: Replica[StateMachine], index: LogIndex) -> None:
         """Delete the log up to `index` (inclusive) as far as safety allows now: never past the durable state, nor past
         a snapshot being streamed.
         """
-        index = LogIndex(min(index, group.durable_state_index, group.core.applied_index))
-        if index <= group.log_start.index or not self._may_truncate(group):
+        index = LogIndex(min(index, replica.durable_state_index, replica.core.applied_index))
+        if index <= replica.log_start.index or not self._may_truncate(replica):
             return
-        position = await group.find_position(index)
+        position = await replica.find_position(index)
         # while a thread read, the log may have been truncated, or replaced by a snapshot's, and closed
-        if position is None or not self._may_truncate(group) or not group.core.log.has(position.index, position.term):
+        if (
+            position is None
+            or not self._may_truncate(replica)
+            or not replica.core.log.has(position.index, position.term)
+        ):
             return
-        if not group.log_start.index < position.index <= min(group.durable_state_index, group.core.applied_index):
+        if not replica.log_start.index < position.index <= min(replica.durable_state_index, replica.core.applied_index):
             return
-        group.pending_truncation = position
-        if not group.append_in_flight:
-            self._write_derived(group)
+        replica.pending_truncation = position
+        if not replica.append_in_flight:
+            self._write_derived(replica)
 
-    def _may_truncate(self, group: Group[StateMachine]) -> bool:
-        is_free = group.pending_truncation is None and not group.snapshots_in_progress
-        return is_free and self._may_write_derived(group)
+    def _may_truncate(self, replica: Replica[StateMachine]) -> bool:
+        is_free = replica.pending_truncation is None and not replica.snapshots_in_progress
+        return is_free and self._may_write_derived(replica)
 
-    def delete_truncated_rows(self, group: Group[StateMachine]) -> None:
+    def delete_truncated_rows(self, replica: Replica[StateMachine]) -> None:
         """Delete rows behind the truncation point that an earlier attempt, or another life of this process, left."""
-        self._truncated_rows.delete(group)
+        self._truncated_rows.delete(replica)
 
     @staticmethod
-    def _may_write_derived(group: Group[StateMachine]) -> bool:
+    def _may_write_derived(replica: Replica[StateMachine]) -> bool:
         """False once the core stands on a snapshot that the machine and the disk do not have yet."""
-        return not group.is_closed and not group.is_installing and group.core.log.snapshot is None
+        return not replica.is_closed and not replica.is_installing and replica.core.log.snapshot is None
 
-    def _write_derived(self, group: Group[StateMachine]) -> None:
+    def _write_derived(self, replica: Replica[StateMachine]) -> None:
         # rows that were taken from the machine and never written would be missing from the disk: that must end the replica
-        self._host.guarded(group, self._submit_derived, group)
+        self._host.guarded(replica, self._submit_derived, replica)
 
-    def _submit_derived(self, group: Group[StateMachine]) -> None:
-        update = self._update(group, None)
-        group.append_in_flight = True
-        group.append_started_at = self._loop.time()
-        self._writers.submit(group.key, update, _Write(group, None, update))
+    def _submit_derived(self, replica: Replica[StateMachine]) -> None:
+        update = self._update(replica, None)
+        replica.append_in_flight = True
+        replica.append_started_at = self._loop.time()
+        self._writers.submit(replica.key, update, _Write(replica, None, update))
 
-    def _on_truncated(self, group: Group[StateMachine], position: LogPosition) -> None:
-        group.pending_truncation = None
-        group.core.compacted(position)
-        group.log.forget_through(position.index)
-        self._truncated_rows.delete(group)
+    def _on_truncated(self, replica: Replica[StateMachine], position: LogPosition) -> None:
+        replica.pending_truncation = None
+        replica.core.compacted(position)
+        replica.log.forget_through(position.index)
+        self._truncated_rows.delete(replica)

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import structlog
 from raftmq.broker.base.clock import Clock
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.clocks import PeerClocks
@@ -41,8 +41,8 @@ from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
-from raftmq.broker.replica.replica import Group
-from raftmq.broker.replica.replica_log import GroupLog
+from raftmq.broker.replica.replica import Replica
+from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.replica.snapshot_streams import SnapshotReceiver, memory_spools
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.stall_aware_timers import StallAwareTimers
@@ -81,7 +81,7 @@ class EngineOwner(Protocol):
         """What this node believes of a group's leader changed."""
         ...
 
-    def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
+    def on_replica_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """The replica broke an invariant or its data is damaged: it is silent from now on; quarantine it."""
         ...
 
@@ -89,7 +89,7 @@ class EngineOwner(Protocol):
         """A commit failed: the process must end."""
         ...
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """What is done for all groups together failed by a defect; it goes on."""
         ...
 
@@ -99,7 +99,7 @@ class EngineOwner(Protocol):
 
 
 class Engine:
-    """All groups of one node. Implements `GroupHost` and `EngineHost`."""
+    """All groups of one node. Implements `ReplicaHost` and `EngineHost`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Engine:
         self.limits = limits
         self.timing = timing
         self.node_id: NodeId = NO_NODE
-        self.groups: dict[GroupId, Group[StateMachine]] = {}
+        self.replicas: dict[GroupId, Replica[StateMachine]] = {}
         self.recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
         self.counters = EngineCounters()
         self.write_refusal: RequestError | None = None
@@ -139,11 +139,11 @@ class Engine:
         self._transport = transport
         self._random = random
         self._settings = raft_settings or RaftSettings()
-        self._postponed_pace = LogPace()
-        self._unexpected_pace = LogPace()
+        self._postponed_pace = LogThrottle()
+        self._unexpected_pace = LogThrottle()
         self._led: set[GroupId] = set()
         """Groups led here, for counting what is lost."""
-        self._dirty: list[Group[StateMachine]] = []
+        self._dirty: list[Replica[StateMachine]] = []
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
         self._inbound = InboundBytes()
@@ -156,12 +156,12 @@ class Engine:
             transport.hold_snapshots,
         )
         self.leadership = LeadershipTable(owner.on_leadership_row)
-        self.publisher = LeadershipPublisher(loop, self.leadership, self.groups, transport, timing)
+        self.publisher = LeadershipPublisher(loop, self.leadership, self.replicas, transport, timing)
         self.clocks = PeerClocks(loop, clock, transport, timing, lambda: self.publisher.peers)
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
-        self.campaigns = Campaigns(loop, self, self.commits, self.groups, limits, timing, uniform)
+        self.campaigns = Campaigns(loop, self, self.commits, self.replicas, limits, timing, uniform)
         self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
-        self._heartbeats = Heartbeats(self, self.groups, transport)
+        self._heartbeats = Heartbeats(self, self.replicas, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
     def start(self, node_id: NodeId) -> None:
@@ -177,18 +177,18 @@ class Engine:
         """Stop ticking and answer every waiter. Writes already handed over still complete."""
         self._timers.close()
         self.commits.close()
-        for group in list(self.groups.values()):
-            self.remove_group(group.group_id)
+        for replica in list(self.replicas.values()):
+            self.remove_group(replica.group_id)
 
     # ------------------------------------------------------------------------------------------------ groups
 
-    def add_group(
+    def add_replica(
         self,
         key: ReplicaKey,
         restored: RestoredState,
         machine: StateMachine,
         node_of_replica: Callable[[ReplicaId], NodeId],
-    ) -> Group[StateMachine]:
+    ) -> Replica[StateMachine]:
         """Host a replica whose file is open and whose machine is restored to `restored.state_index`."""
         settings = dataclasses.replace(
             self._settings,
@@ -197,59 +197,59 @@ class Engine:
             if key.group_id == METADATA_GROUP_ID
             else self.timing.data_election_ticks,
         )
-        group_log = GroupLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
+        group_log = ReplicaLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
         core = RaftCore(key.replica_id, restored, group_log, self._random, settings)
-        group = Group(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
-        group.durable_state_index = restored.state_index
-        group.durable_membership = restored.membership
-        group.leaderless_since = self.loop.time()
-        core.snapshot_meta = lambda: self.snapshots.meta(group)
-        self.groups[key.group_id] = group
-        self.mark_dirty(group)
-        return group
+        replica = Replica(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
+        replica.durable_state_index = restored.state_index
+        replica.durable_membership = restored.membership
+        replica.leaderless_since = self.loop.time()
+        core.snapshot_meta = lambda: self.snapshots.meta(replica)
+        self.replicas[key.group_id] = replica
+        self.mark_dirty(replica)
+        return replica
 
-    def remove_group(self, group_id: GroupId) -> Group[StateMachine] | None:
+    def remove_group(self, group_id: GroupId) -> Replica[StateMachine] | None:
         """Stop hosting a replica: silent from now on."""
-        group = self.groups.pop(group_id, None)
-        if group is not None:
-            group.close()
+        replica = self.replicas.pop(group_id, None)
+        if replica is not None:
+            replica.close()
             self._led.discard(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
-        return group
+        return replica
 
-    # ------------------------------------------------------------------------------------------------ GroupHost
+    # ------------------------------------------------------------------------------------------------ ReplicaHost
 
-    def mark_dirty(self, group: Group[StateMachine]) -> None:
-        """See `GroupHost`."""
-        if not group.is_dirty:
-            group.is_dirty = True
-            self._dirty.append(group)
+    def mark_dirty(self, replica: Replica[StateMachine]) -> None:
+        """See `ReplicaHost`."""
+        if not replica.is_dirty:
+            replica.is_dirty = True
+            self._dirty.append(replica)
             if not self._pass_scheduled:
                 self._pass_scheduled = True
                 self.loop.call_soon(self._pass)
 
     def now_ms(self) -> int:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         return self.clocks.now_ms()
 
     def reserve_uncommitted(self, size: int) -> bool:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
             return False  # when nothing is held one proposal always fits: it would never, however often it came again
         self._uncommitted_bytes += size
         return True
 
     def feature_level(self) -> int:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         return self.cluster_level()
 
     def release_uncommitted(self, size: int) -> None:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         self._uncommitted_bytes -= size
 
     def refusal_of_writes(self) -> RequestError | None:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         if self.write_refusal is None and not self.clocks.is_comparable:
             return RequestError(
                 pb.NOT_READY,
@@ -259,7 +259,7 @@ class Engine:
         return self.write_refusal
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         return await self.loop.run_in_executor(self._readers.clients, function, *arguments)
 
     async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
@@ -273,7 +273,7 @@ class Engine:
             items[last], items[other] = items[other], items[last]
 
     def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """See `GroupHost`."""
+        """See `ReplicaHost`."""
         term, node_id = self.leadership.get(group_id)
         if node_id == NO_NODE:
             return NO_NODE, "", term
@@ -295,9 +295,9 @@ class Engine:
         began_at = time.perf_counter()
         self._pass_scheduled = False
         dirty, self._dirty = self._dirty, []
-        for group in dirty:
-            group.is_dirty = False
-            self.guarded(group, self._process, group)
+        for replica in dirty:
+            replica.is_dirty = False
+            self.guarded(replica, self._process, replica)
         self._send_out()
         self.counters.pass_seconds.observe(time.perf_counter() - began_at)
 
@@ -307,95 +307,95 @@ class Engine:
             try:
                 send()
             except Exception as error:  # noqa: BLE001 -- as if it had been lost
-                self._owner.note_failure(Work.ENGINE, error)
+                self._owner.record_failure(Work.ENGINE, error)
 
     def guarded(
-        self, group: Group[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
+        self, replica: Replica[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
     ) -> None:
         """Run something of one group: its defect must not touch the others."""
-        if group.is_closed:
+        if replica.is_closed:
             return
         try:
             action(*arguments)
         except StorageUnavailableError as error:
             # nothing was changed: as if the message had been lost
-            if self._postponed_pace.is_due(group.group_id):
-                log.warning("replica_postponed", group_id=group.group_id, reason=str(error))
+            if self._postponed_pace.is_due(replica.group_id):
+                log.warning("replica_postponed", group_id=replica.group_id, reason=str(error))
         except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
-            self.break_group(group, error)
+            self.break_replica(replica, error)
 
-    def break_group(self, group: Group[StateMachine], error: Exception) -> None:
+    def break_replica(self, replica: Replica[StateMachine], error: Exception) -> None:
         """The replica is damaged or broke a rule: silent from now on."""
-        if group.is_closed:
+        if replica.is_closed:
             return
         log.error(
             "replica_stopped",
-            group_id=group.group_id,
-            replica_id=group.replica_id,
+            group_id=replica.group_id,
+            replica_id=replica.replica_id,
             error_code=type(error).__name__,
             reason=str(error),
             exc_info=error if isinstance(error, InvariantError) else None,
         )
-        self.remove_group(group.group_id)
-        self._owner.on_replica_broken(group, error)
+        self.remove_group(replica.group_id)
+        self._owner.on_replica_broken(replica, error)
 
     def on_fatal(self, error: BaseException) -> None:
         """A commit failed: its outcome on disk is unknown and retrying would lie. The process ends."""
         self._owner.on_fatal(error)
 
-    def _process(self, group: Group[StateMachine]) -> None:
-        core, inbound = group.core, self._inbound
-        while not group.is_installing:
-            with_append = not group.append_in_flight
+    def _process(self, replica: Replica[StateMachine]) -> None:
+        core, inbound = replica.core, self._inbound
+        while not replica.is_installing:
+            with_append = not replica.append_in_flight
             if not core.has_ready(with_append):
-                if with_append and group.group_id in inbound.waiting:
-                    inbound.forget(group.group_id)  # the core threw it away
+                if with_append and replica.group_id in inbound.waiting:
+                    inbound.forget(replica.group_id)  # the core threw it away
                 break
             ready = core.ready(with_append)
-            self._run(group, ready, with_append)
-        if core.beat_due:
-            self._heartbeats.collect(group)
+            self._run(replica, ready, with_append)
+        if core.heartbeat_due:
+            self._heartbeats.collect(replica)
 
-    def _run(self, group: Group[StateMachine], ready: Ready, with_append: bool) -> None:
+    def _run(self, replica: Replica[StateMachine], ready: Ready, with_append: bool) -> None:
         """Everything a core wants done, in the order that it needs."""
         for message in ready.messages:
-            self.send(group, message)
+            self.send(replica, message)
         if ready.append is not None and ready.append.snapshot is None:
-            self.commits.start(group, ready.append)
+            self.commits.start(replica, ready.append)
         elif with_append:
-            self._inbound.forget(group.group_id)  # stale, or before the snapshot
+            self._inbound.forget(replica.group_id)  # stale, or before the snapshot
             if ready.append is not None:
-                self.snapshots.install(group, ready.append)
+                self.snapshots.install(replica, ready.append)
         if ready.apply:
-            group.apply(ready.apply)
+            replica.apply(ready.apply)
         if ready.role_change is not None:
-            self._on_role_change(group, ready.role_change)
+            self._on_role_change(replica, ready.role_change)
         for read in ready.reads:
-            group.on_read_confirmed(read.request_id, read.read_index)
+            replica.on_read_confirmed(read.request_id, read.read_index)
         for request_id in ready.failed_reads:
-            group.on_read_failed(request_id)
+            replica.on_read_failed(request_id)
 
-    def _on_role_change(self, group: Group[StateMachine], change: RoleChange) -> None:
+    def _on_role_change(self, replica: Replica[StateMachine], change: RoleChange) -> None:
         if change.role not in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            self.campaigns.leave_gate(group.group_id)
+            self.campaigns.leave_gate(replica.group_id)
         if change.role is Role.CANDIDATE:
             self.counters.elections_total += 1
-        group.leaderless_since = None if change.leader_id else self.loop.time()
+        replica.leaderless_since = None if change.leader_id else self.loop.time()
         if change.role is Role.LEADER:
-            self._led.add(group.group_id)
+            self._led.add(replica.group_id)
             self.counters.elections_won_total += 1
-            log.info("leader_elected", group_id=group.group_id, replica_id=group.replica_id, term=change.term)
+            log.info("leader_elected", group_id=replica.group_id, replica_id=replica.replica_id, term=change.term)
         else:
-            if group.group_id in self._led:
-                self._led.remove(group.group_id)
+            if replica.group_id in self._led:
+                self._led.remove(replica.group_id)
                 self.counters.leaderships_lost_total += 1
-            group.fail_waiters()
+            replica.fail_waiters()
             if change.leader_id:
-                group.forget_reads()
-        group.wake_progress()
-        self.publisher.on_role_change(group, change)
-        if group.on_leadership is not None:
-            group.on_leadership()
+                replica.forget_reads()
+        replica.wake_progress()
+        self.publisher.on_role_change(replica, change)
+        if replica.on_leadership is not None:
+            replica.on_leadership()
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
         """Writes are done with (called on the loop, once per drain of a writer); their groups go on at once."""
@@ -405,19 +405,19 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------ messages
 
-    def send(self, group: Group[StateMachine], message: Message) -> None:
+    def send(self, replica: Replica[StateMachine], message: Message) -> None:
         """See `EngineHost`."""
         if isinstance(message, InstallSnapshot):
-            self.snapshots.send(group, message)
+            self.snapshots.send(replica, message)
             return
-        node_id = group.node_of(message.target)
+        node_id = replica.node_of(message.target)
         channel = Channel.APPEND if isinstance(message, AppendRequest) else Channel.CONTROL
         if node_id == NO_NODE or not self._transport.send(
-            node_id, channel, FrameType.MESSAGE, encode_message(group.group_id, message)
+            node_id, channel, FrameType.MESSAGE, encode_message(replica.group_id, message)
         ):
             self.counters.dropped_messages_total += 1
             if isinstance(message, AppendRequest):
-                group.core.report_unreachable(message.target)
+                replica.core.report_unreachable(message.target)
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
         """A checked frame from a peer. Raises `FrameError` for what cannot be understood."""
@@ -425,9 +425,9 @@ class Engine:
             case FrameType.MESSAGE:
                 group_id, message = decode_message(body)
                 self.on_message(node_id, group_id, message)
-            case FrameType.BEATS:
+            case FrameType.HEARTBEATS:
                 self._heartbeats.on_beats(node_id, decode_beats(body))
-            case FrameType.BEAT_ECHOES:
+            case FrameType.HEARTBEAT_RESPONSES:
                 self._heartbeats.on_echoes(decode_beats(body))
             case FrameType.CLOCK_QUESTION:
                 self.clocks.on_question(node_id, body)
@@ -446,16 +446,16 @@ class Engine:
 
     def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
         """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""
-        group = self.groups.get(group_id)
-        if group is None or message.target != group.replica_id:
+        replica = self.replicas.get(group_id)
+        if replica is None or message.target != replica.replica_id:
             return
-        group.learn_node(message.source, node_id)
-        if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(group, message):
+        replica.learn_node(message.source, node_id)
+        if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(replica, message):
             return
-        self.guarded(group, group.core.step, message)
-        self.mark_dirty(group)
+        self.guarded(replica, replica.core.step, message)
+        self.mark_dirty(replica)
 
-    def _admit_inbound(self, group: Group[StateMachine], message: AppendRequest) -> bool:
+    def _admit_inbound(self, replica: Replica[StateMachine], message: AppendRequest) -> bool:
         inbound = self._inbound
         size = sum(len(entry.payload) for entry in message.entries)
         is_refused = self.refuses_entries and any(entry.kind is EntryKind.DATA for entry in message.entries)
@@ -464,7 +464,7 @@ class Engine:
         if is_refused or is_over:
             self.counters.dropped_messages_total += 1
             return False
-        inbound.waiting[group.group_id] = inbound.waiting.get(group.group_id, 0) + size
+        inbound.waiting[replica.group_id] = inbound.waiting.get(replica.group_id, 0) + size
         inbound.total += size
         return True
 
@@ -472,7 +472,7 @@ class Engine:
         """The connection to a peer is gone: what it was sending is given up."""
         self.publisher.on_peer_down(node_id)
         self._receiver.forget_peer(node_id)
-        self._note_lost(node_id)
+        self._record_lost(node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """There is a connection to a peer again, perhaps to another process than before."""
@@ -480,15 +480,15 @@ class Engine:
         self.clocks.ask(node_id)
         self.campaigns.on_peer_up(node_id)
         # an answer of the process before may have been read after its connection was seen to be gone
-        self._note_lost(node_id)
+        self._record_lost(node_id)
 
-    def _note_lost(self, node_id: NodeId) -> None:
+    def _record_lost(self, node_id: NodeId) -> None:
         """Replicas there count as lagging until they answer: a process that comes back may have quarantined or lost them."""
-        for group in self.groups.values():
-            if group.role is Role.LEADER:
-                for voter in group.core.membership.voters:
-                    if group.node_of(voter) == node_id:
-                        group.core.note_lost(voter)
+        for replica in self.replicas.values():
+            if replica.role is Role.LEADER:
+                for voter in replica.core.membership.voters:
+                    if replica.node_of(voter) == node_id:
+                        replica.core.record_lost(voter)
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
         """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
@@ -497,48 +497,48 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ ticks
 
     def _tick_metadata(self) -> None:
-        group = self.groups.get(METADATA_GROUP_ID)
-        if group is not None:
-            self.guarded(group, self._tick, group, self._reads_expire_before())
+        replica = self.replicas.get(METADATA_GROUP_ID)
+        if replica is not None:
+            self.guarded(replica, self._tick, replica, self._reads_expire_before())
             self._send_out()
 
     def _tick_data(self) -> None:
         expire_before = self._reads_expire_before()
-        for group in list(self.groups.values()):
-            if group.group_id != METADATA_GROUP_ID:
-                self.guarded(group, self._tick, group, expire_before)
+        for replica in list(self.replicas.values()):
+            if replica.group_id != METADATA_GROUP_ID:
+                self.guarded(replica, self._tick, replica, expire_before)
         self._send_out()
 
     def _reads_expire_before(self) -> float:
         return self.loop.time() - self.timing.read_index_seconds
 
-    def _tick(self, group: Group[StateMachine], expire_before: float) -> None:
-        core = group.core
+    def _tick(self, replica: Replica[StateMachine], expire_before: float) -> None:
+        core = replica.core
         core.tick()
-        if group.has_reads:
-            group.expire_reads(expire_before)
+        if replica.has_reads:
+            replica.expire_reads(expire_before)
         if core.campaign_due:
-            self.campaigns.ask(group)
-        if group.append_in_flight:
-            self._check_disk(group)
-        if core.beat_due:
-            self._heartbeats.collect(group)
-        if core.has_ready(not group.append_in_flight):
-            self.mark_dirty(group)
+            self.campaigns.ask(replica)
+        if replica.append_in_flight:
+            self._check_disk(replica)
+        if core.heartbeat_due:
+            self._heartbeats.collect(replica)
+        if core.has_ready(not replica.append_in_flight):
+            self.mark_dirty(replica)
 
-    def _check_disk(self, group: Group[StateMachine]) -> None:
+    def _check_disk(self, replica: Replica[StateMachine]) -> None:
         """A leader whose disk hangs hands over to the furthest voter within reach, or steps down.
 
         Also when nobody has taken over after two election timeouts: the furthest one may stand still, and others can lead.
         """
-        if group.core.role is not Role.LEADER or not self.commits.is_hanging(group):
+        if replica.core.role is not Role.LEADER or not self.commits.is_hanging(replica):
             return
-        log.warning("leader_disk_hangs", group_id=group.group_id, replica_id=group.replica_id)
-        target = group.core.furthest_voter(lambda replica: self._transport.is_connected(group.node_of(replica)))
-        is_in_vain = self.commits.is_hanging(group, HANGING_ELECTIONS_MAX)
-        if target is None or is_in_vain or group.core.transfer_leader(target) is not None:
-            group.core.step_down()
-        self.mark_dirty(group)
+        log.warning("leader_disk_hangs", group_id=replica.group_id, replica_id=replica.replica_id)
+        target = replica.core.furthest_voter(lambda voter: self._transport.is_connected(replica.node_of(voter)))
+        is_in_vain = self.commits.is_hanging(replica, HANGING_ELECTIONS_MAX)
+        if target is None or is_in_vain or replica.core.transfer_leader(target) is not None:
+            replica.core.step_down()
+        self.mark_dirty(replica)
 
     def _on_stall(self, seconds: float) -> None:
         """The process stood still: a leader that may have been replaced meanwhile answers nobody before a quorum
@@ -546,7 +546,7 @@ class Engine:
         """
         self.counters.stalls_total += 1
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
-        for group in list(self.groups.values()):
-            if group.core.role is Role.LEADER and seconds >= self.timing.election_seconds(group.group_id):
-                self.guarded(group, group.core.require_confirmation)
-                self.mark_dirty(group)
+        for replica in list(self.replicas.values()):
+            if replica.core.role is Role.LEADER and seconds >= self.timing.election_seconds(replica.group_id):
+                self.guarded(replica, replica.core.require_confirmation)
+                self.mark_dirty(replica)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raftmq.broker.peers.codec import Beats, FrameType
+from raftmq.broker.peers.codec import FrameType, HeartbeatColumns
 from raftmq.broker.peers.protocol import Channel, Transport
 from raftmq.broker.replica.engine_host import EngineHost
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import Heartbeat, HeartbeatResponse
 from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
@@ -20,68 +20,70 @@ from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 class Heartbeats:
     """Collects the beats that are due here and takes in those of other nodes."""
 
-    def __init__(self, host: EngineHost, groups: Mapping[GroupId, Group[StateMachine]], transport: Transport) -> None:
+    def __init__(
+        self, host: EngineHost, replicas: Mapping[GroupId, Replica[StateMachine]], transport: Transport
+    ) -> None:
         self._host = host
-        self._groups = groups
+        self._replicas = replicas
         self._transport = transport
-        self._due: dict[NodeId, Beats] = {}
+        self._due: dict[NodeId, HeartbeatColumns] = {}
 
-    def collect(self, group: Group[StateMachine]) -> None:
+    def collect(self, replica: Replica[StateMachine]) -> None:
         """Take a leader's due beats; they leave with the next `flush`."""
-        core = group.core
-        for target, commit_index, counter in core.take_beats():
-            node_id = group.node_of(target)
-            beats = self._due.get(node_id)
-            if beats is None:
-                beats = self._due[node_id] = Beats()
-            beats.add(group.group_id, core.replica_id, target, core.term, commit_index, counter)
+        core = replica.core
+        for target, commit_index, counter in core.take_heartbeats():
+            node_id = replica.node_of(target)
+            heartbeats = self._due.get(node_id)
+            if heartbeats is None:
+                heartbeats = self._due[node_id] = HeartbeatColumns()
+            heartbeats.add(replica.group_id, core.replica_id, target, core.term, commit_index, counter)
 
     def flush(self) -> None:
         """Queue one frame per node; the caller flushes the transport."""
         if self._due:
             due, self._due = self._due, {}  # first: what cannot be sent must not be in the way of the next ones
-            for node_id, beats in due.items():
-                self._transport.send(node_id, Channel.CONTROL, FrameType.BEATS, beats.encode())
+            for node_id, heartbeats in due.items():
+                self._transport.send(node_id, Channel.CONTROL, FrameType.HEARTBEATS, heartbeats.encode())
 
     def on_beats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
         """A node's beats of the groups it leads; the quiet ones are answered at once."""
-        echoes = Beats()
-        groups = self._groups
+        responses = HeartbeatColumns()
+        replicas = self._replicas
         for group_id, source, target, term, commit_index, counter in zip(*columns, strict=True):
-            group = groups.get(GroupId(group_id))
-            if group is None or group.replica_id != target:
+            replica = replicas.get(GroupId(group_id))
+            if replica is None or replica.replica_id != target:
                 continue
-            core = group.core
+            core = replica.core
             try:
                 is_quiet = core.on_quiet_beat(ReplicaId(source), Term(term), LogIndex(commit_index))
             except Exception as error:  # noqa: BLE001 -- one group's defect; the frame is of all of them
-                self._host.break_group(group, error)
+                self._host.break_replica(replica, error)
                 continue
             if is_quiet:
-                echoes.add(group_id, target, source, term, 0, counter)
+                responses.add(group_id, target, source, term, 0, counter)
             else:
-                group.learn_node(ReplicaId(source), node_id)
-                beat = Heartbeat(ReplicaId(source), ReplicaId(target), Term(term), LogIndex(commit_index), counter)
-                self._host.guarded(group, core.step, beat)
-                self._host.mark_dirty(group)
-        if len(echoes):
-            self._transport.send(node_id, Channel.CONTROL, FrameType.BEAT_ECHOES, echoes.encode())
+                replica.learn_node(ReplicaId(source), node_id)
+                heartbeat = Heartbeat(ReplicaId(source), ReplicaId(target), Term(term), LogIndex(commit_index), counter)
+                self._host.guarded(replica, core.step, heartbeat)
+                self._host.mark_dirty(replica)
+        if len(responses):
+            self._transport.send(node_id, Channel.CONTROL, FrameType.HEARTBEAT_RESPONSES, responses.encode())
             self._transport.flush()
 
     def on_echoes(self, columns: Sequence[Sequence[int]]) -> None:
         """A node's answers to this node's beats."""
-        groups = self._groups
+        replicas = self._replicas
         for group_id, source, target, term, _, counter in zip(*columns, strict=True):
-            group = groups.get(GroupId(group_id))
-            if group is None or group.replica_id != target:
+            replica = replicas.get(GroupId(group_id))
+            if replica is None or replica.replica_id != target:
                 continue
-            core = group.core
+            core = replica.core
             try:
                 is_quiet = core.on_quiet_beat_response(ReplicaId(source), Term(term), counter)
             except Exception as error:  # noqa: BLE001 -- see `on_beats`
-                self._host.break_group(group, error)
+                self._host.break_replica(replica, error)
                 continue
             if not is_quiet:
-                echo = HeartbeatResponse(ReplicaId(source), ReplicaId(target), Term(term), counter)
-                self._host.guarded(group, core.step, echo)
-                self._host.mark_dirty(group)
+                response = HeartbeatResponse(ReplicaId(source), ReplicaId(target), Term(term), counter)
+                self._host.guarded(replica, core.step, response)
+                self._host.mark_dirty(replica)

@@ -9,7 +9,7 @@ from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 
-def born(membership: Membership) -> RestoredState:
+def founder_state(membership: Membership) -> RestoredState:
     """The state every founding replica of a group starts with: after the synthetic first snapshot."""
     return RestoredState(
         hard_state=HardState(GENESIS.term, ReplicaId(0), GENESIS.index),
@@ -23,7 +23,7 @@ def born(membership: Membership) -> RestoredState:
     )
 
 
-def unborn() -> RestoredState:
+def joiner_state() -> RestoredState:
     """The state of a replica that joins an existing group: it knows nothing and waits for a snapshot."""
     nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
     return RestoredState(

@@ -16,7 +16,7 @@ from raftmq.broker.base.limits import Timing
 from raftmq.broker.peers.codec import FrameType, encode_leadership
 from raftmq.broker.peers.protocol import Channel, Transport
 from raftmq.broker.replica.leadership_table import LeadershipTable
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role, RoleChange
 from raftmq.types import NO_NODE, GroupId, NodeId, Term
@@ -34,7 +34,7 @@ class LeadershipPublisher:
         self,
         loop: asyncio.AbstractEventLoop,
         table: LeadershipTable,
-        groups: Mapping[GroupId, Group[StateMachine]],
+        replicas: Mapping[GroupId, Replica[StateMachine]],
         transport: Transport,
         timing: Timing,
     ) -> None:
@@ -52,20 +52,20 @@ class LeadershipPublisher:
         self.may_lead: Callable[[GroupId, NodeId], bool] = lambda group_id, node_id: True
         """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
         self._table = table
-        self._groups = groups
+        self._replicas = replicas
         self._transport = transport
         self._changed: dict[GroupId, tuple[Term, NodeId]] = {}
 
-    def on_role_change(self, group: Group[StateMachine], change: RoleChange) -> None:
+    def on_role_change(self, replica: Replica[StateMachine], change: RoleChange) -> None:
         """A replica here gained, lost or learned of the leadership of its group."""
-        group_id = group.group_id
+        group_id = replica.group_id
         if change.role is Role.LEADER:
             self._table.claim(group_id, change.term, self.node_id)
             self._changed[group_id] = (change.term, self.node_id)
             self._withdrawn.pop(group_id, None)
         elif change.leader_id:
             self._withdrawn.pop(group_id, None)
-            node_id = group.node_of(change.leader_id)
+            node_id = replica.node_of(change.leader_id)
             if node_id != NO_NODE:
                 self._table.claim(group_id, change.term, node_id)
         else:
@@ -105,8 +105,8 @@ class LeadershipPublisher:
         A replica here that follows one knows. Else the last claim counts, until the claimant said that it leads no more, was
         out of reach for some election timeouts, or did not repeat its claim when it should have.
         """
-        group = self._groups.get(group_id)
-        if group is not None and group.core.leader_id:
+        replica = self._replicas.get(group_id)
+        if replica is not None and replica.core.leader_id:
             return True
         _, node_id = self._table.get(group_id)
         if node_id in (NO_NODE, self.node_id):
@@ -116,8 +116,8 @@ class LeadershipPublisher:
         if not self._transport.is_connected(node_id):
             return now - self._down_since.get(node_id, self._began_at) <= grace
         heard_at = self._table.heard_at(group_id)
-        if group is not None and group.leaderless_since is not None and heard_at < group.leaderless_since:
-            return now - group.leaderless_since <= grace  # it would have been heard by the replica here
+        if replica is not None and replica.leaderless_since is not None and heard_at < replica.leaderless_since:
+            return now - replica.leaderless_since <= grace  # it would have been heard by the replica here
         return now - heard_at <= self._timing.leadership_publish_seconds + grace
 
     def on_rows(self, node_id: NodeId, rows: Rows) -> None:
@@ -135,11 +135,11 @@ class LeadershipPublisher:
     def _own_rows(self) -> Rows:
         """What this node leads, and what it led last and leads no more: a message that said so may have been lost."""
         led = [
-            (group.group_id, group.core.term, int(self.node_id))
-            for group in self._groups.values()
-            if group.core.role is Role.LEADER
+            (replica.group_id, replica.core.term, int(self.node_id))
+            for replica in self._replicas.values()
+            if replica.core.role is Role.LEADER
         ]
-        self._withdrawn = {group_id: term for group_id, term in self._withdrawn.items() if group_id in self._groups}
+        self._withdrawn = {group_id: term for group_id, term in self._withdrawn.items() if group_id in self._replicas}
         return led + [(group_id, term, int(NO_NODE)) for group_id, term in self._withdrawn.items()]
 
     def _broadcast(self, rows: Rows) -> None:

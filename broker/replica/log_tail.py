@@ -6,7 +6,7 @@ record of a partition's log, may be deleted. A member that still needs them gets
 
 from __future__ import annotations
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex
@@ -17,12 +17,12 @@ LAGGING_ENTRIES_MAX = 50_000
 """Most entries that a leader keeps for a member that is away."""
 
 
-def index_before_tail(group: Group[StateMachine]) -> LogIndex | None:
+def index_before_tail(replica: Replica[StateMachine]) -> LogIndex | None:
     """Return the last index before the tail; None while too few entries could be deleted to be worth a write."""
-    core = group.core
-    index = group.durable_state_index - TAIL_ENTRIES
+    core = replica.core
+    index = replica.durable_state_index - TAIL_ENTRIES
     if core.role is Role.LEADER:
         matches = [match for match in core.match_indexes().values() if match]
         # a member that is away for very long gets a snapshot: it must not make the log grow without bound
         index = max(min([index, *matches]), index - LAGGING_ENTRIES_MAX)
-    return LogIndex(index) if index > group.log_start.index + TAIL_ENTRIES else None
+    return LogIndex(index) if index > replica.log_start.index + TAIL_ENTRIES else None

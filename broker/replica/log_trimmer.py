@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import structlog
 from raftmq.broker.replica.engine_host import EngineHost
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.errors import CommitFailedError, StorageFullError, StorageUnavailableError
@@ -22,7 +22,7 @@ _ROWS_PER_SLICE = 256
 """Rows deleted per transaction: bounds the latency of the commits that wait behind it."""
 
 
-class TruncatedRows:
+class LogTrimmer:
     """The rows of one node's replicas that are to go."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: EngineHost, store: LogStore, writers: Writers) -> None:
@@ -32,30 +32,30 @@ class TruncatedRows:
         self._writers = writers
         self._is_closed = False
 
-    def delete(self, group: Group[StateMachine]) -> None:
+    def delete(self, replica: Replica[StateMachine]) -> None:
         """Begin to delete what is behind the group's durable truncation point."""
-        if group.is_closed:
+        if replica.is_closed:
             return
-        future = self._writers.run(group.key, lambda: self._store.delete_truncated(group.key, _ROWS_PER_SLICE))
+        future = self._writers.run(replica.key, lambda: self._store.delete_truncated(replica.key, _ROWS_PER_SLICE))
 
         def report(done: Future[bool]) -> None:
             if not self._is_closed:
-                self._loop.call_soon_threadsafe(self._on_slice_deleted, group, done)
+                self._loop.call_soon_threadsafe(self._on_slice_deleted, replica, done)
 
         future.add_done_callback(report)
 
-    def _on_slice_deleted(self, group: Group[StateMachine], done: Future[bool]) -> None:
+    def _on_slice_deleted(self, replica: Replica[StateMachine], done: Future[bool]) -> None:
         error = done.exception()
         if error is None:
             if done.result():
-                self.delete(group)
+                self.delete(replica)
         elif isinstance(error, CommitFailedError) or not isinstance(error, Exception):
             self._host.on_fatal(error)
-        elif group.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
+        elif replica.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
             # the rows are behind the truncation point, so harmless: the next truncation takes them along
-            log.info("truncated_rows_left", group_id=group.group_id, reason=str(error))
+            log.info("truncated_rows_left", group_id=replica.group_id, reason=str(error))
         else:
-            self._host.break_group(group, error)
+            self._host.break_replica(replica, error)
 
     def close(self) -> None:
         """The loop will not run for long: report nothing more."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.replica.replica_log import GroupLog
+from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.errors import InvariantError, invariant
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
@@ -44,17 +44,17 @@ _BEHIND_RETRY_MS = 100
 _UNCONFIRMED_RETRY_MS = 20
 
 
-class GroupHost(Protocol):
+class ReplicaHost(Protocol):
     """What a group asks of the engine."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
 
-    def mark_dirty(self, group: Group[StateMachine]) -> None:
+    def mark_dirty(self, replica: Replica[StateMachine]) -> None:
         """Step the group in the next pass."""
         ...
 
-    def break_group(self, group: Group[StateMachine], error: Exception) -> None:
+    def break_replica(self, replica: Replica[StateMachine], error: Exception) -> None:
         """The replica broke a rule or is damaged: close it and keep it silent."""
         ...
 
@@ -109,7 +109,7 @@ class _ConfirmedRead(NamedTuple):
     future: asyncio.Future[LogIndex]
 
 
-class Group(Generic[MachineT]):
+class Replica(Generic[MachineT]):
     """See the module. `machine` is a `Metadata` for group 0, a `LogPartition` for a log partition."""
 
     def __init__(
@@ -117,8 +117,8 @@ class Group(Generic[MachineT]):
         key: ReplicaKey,
         core: RaftCore,
         machine: MachineT,
-        log: GroupLog,
-        host: GroupHost,
+        log: ReplicaLog,
+        host: ReplicaHost,
         node_of_replica: Callable[[ReplicaId], NodeId],
         first_read_id: int = 1,
     ) -> None:
@@ -127,7 +127,7 @@ class Group(Generic[MachineT]):
         self.group_id = key.group_id
         self.replica_id = key.replica_id
         self.core = core
-        self.machine = machine
+        self.state_machine = machine
         self.log = log
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
@@ -268,7 +268,7 @@ class Group(Generic[MachineT]):
             answer = self.core.propose(proposals, self._host.now_ms())
         except InvariantError as error:
             self._host.release_uncommitted(size)
-            self._host.break_group(self, error)
+            self._host.break_replica(self, error)
             raise self._leadership_lost() from error
         return self._await_applied(answer, size)
 
@@ -277,7 +277,7 @@ class Group(Generic[MachineT]):
         for proposal in proposals:
             if proposal.kind is not EntryKind.COMMAND:
                 continue
-            needed = self.machine.level_needed(proposal.payload)
+            needed = self.state_machine.level_needed(proposal.payload)
             if needed is None:
                 raise RequestError(
                     pb.INTERNAL, f"a command for group {self.group_id} cannot be read back: not proposed"
@@ -296,7 +296,7 @@ class Group(Generic[MachineT]):
         try:
             answer = self.core.propose_membership(change, self._host.now_ms())
         except InvariantError as error:
-            self._host.break_group(self, error)
+            self._host.break_replica(self, error)
             raise self._leadership_lost() from error
         return self._await_applied(answer, 0)[1]
 
@@ -360,7 +360,7 @@ class Group(Generic[MachineT]):
         try:
             self.core.read_index(request_id)
         except InvariantError as error:
-            self._host.break_group(self, error)
+            self._host.break_replica(self, error)
         else:
             self._host.mark_dirty(self)
 
@@ -412,7 +412,7 @@ class Group(Generic[MachineT]):
     def serve_confirmed(self) -> None:
         """Answer the confirmed reads that the machine's state includes by now."""
         applied = self.core.applied_index
-        if self.machine.applied_index < self.core.state_floor:
+        if self.state_machine.applied_index < self.core.state_floor:
             return
         while self._confirmed and self._confirmed[0].read_index <= applied:
             read = self._confirmed.popleft()
@@ -424,7 +424,7 @@ class Group(Generic[MachineT]):
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries to the machine and answer their waiters. Called by the engine, in order."""
-        machine, waiters = self.machine, self._waiters
+        machine, waiters = self.state_machine, self._waiters
         for entry in entries:
             result = machine.apply(entry)
             if self.on_applied is not None:
@@ -499,7 +499,7 @@ class Group(Generic[MachineT]):
 
     def _on_entries_fetched(self, damage: DamagedReplicaError | None) -> None:
         if damage is not None:
-            self._host.break_group(self, damage)
+            self._host.break_replica(self, damage)
         if not self.is_closed:
             self.core.entries_fetched()
             self._host.mark_dirty(self)

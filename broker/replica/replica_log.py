@@ -31,7 +31,7 @@ Fetch = Callable[[Callable[..., tuple[Entry, ...]], ReplicaKey, LogIndex, LogInd
 """Runs a blocking read on the reader threads."""
 
 
-class GroupLog(LogView):
+class ReplicaLog(LogView):
     """See the module. Made before the core, which reads headers while it is made."""
 
     def __init__(

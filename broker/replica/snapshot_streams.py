@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.peers.codec import (
     FrameError,
     FrameType,
@@ -30,7 +30,7 @@ from raftmq.broker.peers.codec import (
     snapshot_stream_of,
 )
 from raftmq.broker.peers.protocol import Channel, Transport
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_rows import SnapshotRows
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
@@ -64,8 +64,8 @@ class SnapshotSender:
         store: LogStore,
         readers: Executor,
         limits: Limits,
-        on_streamed: Callable[[Group[StateMachine], ReplicaId, bool], None],
-        on_damage: Callable[[Group[StateMachine], Exception], None],
+        on_streamed: Callable[[Replica[StateMachine], ReplicaId, bool], None],
+        on_damage: Callable[[Replica[StateMachine], Exception], None],
     ) -> None:
         self._loop = loop
         self._transport = transport
@@ -86,50 +86,52 @@ class SnapshotSender:
         """Whether a new stream would have to wait (metadata never does)."""
         return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max
 
-    def start(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
+    def start(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
         """Stream the group's durable state to a replica on `node_id`; `on_streamed` tells how it ended."""
-        task = self._loop.create_task(self._run(group, node_id, message))
+        task = self._loop.create_task(self._run(replica, node_id, message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
+    async def _run(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
         is_sent = False
         try:
-            is_sent = await self._stream(group, node_id, message)
+            is_sent = await self._stream(replica, node_id, message)
         except DamagedReplicaError as error:
-            self._on_damage(group, error)
+            self._on_damage(replica, error)
         except (LogRangeError, ReplicaClosedError, StorageUnavailableError) as error:
-            log.info("snapshot_not_sent", group_id=group.group_id, reason=str(error))
+            log.info("snapshot_not_sent", group_id=replica.group_id, reason=str(error))
         finally:
-            self._on_streamed(group, message.target, is_sent)
+            self._on_streamed(replica, message.target, is_sent)
 
-    async def _stream(self, group: Group[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
-        state_index, membership, rows = await self._loop.run_in_executor(self._readers, self._store.snapshot, group.key)
+    async def _stream(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
+        state_index, membership, rows = await self._loop.run_in_executor(
+            self._readers, self._store.snapshot, replica.key
+        )
         try:
             return await self._stream_rows(
-                group, node_id, message, SnapshotMeta(group.log_start, state_index, membership), rows
+                replica, node_id, message, SnapshotMeta(replica.log_start, state_index, membership), rows
             )
         finally:
             rows.close()  # an open read transaction keeps every page that is freed after it
 
     async def _stream_rows(
         self,
-        group: Group[StateMachine],
+        replica: Replica[StateMachine],
         node_id: NodeId,
         message: InstallSnapshot,
         meta: SnapshotMeta,
         rows: ClosableRows,
     ) -> bool:
         state_index = meta.state_index
-        if group.group_id == METADATA_GROUP_ID:
-            position_at_state = await group.find_position(state_index)
+        if replica.group_id == METADATA_GROUP_ID:
+            position_at_state = await replica.find_position(state_index)
             if position_at_state is None:
                 return False
             meta = dataclasses.replace(meta, position=position_at_state)
         stream_id = next(self._ids)
         begin = dataclasses.replace(message, meta=meta, data=None)
         if not await self._send(
-            node_id, FrameType.SNAPSHOT_BEGIN, encode_snapshot_begin(stream_id, group.group_id, begin)
+            node_id, FrameType.SNAPSHOT_BEGIN, encode_snapshot_begin(stream_id, replica.group_id, begin)
         ):
             return False
         total = 0
@@ -141,7 +143,7 @@ class SnapshotSender:
             if not await self._send(node_id, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False
         log.info(
-            "snapshot_sent", group_id=group.group_id, peer_id=node_id, index=meta.position.index,
+            "snapshot_sent", group_id=replica.group_id, peer_id=node_id, index=meta.position.index,
             state_index=state_index, rows=total,
         )  # fmt: skip
         return await self._send(node_id, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, total))
@@ -228,7 +230,7 @@ class SnapshotReceiver:
         """Bytes of each peer that are queued or being written."""
         self._held: set[NodeId] = set()
         """Peers whose snapshots are not read now."""
-        self._dropped_pace = LogPace(1.0)
+        self._dropped_pace = LogThrottle(1.0)
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
         """Take a frame in. Raises `FrameError`."""

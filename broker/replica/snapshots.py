@@ -15,12 +15,12 @@ from typing import cast
 
 import structlog
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.peers.protocol import Transport
 from raftmq.broker.replica.commits import SPACE_RETRY_SECONDS, Commits
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.reader_pools import ReaderPools
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_rows import Row
 from raftmq.broker.replica.snapshot_streams import SnapshotSender
 from raftmq.broker.replica.writers import Writers
@@ -65,13 +65,13 @@ class Snapshots:
         self._threads = readers.snapshots
         self._writers = writers
         self._transport = transport
-        self._space_pace = LogPace()
+        self._space_pace = LogThrottle()
         self.sent_total = 0
         """Snapshots streamed to the end."""
         self.installed_total = 0
         """Snapshots that replaced a replica's state here."""
         self._sender = SnapshotSender(
-            loop, transport, store, readers.snapshots, limits, self._on_streamed, host.break_group
+            loop, transport, store, readers.snapshots, limits, self._on_streamed, host.break_replica
         )
 
     @property
@@ -81,129 +81,131 @@ class Snapshots:
 
     # ------------------------------------------------------------------------------------------------ sending
 
-    def meta(self, group: Group[StateMachine]) -> SnapshotMeta | None:
+    def meta(self, replica: Replica[StateMachine]) -> SnapshotMeta | None:
         """What a snapshot taken now would begin as; the stream replaces it by what its transaction really read."""
-        if self._sender.is_full(group.group_id):
+        if self._sender.is_full(replica.group_id):
             return None
-        if group.durable_membership != group.core.membership:
+        if replica.durable_membership != replica.core.membership:
             # a snapshot must name its receiver as a member: make the change that added it durable first. Not now: the
             # core is being asked for its work, and a write begun in between would be a second one in flight
-            self._loop.call_soon(self._host.guarded, group, self._commits.flush_state, group)
+            self._loop.call_soon(self._host.guarded, replica, self._commits.flush_state, replica)
             return None
-        position: LogPosition | None = group.log_start
-        state_index = group.durable_state_index
-        if group.group_id == METADATA_GROUP_ID:
+        position: LogPosition | None = replica.log_start
+        state_index = replica.durable_state_index
+        if replica.group_id == METADATA_GROUP_ID:
             try:
-                position = group.position_of(state_index)
+                position = replica.position_of(state_index)
             except (LogRangeError, StorageUnavailableError):
                 position = None
         if position is None:
             return None
-        return SnapshotMeta(position, state_index, group.durable_membership)
+        return SnapshotMeta(position, state_index, replica.durable_membership)
 
-    def send(self, group: Group[StateMachine], message: InstallSnapshot) -> None:
+    def send(self, replica: Replica[StateMachine], message: InstallSnapshot) -> None:
         """Stream the group's state to the replica that the message names; the core is told how it ended."""
-        node_id = group.node_of(message.target)
+        node_id = replica.node_of(message.target)
         if node_id == NO_NODE or not self._transport.is_connected(node_id):
-            group.core.report_snapshot(message.target, is_sent=False)
+            replica.core.report_snapshot(message.target, is_sent=False)
             return
-        group.snapshots_in_progress += 1
+        replica.snapshots_in_progress += 1
         now = self._loop.time()
-        if now - group.snapshot_sent_at.get(message.target, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
+        if now - replica.snapshot_sent_at.get(message.target, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
             # the last one did not take: a peer that refuses snapshots must not make us stream them without end
-            self._loop.call_later(_PAUSE_SECONDS, self._on_streamed, group, message.target, False)
+            self._loop.call_later(_PAUSE_SECONDS, self._on_streamed, replica, message.target, False)
             return
-        group.snapshot_sent_at[message.target] = now
-        self._sender.start(group, node_id, message)
+        replica.snapshot_sent_at[message.target] = now
+        self._sender.start(replica, node_id, message)
 
-    def _on_streamed(self, group: Group[StateMachine], target: ReplicaId, is_sent: bool) -> None:
-        group.snapshots_in_progress -= 1
+    def _on_streamed(self, replica: Replica[StateMachine], target: ReplicaId, is_sent: bool) -> None:
+        replica.snapshots_in_progress -= 1
         self.sent_total += is_sent
-        if not group.is_closed:
-            self._host.guarded(group, group.core.report_snapshot, target, is_sent)
-            self._host.mark_dirty(group)
+        if not replica.is_closed:
+            self._host.guarded(replica, replica.core.report_snapshot, target, is_sent)
+            self._host.mark_dirty(replica)
 
     # ------------------------------------------------------------------------------------------------ installing
 
-    def install(self, group: Group[StateMachine], work: AppendWork) -> None:
+    def install(self, replica: Replica[StateMachine], work: AppendWork) -> None:
         """Replace the replica's file by a snapshot; nothing else of the group moves until that is durable."""
         message = work.snapshot
         assert message is not None
         rows = cast("Collection[Row]", message.data)
-        group.is_installing = True
-        group.append_in_flight = True
-        group.append_started_at = self._loop.time()
-        group.log.clear()
+        replica.is_installing = True
+        replica.append_in_flight = True
+        replica.append_started_at = self._loop.time()
+        replica.log.clear()
         log.info(
-            "snapshot_install_started", group_id=group.group_id, replica_id=group.replica_id,
+            "snapshot_install_started", group_id=replica.group_id, replica_id=replica.replica_id,
             index=message.meta.position.index, rows=len(rows),
         )  # fmt: skip
-        fresh = type(group.machine)()
+        fresh = type(replica.state_machine)()
         restoring = self._threads.submit(fresh.restore, rows, message.meta.state_index)
         restoring.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._on_restored, group, work, fresh, done)
+            lambda done: self._loop.call_soon_threadsafe(self._on_restored, replica, work, fresh, done)
         )
 
     def _on_restored(
-        self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
+        self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
     ) -> None:
         """The rows make sense: put them in the place of the replica's. Until then its file is as it was."""
-        if group.is_closed:
+        if replica.is_closed:
             return
         error = done.exception()
         if error is not None:
-            self._host.break_group(group, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._host.break_replica(replica, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
         message = work.snapshot
         assert message is not None
-        core, rows = group.core, cast("Collection[Row]", message.data)
+        core, rows = replica.core, cast("Collection[Row]", message.data)
         # appends may have come behind the snapshot and moved the commit index: their entries are not in this write
         commit_index = LogIndex(min(core.commit_index, message.meta.position.index))
         hard_state = HardState(core.term, core.vote, commit_index)
-        future = self._writers.run(group.key, lambda: self._store.install(group.key, hard_state, message.meta, rows))
+        future = self._writers.run(
+            replica.key, lambda: self._store.install(replica.key, hard_state, message.meta, rows)
+        )
         future.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._on_installed, group, work, fresh, done)
+            lambda done: self._loop.call_soon_threadsafe(self._on_installed, replica, work, fresh, done)
         )
 
     def _on_installed(
-        self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
+        self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
     ) -> None:
         error = done.exception()
-        if group.is_closed and not isinstance(error, CommitFailedError):
+        if replica.is_closed and not isinstance(error, CommitFailedError):
             return
         if isinstance(error, StorageFullError):
             # the replica is as it was: like any write it waits for space
-            if self._space_pace.is_due(group.group_id):
-                log.warning("snapshot_waits_for_space", group_id=group.group_id, reason=str(error))
-            self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, group, work)
+            if self._space_pace.is_due(replica.group_id):
+                log.warning("snapshot_waits_for_space", group_id=replica.group_id, reason=str(error))
+            self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, replica, work)
         elif isinstance(error, Exception) and not isinstance(error, CommitFailedError):
-            self._host.break_group(group, error)
+            self._host.break_replica(replica, error)
         elif error is not None:
             self._host.on_fatal(error)
         else:
-            self._host.guarded(group, self._on_durable, group, work, fresh)
+            self._host.guarded(replica, self._on_durable, replica, work, fresh)
 
-    def _install_again(self, group: Group[StateMachine], work: AppendWork) -> None:
-        if not group.is_closed:
-            self.install(group, work)
+    def _install_again(self, replica: Replica[StateMachine], work: AppendWork) -> None:
+        if not replica.is_closed:
+            self.install(replica, work)
 
-    def _on_durable(self, group: Group[StateMachine], work: AppendWork, fresh: StateMachine) -> None:
+    def _on_durable(self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine) -> None:
         assert work.snapshot is not None
         meta = work.snapshot.meta
-        group.machine.adopt(fresh)
+        replica.state_machine.adopt(fresh)
         self.installed_total += 1
-        group.durable_state_index = meta.state_index
-        group.durable_membership = meta.membership
-        group.pending_truncation = None
-        group.is_installing = False
-        group.append_in_flight = False
-        if group.on_restored is not None:
-            group.on_restored()
-        group.serve_confirmed()  # reads confirmed meanwhile waited for just this state
-        group.wake_progress()
+        replica.durable_state_index = meta.state_index
+        replica.durable_membership = meta.membership
+        replica.pending_truncation = None
+        replica.is_installing = False
+        replica.append_in_flight = False
+        if replica.on_restored is not None:
+            replica.on_restored()
+        replica.serve_confirmed()  # reads confirmed meanwhile waited for just this state
+        replica.wake_progress()
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
-            self._commits.start(group, rest, with_inbound=False)
+            self._commits.start(replica, rest, with_inbound=False)
         else:
-            self._commits.finish(group, rest)
-        self._host.mark_dirty(group)
+            self._commits.finish(replica, rest)
+        self._host.mark_dirty(replica)

@@ -61,7 +61,7 @@ class AdminService:
 
     @property
     def _metadata(self) -> Metadata:
-        return self._host.metadata.machine
+        return self._host.metadata.state_machine
 
     # ------------------------------------------------------------------------------------------------ topics: changes
 

@@ -53,7 +53,7 @@ class ClusterHealth:
         found = {part: failed_part(pb.PartitionState(), part, error) for part, error in leaderless}
 
         async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
-            request = pb.DescribePartitionsRequest(metadata_revision=self._host.metadata.machine.revision)
+            request = pb.DescribePartitionsRequest(metadata_revision=self._host.metadata.state_machine.revision)
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
             here = self._health.describe_partitions
             try:
@@ -76,7 +76,7 @@ class ClusterHealth:
     async def gather(self, call: Call) -> GatheredHealth:
         """Ask every connected node for its health."""
         call = self._soon(call)
-        nodes = [NodeId(node.node_id) for node in self._host.metadata.machine.nodes()]
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         connected = [node_id for node_id in nodes if self._host.is_connected(node_id)]
         answers = await asyncio.gather(*(self._ask_node(node_id, call) for node_id in connected))
         answered = {node: answer for node, answer in zip(connected, answers, strict=True) if answer is not None}
@@ -102,7 +102,7 @@ class ClusterHealth:
 
     def _without_leader(self, led: set[GroupId], answered: set[NodeId]) -> tuple[list[GroupId], list[GroupId]]:
         """Return the partitions that no answering node leads: those without a leader, and those whose supposed leader did not answer."""
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         leaderless: list[GroupId] = []
         unknown: list[GroupId] = []
         for topic in machine.topics():

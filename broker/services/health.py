@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
@@ -42,9 +42,9 @@ class HealthService:
             state = pb.PartitionState(topic_id=part.topic_id, partition=part.partition)
             try:
                 partition = await self._locator.locate_confirmed(part.topic_id, part.partition, call.deadline)
-                partition.group.require_leader()
+                partition.replica.require_leader()
                 size_bytes = await partition.file_bytes()
-                partition.group.require_leader()  # it may have lost the leadership while a thread looked
+                partition.replica.require_leader()  # it may have lost the leadership while a thread looked
                 self._describe(state, partition, size_bytes)
             except RequestError as error:
                 state.error.CopyFrom(error.detail)
@@ -52,9 +52,9 @@ class HealthService:
         return pb.DescribePartitionsResponse(partitions=states)
 
     def _describe(self, state: pb.PartitionState, partition: PartitionLog, size_bytes: int) -> None:
-        group = partition.group
-        state.leader_epoch = group.term
-        state.in_sync_nodes.extend(sorted(group.node_of(replica) for replica in self._host.in_sync(group)))
+        replica = partition.replica
+        state.leader_epoch = replica.term
+        state.in_sync_nodes.extend(sorted(replica.node_of(voter) for voter in self._host.in_sync(replica)))
         state.log_start_offset, state.high_watermark = partition.log_start_offset, partition.high_watermark
         state.size_bytes = size_bytes
 
@@ -63,7 +63,7 @@ class HealthService:
     async def describe_node(self, request: pb.DescribeNodeRequest, call: Call) -> pb.DescribeNodeResponse:
         """Return what is wrong with this node, and the groups that it leads."""
         host = self._host
-        groups: list[Group[StateMachine]] = [host.metadata, *host.partition_groups()]
+        replicas: list[Replica[StateMachine]] = [host.metadata, *host.partition_replicas()]
         quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)
         return pb.DescribeNodeResponse(
             health=pb.NodeHealth(
@@ -73,13 +73,15 @@ class HealthService:
                 quarantined=self.names(quarantined),
                 warnings=[one[:_WARNING_CHARACTERS_MAX] for one in host.warnings()[: host.limits.partitions_named_max]],
             ),
-            led_group_ids=[group.group_id for group in groups if group.role is Role.LEADER and not group.is_closed],
+            led_group_ids=[
+                replica.group_id for replica in replicas if replica.role is Role.LEADER and not replica.is_closed
+            ],
             metadata_voters_behind=host.metadata_voters_behind(),
         )
 
     def names(self, group_ids: Iterable[GroupId]) -> pb.PartitionNames:
         """Return the number of these partitions, and the names of the first."""
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         known = [partition for group_id in group_ids if (partition := machine.partition(group_id)) is not None]
         named = [(topic.name, one.partition) for one in known if (topic := machine.topic(one.topic_id)) is not None]
         first = sorted(named)[: self._host.limits.partitions_named_max]

@@ -9,7 +9,7 @@ from raftmq.broker.base.readiness import NotReady
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.partitions.host import PartitionHost
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
@@ -40,7 +40,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Wait until the local metadata includes `revision` (0: no wait). The caller's deadline bounds it."""
         ...
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         """Work in the background failed, for a reason that is no refusal; whoever caught it goes on."""
         ...
 
@@ -63,7 +63,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Why the directory that a node of this identity runs on may not be taken for its own; None when it may."""
         ...
 
-    def note_damage(self, key: ReplicaKey) -> None:
+    def record_damage(self, key: ReplicaKey) -> None:
         """A replica of a group that this node may lead was reported damaged by its own node."""
         ...
 
@@ -79,7 +79,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Groups of which this node should serve a replica and does not, damaged ones left out."""
         ...
 
-    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         """Voters of a group led here that keep up, as far as this node can tell."""
         ...
 
@@ -91,7 +91,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Nodes whose vote on metadata does not keep up; empty where this node does not lead it."""
         ...
 
-    def partition_groups(self) -> list[Group[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[LogPartition]]:
         """Every serving partition replica here."""
         ...
 

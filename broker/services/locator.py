@@ -41,7 +41,7 @@ class Locator:
 
     async def wait_revision(self, revision: int, deadline: float) -> None:
         """Wait until the local metadata includes `revision`. Raises NOT_READY when that takes too long."""
-        if self._host.metadata.machine.applied_index >= revision:
+        if self._host.metadata.state_machine.applied_index >= revision:
             return
         try:
             async with asyncio.timeout_at(deadline):
@@ -58,7 +58,7 @@ class Locator:
             RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed; NOT_LEADER (with the leader) or NO_LEADER when
                 this node has no replica.
         """
-        topic = self._host.metadata.machine.topic(topic_id)
+        topic = self._host.metadata.state_machine.topic(topic_id)
         if topic is None:
             raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic with id {topic_id}")
         if partition >= len(topic.group_ids):
@@ -67,7 +67,7 @@ class Locator:
             )
         group_id = GroupId(topic.group_ids[partition])
         found = self._partitions.get(group_id)
-        if found is None or found.group.is_closed:
+        if found is None or found.replica.is_closed:
             raise self._elsewhere(group_id)
         return found
 
@@ -83,12 +83,12 @@ class Locator:
 
     async def topic_by_name(self, name: str, deadline: float) -> TopicView:
         """A topic; UNKNOWN_TOPIC is certain. INVALID_TOPIC_NAME for a name that no topic can have."""
-        topic = self._host.metadata.machine.topic_by_name(name)
+        topic = self._host.metadata.state_machine.topic_by_name(name)
         if topic is None:
             if not is_topic_name(name):
                 raise RequestError(pb.INVALID_TOPIC_NAME, invalid_name_text(name))
             await self.confirm_metadata(deadline)
-            topic = self._host.metadata.machine.topic_by_name(name)
+            topic = self._host.metadata.state_machine.topic_by_name(name)
         if topic is None:
             raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic {name[:249]!r}")
         return topic

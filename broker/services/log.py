@@ -1,4 +1,4 @@
-"""The Queue service: append, poll, positions, trims, producer ids.
+"""The Log service: append, poll, positions, trims, producer ids.
 
 Takes and returns protocol messages; a request that fails as a whole raises RequestError, one partition's failure travels in
 its result. Order of effect of appends is the order of arrival: a request is judged and proposed without an `await`.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.broker.partitions.pending_append import AppendTicket
+from raftmq.broker.partitions.pending_append import PendingAppend
 from raftmq.broker.partitions.producer_fence import fenced
 from raftmq.broker.services.call import DEFAULT_CALL_SECONDS, Call
 from raftmq.broker.services.host import ServiceHost
@@ -40,11 +40,11 @@ class _Begun(NamedTuple):
     """One partition of an append request: on its way, or refused before it began."""
 
     partition: PartitionLog | None
-    ticket: AppendTicket | None
+    ticket: PendingAppend | None
     error: RequestError | None
 
 
-class QueueService:
+class LogService:
     """See the module."""
 
     def __init__(
@@ -96,12 +96,12 @@ class QueueService:
             RequestError: PRODUCER_FENCED when the epoch is an older one itself; NOT_READY, REQUEST_TIMED_OUT: ask again.
         """
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
-        epoch_min = self._host.metadata.machine.batch_epoch_min(request.producer_id)
+        epoch_min = self._host.metadata.state_machine.batch_epoch_min(request.producer_id)
         if request.epoch < epoch_min:
             raise fenced(epoch_min)
         for partition in list(self._partitions.values()):
             await partition.appends.settle(request.producer_id, epoch_min, call.deadline)
-        nodes = self._host.metadata.machine.nodes()
+        nodes = self._host.metadata.state_machine.nodes()
         return pb.FenceProducerResponse(addresses=[node.client_address for node in nodes if node.client_address])
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
@@ -249,7 +249,7 @@ class QueueService:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             async with asyncio.timeout_at(deadline):
                 await self._fill_offset(result, partition, part.time_ms)
-            result.leader_epoch = partition.group.term
+            result.leader_epoch = partition.replica.term
         except RequestError as error:
             self._refused("ListOffsets", error.code)
             result.error.CopyFrom(error.detail)

@@ -42,11 +42,11 @@ class MetadataLeader:
         Raises:
             RequestError: what either of them says; NO_LEADER when nobody is known to lead (nothing was done).
         """
-        group = self._host.metadata
-        if group.is_leader:
+        replica = self._host.metadata
+        if replica.is_leader:
             return await here(request, call)
         if call.is_forwarded:
-            raise group.not_leader()
+            raise replica.not_leader()
         node_id, address, _ = self._host.leader_hint(METADATA_GROUP_ID)
         if node_id in (NO_NODE, self._host.node_id) or not address:
             raise RequestError(

@@ -30,7 +30,7 @@ class NodeCalls:
         self, parts: Iterable[PartitionId]
     ) -> tuple[dict[NodeId, list[PartitionId]], list[tuple[PartitionId, RequestError]]]:
         """Return the partitions by leading node, and an error for each that has no leader or does not exist."""
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         by_node: dict[NodeId, list[PartitionId]] = {}
         others: list[tuple[PartitionId, RequestError]] = []
         for part in parts:
@@ -59,7 +59,7 @@ class NodeCalls:
         """Call a node and return its answer. `here` is the method that answers for this node. Raises RequestError."""
         if node_id == self._host.node_id:
             return await here(request, call)
-        node = self._host.metadata.machine.node(node_id)
+        node = self._host.metadata.state_machine.node(node_id)
         if node is None or not node.client_address:
             raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())

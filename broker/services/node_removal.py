@@ -33,7 +33,7 @@ class NodeRemovalService:
 
     @property
     def _metadata(self) -> Metadata:
-        return self._host.metadata.machine
+        return self._host.metadata.state_machine
 
     async def remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         """Remove a node. With `force` also one that died with replicas: they count as lost, whatever is left of them.

@@ -37,7 +37,7 @@ class NodesService:
 
     @property
     def _metadata(self) -> Metadata:
-        return self._host.metadata.machine
+        return self._host.metadata.state_machine
 
     # ------------------------------------------------------------------------------------------------ registration
 
@@ -177,7 +177,7 @@ class NodesService:
         node = self._reporter(request.uuid, request.node_id, len(request.replicas))
         for report in request.replicas:
             if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # of its own data only
-                self._host.note_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
+                self._host.record_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
         return pb.ReportDamageResponse()
 
     async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:

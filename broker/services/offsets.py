@@ -1,4 +1,4 @@
-"""Consumer groups' offsets: the Queue service's part for partitions led here. What they mean is `GroupOffsets`' to judge.
+"""Consumer groups' offsets: the Log service's part for partitions led here. What they mean is `GroupOffsets`' to judge.
 
 A member opens a partition before it reads there. Whether it may is first compared with the metadata here, which is confirmed
 before it is believed to refuse: so nobody fences a partition under an epoch that was never given.
@@ -55,7 +55,7 @@ class OffsetsService:
 
     def _owned(self, request: pb.OpenPartitionsRequest) -> dict[PartitionId, int]:
         """Owner epochs of what the member has, as far as this node knows."""
-        group = self._host.metadata.machine.consumer_group(request.group)
+        group = self._host.metadata.state_machine.consumer_group(request.group)
         member = group.members.get(request.member_id) if group is not None else None
         return {part[:2]: part[2] for part in member.owned} if member is not None else {}
 
@@ -81,22 +81,24 @@ class OffsetsService:
             return result
         result.offset, result.note, result.finished = opened.offset, opened.metadata, opened.finished
         result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
-        result.leader_epoch = partition.group.term
+        result.leader_epoch = partition.replica.term
         return result
 
     # ------------------------------------------------------------------------------------------------ commit
 
-    async def ack(self, request: pb.AckRequest, call: Call) -> pb.AckResponse:
+    async def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsResponse:
         """Commit offsets in partitions this node leads."""
         check_partitions(len(request.partitions))
         check_group_name(request.group)
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
         results = await asyncio.gather(*(self._ack(request, part, deadline) for part in request.partitions))
-        return pb.AckResponse(partitions=results)
+        return pb.CommitOffsetsResponse(partitions=results)
 
-    async def _ack(self, request: pb.AckRequest, part: pb.PartitionAck, deadline: float) -> pb.PartitionAckResult:
-        result = pb.PartitionAckResult()
+    async def _ack(
+        self, request: pb.CommitOffsetsRequest, part: pb.PartitionCommit, deadline: float
+    ) -> pb.PartitionCommitResult:
+        result = pb.PartitionCommitResult()
         try:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             command = CommitOffset(
@@ -122,11 +124,11 @@ class OffsetsService:
         return pb.FetchOffsetsResponse(partitions=results)
 
     def _known_here(self, group: str) -> list[PartitionId]:
-        machine = self._host.metadata.machine
+        machine = self._host.metadata.state_machine
         found: list[PartitionId] = []
         for group_id, partition in self._partitions.items():
             view = machine.partition(group_id)
-            if view is not None and partition.group.is_leader and partition.offsets.is_known(group):
+            if view is not None and partition.replica.is_leader and partition.offsets.is_known(group):
                 found.append((view.topic_id, view.partition))
         return sorted(found)
 
@@ -134,9 +136,9 @@ class OffsetsService:
         result = pb.CommittedOffset(topic_id=topic_id, partition=number, offset=NO_OFFSET, lag_records=-1, lag_ms=-1)
         try:
             partition = await self._locator.locate_confirmed(topic_id, number, deadline)
-            partition.group.require_leader()
+            partition.replica.require_leader()
             async with asyncio.timeout_at(deadline):
-                await partition.group.read_index()
+                await partition.replica.read_index()
                 known = partition.offsets.of(group)
                 result.lag_ms = await self._lag_ms(partition, known)
         except RequestError as error:
@@ -150,7 +152,7 @@ class OffsetsService:
         result.log_start_offset, result.high_watermark = partition.log_start_offset, partition.high_watermark
         result.lag_records = partition.offsets.lag_records(known)
         result.finished_records = partition.offsets.finished_records(known)
-        result.leader_epoch = partition.group.term
+        result.leader_epoch = partition.replica.term
         return result
 
     async def _lag_ms(self, partition: PartitionLog, known: GroupOffset) -> int:
@@ -194,7 +196,7 @@ class OffsetsService:
         for topic_id, number in self._known_here(group):
             partition = self._locator.locate(topic_id, number)
             # what was touched by a leader whose clock was ahead goes as well
-            before_ms = max(self._host.now_ms(), partition.group.core.log.append_time_ms) + 1
+            before_ms = max(self._host.now_ms(), partition.replica.core.log.append_time_ms) + 1
             count += await partition.offsets.forget((group,), before_ms, deadline)
         return count
 

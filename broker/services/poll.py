@@ -1,6 +1,6 @@
 """Long polls: read what there is, else wait for the first of many partitions to move, with a bound on who may wait.
 
-Waits on futures that many share (`Group.wait_progress`): a poll adds a callback and takes it away again, and never cancels.
+Waits on futures that many share (`Replica.wait_progress`): a poll adds a callback and takes it away again, and never cancels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Answer:
             partition=want.partition,
             high_watermark=log.high_watermark,
             log_start_offset=log.log_start_offset,
-            leader_epoch=log.group.term,
+            leader_epoch=log.replica.term,
         )
         payloads = [entry.payload for entry in entries]
         result.base_offsets.extend([entry.base_offset for entry in entries])
@@ -134,7 +134,7 @@ class PollService:
         for want in wants:
             try:
                 log = want.found = self._locator.locate(want.topic_id, want.partition)
-                if log.is_readable(want.offset) or (want.offset > log.high_watermark and log.group.is_leader):
+                if log.is_readable(want.offset) or (want.offset > log.high_watermark and log.replica.is_leader):
                     must_wait = False
             except RequestError:
                 must_wait = False
@@ -190,8 +190,8 @@ class PollService:
 
 
 def _progress_of(wants: list[_Want]) -> list[asyncio.Future[None]]:
-    groups = {want.found.group.group_id: want.found.group for want in wants if want.found is not None}
-    return [group.wait_progress() for group in groups.values()]
+    replicas = {want.found.replica.group_id: want.found.replica for want in wants if want.found is not None}
+    return [replica.wait_progress() for replica in replicas.values()]
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

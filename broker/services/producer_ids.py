@@ -17,7 +17,7 @@ from raftmq.proto import queue_pb2 as pb
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """One metadata entry per thousand producers."""
-_PATH = "/raftmq.v1.Queue/InitProducer"
+_PATH = "/raftmq.v1.Log/InitProducer"
 
 
 class ProducerIds:

@@ -64,7 +64,7 @@ class TopologyFeed:
 
     def full(self) -> pb.TopologyUpdate:
         """The whole table as of `number`."""
-        metadata = self._host.metadata.machine
+        metadata = self._host.metadata.state_machine
         return pb.TopologyUpdate(
             cluster_id=self._host.cluster_id,
             metadata_revision=metadata.applied_index,
@@ -107,7 +107,7 @@ class TopologyFeed:
             except RequestError:
                 seen = -1  # metadata is not there yet
             except Exception as error:  # noqa: BLE001 -- the task's root: else those who watch would hear nothing any more
-                self._host.note_failure(Work.TOPOLOGY, error)
+                self._host.record_failure(Work.TOPOLOGY, error)
                 seen = -1
                 await asyncio.sleep(_DEFECT_SECONDS)
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
@@ -115,7 +115,7 @@ class TopologyFeed:
     def advance(self) -> None:
         """Compare with what was told last; an update if anything differs."""
         try:
-            metadata = self._host.metadata.machine
+            metadata = self._host.metadata.state_machine
         except RequestError:
             if self.number:
                 return  # a snapshot is being installed: the next change comes when it is there
@@ -137,7 +137,7 @@ class TopologyFeed:
                     changed.set_result(None)
 
     def _compare_topics(self, update: pb.TopologyUpdate) -> None:
-        metadata = self._host.metadata.machine
+        metadata = self._host.metadata.state_machine
         topics = {topic.topic_id: topic for topic in metadata.topics()}
         partitions = {
             group_id: metadata.partition(group_id) for topic in topics.values() for group_id in topic.group_ids
@@ -184,7 +184,7 @@ class TopologyService:
         Raises:
             RequestError: WRONG_CLUSTER when the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
         """
-        check_cluster(self._host.metadata.machine.cluster_id, request.cluster_id)
+        check_cluster(self._host.metadata.state_machine.cluster_id, request.cluster_id)
         feed = self._feed
         feed.enter()
         try:

@@ -329,14 +329,14 @@ class Admin:
         check_text(name, "name")
         request = pb.DeleteTopicRequest(name=name, metadata_revision=self._resolver.metadata_revision)
         response = await self._resolver.call_any(DELETE_TOPIC, request, self._timeout_seconds)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
 
     async def list_topics(self) -> list[TopicDescription]:
         """All topics, by name."""
         self._check_usable()
         request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
         response = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
         return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
@@ -356,7 +356,7 @@ class Admin:
             name=name, metadata_revision=self._resolver.metadata_revision, with_states=with_states
         )
         response = await self._resolver.call_any(DESCRIBE_TOPIC, request, deadline.remaining(), is_read=True)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
         leaders = {leader.group_id: leader for leader in response.leaders}
         states = {state.partition: state for state in response.states if not state.HasField("error")}
         return _topic(response.topic, leaders, dict(response.effective_config), states)
@@ -379,7 +379,7 @@ class Admin:
             name=name, set=_texts(set or {}), unset=unset, metadata_revision=self._resolver.metadata_revision
         )
         response = await self._resolver.call_any(ALTER_TOPIC, request, self._timeout_seconds)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
 
     async def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Raise the number of partitions to `total`. Keys of new records may then belong elsewhere.
@@ -503,7 +503,7 @@ class Admin:
         self._check_usable()
         request = pb.DescribeClusterRequest(with_health=ask_brokers)
         response = await self._resolver.call_any(DESCRIBE_CLUSTER, request, self._timeout_seconds, is_read=True)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
         return ClusterDescription(
             cluster_id=response.cluster_id,
             answering_node_id=response.answering_node_id,
@@ -530,7 +530,7 @@ class Admin:
             node_id=_positive(node_id, "node_id"), force=force, timeout_ms=self._broker_timeout_ms()
         )
         response = await self._resolver.call_any(REMOVE_NODE, request, self._timeout_seconds)
-        self._resolver.note_revision(response.metadata_revision)
+        self._resolver.record_revision(response.metadata_revision)
         return BrokerRemoval(
             node_id=node_id,
             replica_count=response.replica_count,
@@ -544,9 +544,9 @@ class Admin:
         The change is made: an error of the question that follows must not be reported as the outcome of the change, as most errors
         say that nothing was applied.
         """
-        self._resolver.note_revision(revision)
+        self._resolver.record_revision(revision)
         if made.topic_id:  # 0: it was deleted again before the answer was written
-            self._resolver.note_topic(made)
+            self._resolver.record_topic(made)
         try:
             return await self._described(name, deadline)
         except RaftMQError:

@@ -117,7 +117,7 @@ class ResetTarget:
 async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupListing]:
     """All groups that have, or lately had, members, by name."""
     response = await resolver.call_any(LIST_GROUPS, pb.ListGroupsRequest(), timeout_seconds, is_read=True)
-    resolver.note_revision(response.metadata_revision)
+    resolver.record_revision(response.metadata_revision)
     listed = (GroupListing(g.group, g.state, g.members, g.assignor) for g in response.groups)
     return sorted(listed, key=lambda group: group.group)
 
@@ -128,7 +128,7 @@ async def describe_group(
     """Members and offsets. Raises `UnknownGroupError` when it has neither."""
     request = pb.DescribeGroupRequest(group=group, without_offsets=not with_offsets)
     response = await resolver.call_any(DESCRIBE_GROUP, request, timeout_seconds, is_read=True)
-    resolver.note_revision(response.metadata_revision)
+    resolver.record_revision(response.metadata_revision)
     names = {topic.topic_id: topic.name for topic in response.topics}
     living = {member.member_id for member in response.members}
     return GroupDescription(
@@ -174,7 +174,7 @@ async def reset_group_offsets(
 async def delete_group(resolver: Resolver, group: str, timeout_seconds: float) -> int:
     """Forget a group and its offsets; returns in how many partitions it had any. Raises `GroupNotEmptyError`."""
     response = await resolver.call_any(DELETE_GROUP, pb.DeleteGroupRequest(group=group), timeout_seconds)
-    resolver.note_revision(response.metadata_revision)
+    resolver.record_revision(response.metadata_revision)
     return response.partitions
 
 
@@ -186,7 +186,7 @@ async def remove_group_member(
         raise InvalidArgumentError("give member_id or instance_id")
     request = pb.LeaveRequest(group=group, member_id=member_id, instance_id=instance_id)
     response = await resolver.call_any(LEAVE, request, timeout_seconds)
-    resolver.note_revision(response.metadata_revision)
+    resolver.record_revision(response.metadata_revision)
 
 
 async def _committed(

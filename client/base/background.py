@@ -74,10 +74,10 @@ class Deadline:
 class Backoff:
     """Exponential waiting with jitter: each wait is between half and all of a bound that doubles up to a maximum."""
 
-    def __init__(self, min_seconds: float, max_seconds: float, source: random.Random) -> None:
+    def __init__(self, min_seconds: float, max_seconds: float, rng: random.Random) -> None:
         self._min_seconds = min_seconds
         self._max_seconds = max_seconds
-        self._source = source
+        self._rng = rng
         self.failures = 0
         """Failures since the last success."""
 
@@ -85,7 +85,7 @@ class Backoff:
         """Count a failure and return how long to wait."""
         bound = min(self._max_seconds, self._min_seconds * float(1 << min(self.failures, 16)))
         self.failures += 1
-        return bound * self._source.uniform(0.5, 1.0)
+        return bound * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """Something succeeded."""

@@ -86,7 +86,7 @@ if _grpc_log.level == logging.NOTSET:  # the program's wish wins
     )  # at DEBUG it tells of each event loop it sees, between the lines of whoever looks for something
 
 
-class Pace:
+class LogThrottle:
     """Whether it is time to say again what lasts."""
 
     def __init__(self, interval_seconds: float) -> None:

@@ -26,7 +26,7 @@ class RequestCounters:
         self.seconds_sum += seconds
         self.seconds_max = max(self.seconds_max, seconds)
 
-    def note_error(self, error: BaseException) -> None:
+    def record_error(self, error: BaseException) -> None:
         """A request, or one partition of it, failed."""
         self.errors[name_of(error)] += 1
 

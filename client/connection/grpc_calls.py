@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import grpc.aio
 
 END_SECONDS: Final = 2.0
-"""How long `CoreCalls.end` waits for calls: the core reports a cancelled one within a millisecond, unless the machine is overloaded."""
+"""How long `GrpcCalls.end` waits for calls: the core reports a cancelled one within a millisecond, unless the machine is overloaded."""
 STEPS_END_SECONDS: Final = 0.25
 """How long it waits for reads and writes: a write that waited for a frozen broker to take more is not reported at all."""
 _CORE_CALL: Final = "_AioCall"
@@ -46,7 +46,7 @@ class RunningCall(Protocol):
         ...
 
 
-class CoreCalls:
+class GrpcCalls:
     """The calls of one channel that are under way, or cancelled and not yet reported."""
 
     def __init__(self) -> None:

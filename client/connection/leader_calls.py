@@ -35,7 +35,7 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
-class Target(NamedTuple):
+class LeaderTarget(NamedTuple):
     """A partition as a request names it."""
 
     topic_partition: TopicPartition
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     group_id: int
 
 
-LeaderCall = Callable[[Connection, list[Target], float], Awaitable[list["ResultT | RaftMQError"]]]
+LeaderCall = Callable[[Connection, list[LeaderTarget], float], Awaitable[list["ResultT | RaftMQError"]]]
 """Asks one leader about its partitions and returns a result or an error for each, in their order."""
 
 
@@ -81,12 +81,12 @@ async def ask_leaders(
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
-    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+    backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
     open_ = list(dict.fromkeys(partitions))
     results: dict[TopicPartition, ResultT | RaftMQError] = {}
     failures: dict[TopicPartition, RaftMQError] = {}
     while open_:
-        targets: list[Target] = []
+        targets: list[LeaderTarget] = []
         for partition in open_:
             try:
                 targets.append(await _target(resolver, partition, deadline - loop.time()))
@@ -105,7 +105,7 @@ async def ask_leaders(
                     results[target.topic_partition] = answer
                     continue
                 if isinstance(answer, NotLeaderError):
-                    resolver.note_not_leader(target.group_id, answer)
+                    resolver.on_not_leader(target.group_id, answer)
                 elif not answer.retriable:
                     results[target.topic_partition] = answer
                     continue
@@ -124,20 +124,20 @@ async def ask_leaders(
     return results
 
 
-async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds: float) -> Target:
+async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds: float) -> LeaderTarget:
     info = await resolver.topic(partition.topic, max(timeout_seconds, 0.001), partition=partition.partition)
     if not 0 <= partition.partition < info.partition_count:
         raise UnknownPartitionError(
             f"{partition.topic} has partitions 0 to {info.partition_count - 1}, not {partition.partition}"
         )
-    return Target(partition, info.topic_id, info.group_ids[partition.partition])
+    return LeaderTarget(partition, info.topic_id, info.group_ids[partition.partition])
 
 
 def _by_leader(
-    resolver: Resolver, targets: list[Target], failures: dict[TopicPartition, RaftMQError]
-) -> dict[str, list[Target]]:
+    resolver: Resolver, targets: list[LeaderTarget], failures: dict[TopicPartition, RaftMQError]
+) -> dict[str, list[LeaderTarget]]:
     """The targets by their leader's address; what is without a leader goes to `failures`."""
-    groups: dict[str, list[Target]] = {}
+    groups: dict[str, list[LeaderTarget]] = {}
     for target in targets:
         leader = resolver.leader(target.group_id)
         if leader is None:
@@ -149,14 +149,14 @@ def _by_leader(
 
 
 async def _guarded(
-    resolver: Resolver, address: str, group: list[Target], timeout_seconds: float, call: LeaderCall[ResultT]
+    resolver: Resolver, address: str, group: list[LeaderTarget], timeout_seconds: float, call: LeaderCall[ResultT]
 ) -> list[ResultT | RaftMQError]:
     """One leader's failure is the failure of its partitions only."""
     try:
         answers = await call(resolver.connection(address), group, timeout_seconds)
     except RaftMQError as error:
         if error.outcome is Outcome.UNKNOWN or error.retriable:
-            resolver.suspect(address)
+            resolver.mark_suspect(address)
         return [with_address(error, address)] * len(group)
     if len(answers) != len(group):
         return [ProtocolError(f"{address} answered for {len(answers)} partitions, not {len(group)}")] * len(group)
@@ -166,7 +166,7 @@ async def _guarded(
     return answers
 
 
-def name_of_target(target: Target) -> str:
+def name_of_target(target: LeaderTarget) -> str:
     """For messages."""
     return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
 
@@ -190,7 +190,7 @@ async def list_each_offset(
 
 def _asking_for_times(resolver: Resolver, times: Mapping[TopicPartition, int]) -> LeaderCall[OffsetAndTimestamp]:
     async def ask(
-        connection: Connection, group: list[Target], seconds: float
+        connection: Connection, group: list[LeaderTarget], seconds: float
     ) -> list[OffsetAndTimestamp | RaftMQError]:
         request = pb.ListOffsetsRequest(
             metadata_revision=resolver.metadata_revision,
@@ -210,7 +210,9 @@ def _asking_for_times(resolver: Resolver, times: Mapping[TopicPartition, int]) -
     return ask
 
 
-def _offset_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionOffset]) -> OffsetAndTimestamp | RaftMQError:
+def _offset_of(
+    target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionOffset]
+) -> OffsetAndTimestamp | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
         return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
@@ -234,7 +236,7 @@ async def delete_records(
         before_offsets = before_offsets | {partition: end.offset for partition, end in ends.items()}
         timeout_seconds = max(0.001, deadline - asyncio.get_running_loop().time())
 
-    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[int | RaftMQError]:
+    async def ask(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[int | RaftMQError]:
         request = pb.DeleteRecordsRequest(
             metadata_revision=resolver.metadata_revision,
             timeout_ms=max(1, int(seconds * 1000)),
@@ -254,7 +256,7 @@ async def delete_records(
     return await call_leaders(resolver, before_offsets, timeout_seconds, ask)
 
 
-def _log_start_of(target: Target, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
+def _log_start_of(target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
         return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.base.error_details import fresh_copy, name_of
-from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.base.texts import check_text
 from raftmq.client.connection.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
 from raftmq.errors import (
@@ -77,7 +77,7 @@ class Resolver:
         bootstrap_servers: str | Sequence[str],
         transport: Transport,
         *,
-        source: random.Random | None = None,
+        rng: random.Random | None = None,
         cluster_id: str = "",
     ) -> None:
         """`cluster_id`: the only cluster to be used; empty: the first one that answers."""
@@ -88,7 +88,7 @@ class Resolver:
         self.metadata_revision = 0
         """The highest revision seen; sent with requests so that a node behind it waits."""
         self.topics: dict[str, TopicInfo] = {}
-        self.source = source or random.Random()
+        self.rng = rng or random.Random()
         self._transport = transport
         self._connections: dict[str, Connection] = {}
         self._cleaner: asyncio.TimerHandle | None = None
@@ -109,7 +109,7 @@ class Resolver:
         self._errors: dict[str, RaftMQError] = {}
         """Why each address could not be watched, the last time it was tried; empty while one is watched."""
         self._lost_at = 0.0
-        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -164,7 +164,7 @@ class Resolver:
             return None
         return leader
 
-    def shows(self, topic: str, group_id: int) -> bool:
+    def has_partition(self, topic: str, group_id: int) -> bool:
         """Whether the cluster has the partition, as far as is known: then who denies it is behind, or a stranger at an old address."""
         info = self.topics.get(topic)
         return info is not None and group_id in info.group_ids
@@ -206,7 +206,7 @@ class Resolver:
         self._learn_topic(response.topic)
         for leader in response.leaders:
             self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
-        self.note_revision(response.metadata_revision)
+        self.record_revision(response.metadata_revision)
         self._notify()
         info = self.topics.get(name)
         if info is None:
@@ -235,16 +235,16 @@ class Resolver:
         except TimeoutError:
             return
 
-    def note_revision(self, revision: int) -> None:
+    def record_revision(self, revision: int) -> None:
         """Remember the revision of an answer."""
         self.metadata_revision = max(self.metadata_revision, revision)
 
-    def note_topic(self, topic: pb.Topic) -> None:
+    def record_topic(self, topic: pb.Topic) -> None:
         """Take over a topic from the answer of a call that created or changed it."""
         self._learn_topic(topic)
         self._notify()
 
-    def note_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
+    def on_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
         """Follow a hint; True when it names another leader than the one known, so a retry need not wait.
 
         A refusal without a hint changes nothing: a leader that stalled refuses for a moment and stays leader in its epoch.
@@ -258,7 +258,7 @@ class Resolver:
             self._notify()
         return changed
 
-    def suspect(self, address: str) -> None:
+    def mark_suspect(self, address: str) -> None:
         """A node answers late or not at all: stop listening to its view of the topology, if we do."""
         if address == self._watch_address and len(self._candidates()) > 1:
             self._restart_watch()
@@ -283,7 +283,7 @@ class Resolver:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.rng)
         tried = 0
         while True:
             self.check()
@@ -299,7 +299,7 @@ class Resolver:
                 self.check()
                 may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
                 if isinstance(error, RequestTimedOutError):
-                    self.suspect(address)
+                    self.mark_suspect(address)
                 pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
                 if not may_repeat or loop.time() + pause >= deadline:
                     raise
@@ -317,11 +317,11 @@ class Resolver:
         task.add_done_callback(self._watch_tasks.discard)
 
     async def _watch_forever(self, avoid: str) -> None:
-        backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.source)
+        backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.rng)
         while self._failure is None:
             candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
             untried = [a for a in candidates if a not in self._errors]
-            address = self.source.choice(untried or candidates)
+            address = self.rng.choice(untried or candidates)
             self._watch_address = address
             try:
                 await self._watch(address, backoff)
@@ -391,7 +391,7 @@ class Resolver:
             for connection in self._connections.values():
                 connection.cluster_id = self.cluster_id
         is_newest = update.metadata_revision >= self.metadata_revision
-        self.note_revision(update.metadata_revision)
+        self.record_revision(update.metadata_revision)
         if update.has_nodes or update.is_full:
             self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
             self._refused.difference_update(self._node_addresses.values())  # a stranger there may have gone again

@@ -19,7 +19,7 @@ from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
-from raftmq.client.connection.grpc_calls import CoreCalls
+from raftmq.client.connection.grpc_calls import GrpcCalls
 from raftmq.client.connection.shared_channel import shared_channel
 from raftmq.errors import (
     BrokenConnectionError,
@@ -52,15 +52,15 @@ class UnaryMethod(Generic[RequestT, ResponseT]):
         return f"/raftmq.v1.{self.service}/{self.name}"
 
 
-INIT_PRODUCER = UnaryMethod("Queue", "InitProducer", pb.InitProducerRequest, pb.InitProducerResponse)
-FENCE_PRODUCER = UnaryMethod("Queue", "FenceProducer", pb.FenceProducerRequest, pb.FenceProducerResponse)
-APPEND = UnaryMethod("Queue", "Append", pb.AppendRequest, pb.AppendResponse)
-POLL = UnaryMethod("Queue", "Poll", pb.PollRequest, pb.PollResponse)
-LIST_OFFSETS = UnaryMethod("Queue", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
-DELETE_RECORDS = UnaryMethod("Queue", "DeleteRecords", pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
-OPEN_PARTITIONS = UnaryMethod("Queue", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
-ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
-FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+INIT_PRODUCER = UnaryMethod("Log", "InitProducer", pb.InitProducerRequest, pb.InitProducerResponse)
+FENCE_PRODUCER = UnaryMethod("Log", "FenceProducer", pb.FenceProducerRequest, pb.FenceProducerResponse)
+APPEND = UnaryMethod("Log", "Append", pb.AppendRequest, pb.AppendResponse)
+POLL = UnaryMethod("Log", "Poll", pb.PollRequest, pb.PollResponse)
+LIST_OFFSETS = UnaryMethod("Log", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+DELETE_RECORDS = UnaryMethod("Log", "DeleteRecords", pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
+OPEN_PARTITIONS = UnaryMethod("Log", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+ACK = UnaryMethod("Log", "CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
+FETCH_OFFSETS = UnaryMethod("Log", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
 HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
 LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
 LIST_GROUPS = UnaryMethod("Groups", "List", pb.ListGroupsRequest, pb.ListGroupsResponse)
@@ -76,7 +76,7 @@ ADD_PARTITIONS = UnaryMethod("Admin", "AddPartitions", pb.AddPartitionsRequest, 
 DESCRIBE_CLUSTER = UnaryMethod("Admin", "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
 REMOVE_NODE = UnaryMethod("Admin", "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
 
-_APPEND_STREAM_PATH = "/raftmq.v1.Queue/AppendStream"
+_APPEND_STREAM_PATH = "/raftmq.v1.Log/AppendStream"
 _WATCH_PATH = "/raftmq.v1.Topology/Watch"
 
 
@@ -261,7 +261,7 @@ class GrpcConnection:
         self._address = address
         self._shared = shared_channel(address, open_channel)
         self._shared.users.add(self)
-        self._calls = CoreCalls()
+        self._calls = GrpcCalls()
         self._is_closed = False
 
     @property
@@ -348,7 +348,7 @@ class GrpcConnection:
 
 class _GrpcAppendStream:
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: CoreCalls
+        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: GrpcCalls
     ) -> None:
         self._call = call
         self._address = address

@@ -16,8 +16,8 @@ from raftmq.client.consumer.group_session import GroupSession, GroupSettings
 from raftmq.client.consumer.offset_commits import OffsetCommits
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
-from raftmq.client.consumer.record_buffer import HandOut
-from raftmq.client.membership.group_calls import Identity, OwnedPartition
+from raftmq.client.consumer.record_buffer import RecordBuffer
+from raftmq.client.membership.group_calls import MemberIdentity, OwnedPartition
 from raftmq.client.membership.group_member import Subscription
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import TopicPartition
@@ -34,7 +34,7 @@ class Assignment:
         resolver: Resolver,
         transport: Transport,
         fetcher: Fetcher,
-        hand_out: HandOut,
+        hand_out: RecordBuffer,
         reset_time: int | None,
         timeout_seconds: float,
         on_data: Callable[[], None],
@@ -200,7 +200,7 @@ class Assignment:
                 self._resolver,
                 self._fetcher,
                 name,
-                lambda _: (Identity(name), OwnedPartition(0, 0)),
+                lambda _: (MemberIdentity(name), OwnedPartition(0, 0)),
                 auto_commit_seconds=group.auto_commit_seconds,
                 timeout_seconds=self._timeout_seconds,
                 on_fenced=lambda: None,
@@ -213,12 +213,12 @@ class Assignment:
 
     # ------------------------------------------------------------------------------------------------------- the reader
 
-    def note_asked(self) -> bool:
+    def record_poll(self) -> bool:
         """The program asks for records: it is done with those before. Return `may_hand_out`."""
-        self._hand_out.note_asked()
+        self._hand_out.record_poll()
         if self.session is None:
             return True
-        self.session.note_asked()
+        self.session.record_poll()
         return self.session.may_hand_out
 
     @property

@@ -16,7 +16,7 @@ from raftmq.client.base.background import cancel_and_wait, spawn
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.base.metrics import ConsumerCounters
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.membership.group_calls import Identity, OffsetCommit, OwnedPartition, commit_offsets
+from raftmq.client.membership.group_calls import MemberIdentity, OffsetCommit, OwnedPartition, commit_offsets
 from raftmq.errors import ClosedClientError, FencedError, RaftMQError
 from raftmq.types import TopicPartition
 
@@ -26,7 +26,7 @@ class Commit(NamedTuple):
 
     what: OffsetCommit
     owned: OwnedPartition
-    identity: Identity
+    identity: MemberIdentity
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Committer:
 
     def _send(self) -> None:
         ready = {partition: slot for partition, slot in self._waiting.items() if partition not in self._under_way}
-        by_identity: dict[Identity, dict[TopicPartition, _Slot]] = {}
+        by_identity: dict[MemberIdentity, dict[TopicPartition, _Slot]] = {}
         for partition, slot in ready.items():
             del self._waiting[partition]
             by_identity.setdefault(slot.commit.identity, {})[partition] = slot
@@ -128,7 +128,7 @@ class Committer:
             self._tasks.add(task)
             task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
 
-    async def _run(self, identity: Identity, open_: dict[TopicPartition, _Slot]) -> None:
+    async def _run(self, identity: MemberIdentity, open_: dict[TopicPartition, _Slot]) -> None:
         """Commit, and take out of `open_` what is answered."""
         commits = {partition: slot.commit.what for partition, slot in open_.items()}
         owned = {partition: slot.commit.owned for partition, slot in open_.items()}

@@ -40,7 +40,7 @@ from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.consumer.processed import handed_out_offsets
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
-from raftmq.client.consumer.record_buffer import HandOut
+from raftmq.client.consumer.record_buffer import RecordBuffer
 from raftmq.client.membership.group_calls import fetch_offsets
 from raftmq.errors import ClosedClientError, InvalidArgumentError, NoPositionError, RequestTimedOutError
 from raftmq.types import KeyT_co, Record, TopicPartition, ValueT_co
@@ -153,7 +153,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._data = asyncio.Event()
         self._defect = _Defect(self._data.set)
         self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._defect.note, group_id or "")
-        self._hand_out = HandOut(key_deserializer, value_deserializer)
+        self._hand_out = RecordBuffer(key_deserializer, value_deserializer)
         self._assignment = Assignment(
             group,
             subscription_of(topics, None, assignor, has_group=group is not None),
@@ -260,7 +260,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
         self._affinity.check()
         if left is not None and not self._is_closed:
-            self._hand_out.note_asked()
+            self._hand_out.record_poll()
             self._assignment.give_back(left)
         await self._close_now(is_clean=is_clean)
 
@@ -272,7 +272,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._data.set()
         try:
             if is_clean and self._reader is not None and self._reader is asyncio.current_task():
-                self._hand_out.note_asked()  # it came back from its last record by itself
+                self._hand_out.record_poll()  # it came back from its last record by itself
             await self._assignment.close(is_clean=is_clean)
         finally:
             self._is_open = False
@@ -381,7 +381,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         if offsets is not None:
             return commits.submit_offsets(checked_offsets(offsets))
         if not left:
-            self._assignment.note_asked()
+            self._assignment.record_poll()
         moved = handed_out_offsets(self._fetcher.partitions.values())
         return commits.submit_offsets(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 
@@ -555,7 +555,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
             self._assignment.states(chosen)
-        self._assignment.note_asked()
+        self._assignment.record_poll()
         if self._loop_budget.is_spent(self._affinity.loop):
             await self._loop_budget.turn()
             self._check_usable()
@@ -581,7 +581,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         `InvalidArgumentError` rather than wait for ever.
         """
         self._affinity.check()
-        may_hand_out = self._assignment.note_asked()
+        may_hand_out = self._assignment.record_poll()
         self._steps += 1
         if not self._steps % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
             await self._loop_budget.turn()

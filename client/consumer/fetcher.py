@@ -103,7 +103,7 @@ class Fetcher:
 
     async def _prepare_forever(self) -> None:
         """Find the topics and positions of partitions that have none."""
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         patience = min(self._limits.request_timeout_seconds, settings.POSITIONS_SECONDS)
         while True:
             await self._unprepared.wait()
@@ -151,7 +151,7 @@ class Fetcher:
         for partition, number in zip(asked, numbers, strict=True):
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
-                failure = self._note_not_found(partition, answer) or failure
+                failure = self._record_not_found(partition, answer) or failure
             elif number == partition.poll_number:  # nothing was sought meanwhile
                 partition.must_ask_committed = False
                 if answer.offset >= 0:
@@ -182,12 +182,12 @@ class Fetcher:
         for partition, number in zip(asked, numbers, strict=True):
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
-                failure = self._note_not_found(partition, answer) or failure
+                failure = self._record_not_found(partition, answer) or failure
             elif number == partition.poll_number:  # nothing was sought meanwhile
                 partition.seek(answer.offset, partition.reset_time)
         return failure
 
-    def _note_not_found(self, partition: PartitionFetch, error: RaftMQError) -> RaftMQError | None:
+    def _record_not_found(self, partition: PartitionFetch, error: RaftMQError) -> RaftMQError | None:
         """A position could not be looked up: returns the error if that may succeed later, or the partition has it."""
         if error.retriable:
             return error
@@ -222,7 +222,7 @@ class Fetcher:
             self._wake.clear()
             if self._resolver.failure is not None:
                 return  # the consumer's next call says so
-            for address, partitions in self._hungry().items():
+            for address, partitions in self._fetchable().items():
                 tasks = self._polls.setdefault(address, set())
                 if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
                     task = spawn(self._poll(address, partitions), f"raftmq-poll-{address}", self._on_crash)
@@ -230,7 +230,7 @@ class Fetcher:
                     task.add_done_callback(tasks.discard)
                     await asyncio.sleep(0)  # let it mark its partitions
 
-    def _hungry(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
+    def _fetchable(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
         """Partitions that want data, by the address of their leader."""
         now = asyncio.get_running_loop().time()
         buffered = sum(p.buffered_bytes for p in self.partitions.values())
@@ -283,8 +283,8 @@ class Fetcher:
             started = loop.time()
             response = await self._resolver.connection(address).call(POLL, request, timeout_seconds)
         except RaftMQError as error:
-            self._resolver.suspect(address)
-            self.counters.requests.note_error(error)
+            self._resolver.mark_suspect(address)
+            self.counters.requests.record_error(error)
             for partition, number in sent.values():
                 if partition.end_poll(number):
                     self._on_refused(partition, error)
@@ -304,7 +304,7 @@ class Fetcher:
             if result.HasField("error"):
                 topic, at = partition.topic_partition
                 error = error_from_detail(result.error, f"{topic}/{at}")
-                self.counters.requests.note_error(error)
+                self.counters.requests.record_error(error)
                 self._on_refused(partition, error)
             else:
                 partition.failures = 0
@@ -319,11 +319,14 @@ class Fetcher:
         if isinstance(error, OffsetOutOfRangeError):
             self._on_out_of_range(partition, error)
         elif isinstance(error, NotLeaderError):
-            if not self._resolver.note_not_leader(partition.group_id, error):
+            if not self._resolver.on_not_leader(partition.group_id, error):
                 self._pause(partition, error)
         elif error.retriable or (
             isinstance(error, _GONE)
-            and (partition.owner_epoch or self._resolver.shows(partition.topic_partition.topic, partition.group_id))
+            and (
+                partition.owner_epoch
+                or self._resolver.has_partition(partition.topic_partition.topic, partition.group_id)
+            )
         ):
             self._pause(partition, error)
         else:
@@ -347,7 +350,7 @@ class Fetcher:
             self.wake()
 
     def _pause(self, partition: PartitionFetch, error: RaftMQError) -> None:
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         backoff.failures = partition.failures
         partition.failures += 1
         pause = max(backoff.next_seconds(), error.retry_after_ms / 1000)

@@ -27,8 +27,8 @@ from raftmq.client.consumer.offset_commits import OffsetCommits, Owner
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.consumer.processed import is_at_work
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
-from raftmq.client.consumer.record_buffer import HandOut
-from raftmq.client.membership.group_calls import CommittedPosition, Identity, OwnedPartition, open_partitions
+from raftmq.client.consumer.record_buffer import RecordBuffer
+from raftmq.client.membership.group_calls import CommittedPosition, MemberIdentity, OwnedPartition, open_partitions
 from raftmq.client.membership.group_member import (
     Grant,
     GroupMember,
@@ -38,7 +38,7 @@ from raftmq.client.membership.group_member import (
     Subscription,
 )
 from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_heartbeats
-from raftmq.client.membership.membership import Membership
+from raftmq.client.membership.member_calls import MemberCalls
 from raftmq.errors import RaftMQError, RequestTimedOutError
 from raftmq.types import TopicPartition
 
@@ -66,7 +66,7 @@ class GroupSession:
         resolver: Resolver,
         transport: Transport,
         fetcher: Fetcher,
-        hand_out: HandOut,
+        hand_out: RecordBuffer,
         listener: RebalanceListener,
         on_data: Callable[[], None],
         on_crash: Callable[[BaseException], None],
@@ -83,11 +83,11 @@ class GroupSession:
         self._on_data = on_data
         self._on_crash = on_crash
         self._loop = asyncio.get_running_loop()
-        self.membership = Membership(
+        self.membership = MemberCalls(
             GroupMember(config.member),
             heartbeat_seconds=config.heartbeat_seconds,
             poll_seconds_max=config.poll_seconds_max,
-            source=resolver.source,
+            rng=resolver.rng,
             now=self._loop.time(),
         )
         self.commits = OffsetCommits(
@@ -97,7 +97,7 @@ class GroupSession:
             self.owner_of,
             auto_commit_seconds=config.auto_commit_seconds,
             timeout_seconds=config.request_timeout_seconds,
-            on_fenced=self.beat,
+            on_fenced=self.heartbeat,
             on_crash=on_crash,
         )
         self._states: dict[PartitionId, PartitionFetch] = {}
@@ -115,7 +115,7 @@ class GroupSession:
 
     def start(self) -> None:
         """Begin: heartbeats, following, automatic commits."""
-        self.membership.note_addresses(self._resolver.addresses())
+        self.membership.record_addresses(self._resolver.addresses())
         self._resolver.subscribe(self._on_topology)
         self._runner = run_heartbeats(self._transport, self.membership, self._on_news, self._resolver.cluster_id)
         self._task = spawn(self._follow_forever(), "raftmq-group", self._on_crash)
@@ -184,7 +184,7 @@ class GroupSession:
 
     # ------------------------------------------------------------------------------------------------------- the reader
 
-    def note_asked(self) -> None:
+    def record_poll(self) -> None:
         """The program asks for records: it lives, and is done with those before."""
         self.membership.asked += 1
         if self.membership.has_lost:
@@ -232,9 +232,9 @@ class GroupSession:
             PartitionId(state.topic_id, partition.partition), state.owner_epoch
         ):
             return None
-        return Identity(self._group, self.membership.member_id), OwnedPartition(state.topic_id, state.owner_epoch)
+        return MemberIdentity(self._group, self.membership.member_id), OwnedPartition(state.topic_id, state.owner_epoch)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Ask the coordinator now how things are."""
         self.membership.beat_soon(self._loop.time())
         self._wake()
@@ -242,7 +242,7 @@ class GroupSession:
     # ------------------------------------------------------------------------------------------------------- following
 
     async def _follow_forever(self) -> None:
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         while True:
             self._changed.clear()
             steps = self.membership.steps()
@@ -269,7 +269,7 @@ class GroupSession:
         lost = self._drop(partitions)
         self._fetcher.counters.lost_total += len(lost)
         log.warning("group_partitions_lost consumer_group=%s partitions=%d", self._group, len(lost))
-        self.beat()
+        self.heartbeat()
         await self._tell(self.listener.on_lost, lost)
 
     async def _revoke(self, partitions: Iterable[PartitionId]) -> None:
@@ -312,7 +312,7 @@ class GroupSession:
         self._drop(partitions)
         self._fetcher.counters.revoked_total += len(names)
         log.info("group_partitions_revoked consumer_group=%s partitions=%d", self._group, len(names))
-        self.beat()
+        self.heartbeat()
 
     def _drop(self, partitions: Iterable[PartitionId]) -> frozenset[TopicPartition]:
         """Nothing of these is handed out any more, whatever is still being fetched."""
@@ -329,12 +329,12 @@ class GroupSession:
 
     async def _open(self, grants: Mapping[PartitionId, Grant]) -> bool:
         """Open what can be opened; whether anything was."""
-        self._resolver.note_revision(self.membership.metadata_revision)
+        self._resolver.record_revision(self.membership.metadata_revision)
         owned: dict[TopicPartition, OwnedPartition] = {}
         for id_, grant in grants.items():
             if await self._is_known(id_, grant.topic):
                 owned[TopicPartition(grant.topic, id_.partition)] = OwnedPartition(id_.topic_id, grant.owner_epoch)
-        identity = Identity(self._group, self.membership.member_id)
+        identity = MemberIdentity(self._group, self.membership.member_id)
         results = await open_partitions(self._resolver, identity, owned, settings.OPEN_SECONDS)
         opened: dict[PartitionId, int] = {}
         positions: dict[PartitionId, tuple[TopicPartition, CommittedPosition]] = {}
@@ -396,7 +396,7 @@ class GroupSession:
         data = (self._group, partition.topic, partition.partition, name_of(error))
         log.debug("partition_open_failed consumer_group=%s topic=%s partition=%d error_code=%s", *data)
         if not error.retriable:
-            self.beat()  # the assignment is another one by now
+            self.heartbeat()  # the assignment is another one by now
 
     async def _tell(
         self,
@@ -428,4 +428,4 @@ class GroupSession:
         self._changed.set()
 
     def _on_topology(self) -> None:
-        self.membership.note_addresses(self._resolver.addresses())
+        self.membership.record_addresses(self._resolver.addresses())

@@ -19,11 +19,11 @@ from raftmq.client.consumer.committer import Commit, Committer
 from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.consumer.processed import processed_offsets
-from raftmq.client.membership.group_calls import Identity, OffsetCommit, OwnedPartition
+from raftmq.client.membership.group_calls import MemberIdentity, OffsetCommit, OwnedPartition
 from raftmq.errors import ClosedClientError, FencedError, RaftMQError
 from raftmq.types import TopicPartition
 
-Owner = tuple[Identity, OwnedPartition]
+Owner = tuple[MemberIdentity, OwnedPartition]
 
 
 class OffsetCommits:
@@ -77,7 +77,7 @@ class OffsetCommits:
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
                 yield
         except TimeoutError as error:
-            self._note_failed(error)
+            self._record_failed(error)
 
     async def close(self) -> None:
         """Give up what is under way: whether it was committed is not known."""
@@ -115,13 +115,13 @@ class OffsetCommits:
         except (FencedError, ClosedClientError):
             return  # another has it: nothing to say
         except RaftMQError as error:
-            self._note_failed(error)
+            self._record_failed(error)
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait until no commit of these is under way."""
         await self._committer.settled(partitions)
 
-    def _note_failed(self, error: Exception) -> None:
+    def _record_failed(self, error: Exception) -> None:
         log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
 
     async def _commit_forever(self, interval_seconds: float) -> None:

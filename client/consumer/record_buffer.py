@@ -19,7 +19,7 @@ Deserializer = Callable[[bytes], object]
 AnyRecord = Record[Any, Any]  # Any: of the types that the deserializers make, which only the consumer's user knows
 
 
-class HandOut:
+class RecordBuffer:
     """The partitions of one consumer that may be read."""
 
     def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
@@ -45,7 +45,7 @@ class HandOut:
         """Something about a partition changed: iteration chooses anew."""
         self._current = None
 
-    def note_asked(self) -> None:
+    def record_poll(self) -> None:
         """The program asks for more: what it has is processed."""
         for partition in self._at_work:
             partition.processed = partition.position

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from raftmq.client.dead_letters.redrive_ledger import RedriveLedger
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import FencedError
 
 
@@ -25,7 +25,7 @@ class StoredLedger(NamedTuple):
 class RedriveLedgers:
     """Reads and replaces the ledgers of one topic."""
 
-    def __init__(self, appender: ExactAppender, topic_id: int) -> None:
+    def __init__(self, appender: SequencedAppender, topic_id: int) -> None:
         self._appender = appender
         self._topic_id = topic_id
 

@@ -27,7 +27,7 @@ from raftmq.client.dead_letters.letter import DeadLetter, read_letter
 from raftmq.client.dead_letters.newest import newest_letters
 from raftmq.client.dead_letters.redrive_ledger import STRETCH_RECORDS, RedriveLedger, stretches
 from raftmq.client.dead_letters.redrive_ledgers import RedriveLedgers, StoredLedger, taken_over
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.client.producer.sequenced_batches import Cells, cells_of, record_room, sequenced_batches
 from raftmq.errors import (
     InvalidTopicNameError,
@@ -87,7 +87,7 @@ class DeadLetterTopic:
         self.topic = topic
         self._timeout_seconds = timeout_seconds
         self._resolver = Resolver(bootstrap_servers, GrpcTransport())
-        self._appender = ExactAppender(
+        self._appender = SequencedAppender(
             self._resolver,
             delivery_timeout_seconds=min(timeout_seconds, settings.DELIVERY_TIMEOUT_MS_MAX / 1000),
             request_timeout_seconds=min(timeout_seconds, settings.REDRIVE_REQUEST_SECONDS),

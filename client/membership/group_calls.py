@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from raftmq.client.base.error_details import error_from_detail
-from raftmq.client.connection.leader_calls import LeaderCall, Target, ask_leaders, call_leaders, name_of_target
+from raftmq.client.connection.leader_calls import LeaderCall, LeaderTarget, ask_leaders, call_leaders, name_of_target
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import ACK, FETCH_OFFSETS, OPEN_PARTITIONS, Connection
 from raftmq.errors import ProtocolError, RaftMQError, UnknownPartitionError
@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MemberIdentity:
     """Who opens and commits."""
 
     group: str
@@ -66,11 +66,13 @@ class CommittedPosition:
 
 
 async def open_partitions(
-    resolver: Resolver, identity: Identity, owned: Mapping[TopicPartition, OwnedPartition], timeout_seconds: float
+    resolver: Resolver, identity: MemberIdentity, owned: Mapping[TopicPartition, OwnedPartition], timeout_seconds: float
 ) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
     """Fence partitions in their own logs for their new owner, and hear where it begins; `FencedError` for one that is not its."""
 
-    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[CommittedPosition | RaftMQError]:
+    async def ask(
+        connection: Connection, group: list[LeaderTarget], seconds: float
+    ) -> list[CommittedPosition | RaftMQError]:
         request = pb.OpenPartitionsRequest(
             metadata_revision=resolver.metadata_revision,
             group=identity.group,
@@ -99,21 +101,21 @@ async def open_partitions(
 
 async def commit_offsets(
     resolver: Resolver,
-    identity: Identity,
+    identity: MemberIdentity,
     commits: Mapping[TopicPartition, OffsetCommit],
     owned: Mapping[TopicPartition, OwnedPartition],
     timeout_seconds: float,
 ) -> dict[TopicPartition, RaftMQError | None]:
     """Commit the offsets to read next, with what goes with them; `FencedError` for a partition that has another owner by now."""
 
-    async def ask(connection: Connection, group: list[Target], seconds: float) -> list[RaftMQError | None]:
-        request = pb.AckRequest(
+    async def ask(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[RaftMQError | None]:
+        request = pb.CommitOffsetsRequest(
             metadata_revision=resolver.metadata_revision,
             group=identity.group,
             member_id=identity.member_id,
             timeout_ms=max(1, int(seconds * 1000)),
             partitions=[
-                pb.PartitionAck(
+                pb.PartitionCommit(
                     topic_id=owned[target.topic_partition].topic_id or target.topic_id,
                     partition=target.topic_partition.partition,
                     owner_epoch=owned[target.topic_partition].owner_epoch,
@@ -146,7 +148,7 @@ async def fetch_each_offset(
 
 def _asking_for_committed(resolver: Resolver, group: str) -> LeaderCall[CommittedPosition]:
     async def ask(
-        connection: Connection, targets: list[Target], seconds: float
+        connection: Connection, targets: list[LeaderTarget], seconds: float
     ) -> list[CommittedPosition | RaftMQError]:
         request = pb.FetchOffsetsRequest(
             metadata_revision=resolver.metadata_revision,
@@ -161,7 +163,7 @@ def _asking_for_committed(resolver: Resolver, group: str) -> LeaderCall[Committe
 
 
 def _committed_of(
-    target: Target, by_key: Mapping[tuple[int, int], pb.CommittedOffset]
+    target: LeaderTarget, by_key: Mapping[tuple[int, int], pb.CommittedOffset]
 ) -> CommittedPosition | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
@@ -170,7 +172,7 @@ def _committed_of(
     return error or CommittedPosition(answer.offset, answer.log_start_offset, answer.high_watermark)
 
 
-def _finished_of(answer: pb.PartitionOpenResult, target: Target) -> Ranges:
+def _finished_of(answer: pb.PartitionOpenResult, target: LeaderTarget) -> Ranges:
     if answer.offset < 0:
         return ()
     try:
@@ -180,12 +182,12 @@ def _finished_of(answer: pb.PartitionOpenResult, target: Target) -> Ranges:
 
 
 def _error_of(
-    answer: pb.PartitionOpenResult | pb.PartitionAckResult | pb.CommittedOffset, target: Target
+    answer: pb.PartitionOpenResult | pb.PartitionCommitResult | pb.CommittedOffset, target: LeaderTarget
 ) -> RaftMQError | None:
     return error_from_detail(answer.error, name_of_target(target)) if answer.HasField("error") else None
 
 
-def _paired(group: Sequence[Target], answers: Sequence[AnswerT]) -> list[tuple[Target, AnswerT]]:
+def _paired(group: Sequence[LeaderTarget], answers: Sequence[AnswerT]) -> list[tuple[LeaderTarget, AnswerT]]:
     """Answers are in the request's order. Raises `ProtocolError` when some are missing."""
     if len(answers) != len(group):
         raise ProtocolError(f"{len(answers)} partitions were answered for, not {len(group)}")
@@ -195,7 +197,7 @@ def _paired(group: Sequence[Target], answers: Sequence[AnswerT]) -> list[tuple[T
 def _of_same_topic(ask: LeaderCall[ResultT], owned: Mapping[TopicPartition, OwnedPartition]) -> LeaderCall[ResultT]:
     """Ask only for partitions of the incarnations that were assigned: one of a topic made anew is another partition."""
 
-    async def asking(connection: Connection, group: list[Target], seconds: float) -> list[ResultT | RaftMQError]:
+    async def asking(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[ResultT | RaftMQError]:
         same = [target for target in group if owned[target.topic_partition].topic_id in (0, target.topic_id)]
         answers = iter(await ask(connection, same, seconds)) if same else iter(())
         return [

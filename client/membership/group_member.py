@@ -100,7 +100,7 @@ class GroupMember:
         """Includes the topics of the assignment."""
         self.is_rebalancing = False
         self.failure: RaftMQError | None = None
-        self.lives = 0
+        self.incarnation = 0
         """How often it joined, or tried to, under a new id."""
         self._new_id = new_id
         self._subscription = Subscription((), "", "")
@@ -181,28 +181,28 @@ class GroupMember:
         self._is_leaving = not subscription
         if subscription:
             self._subscription = subscription
-            self.come()
+            self.join()
 
     @property
     def may_leave(self) -> bool:
         """It wants to be no member, and has given up everything."""
         return self._is_leaving and not self._held and self.standing is not Standing.OUT
 
-    def go(self) -> None:
+    def leave(self) -> None:
         """Be no member any more, until `come`; what is still held is lost. Whoever calls it tells the coordinator."""
         if self._is_leaving:
             self._subscription = Subscription((), "", "")
         if self.standing in (Standing.JOINING, Standing.IN):
             self._begin_life(Standing.OUT)
 
-    def come(self) -> None:
+    def join(self) -> None:
         """Be a member again, if there is something to read."""
         if self.standing is Standing.OUT and self._subscription:
             self.standing = Standing.JOINING
 
     def _begin_life(self, standing: Standing) -> None:
         self.member_id, self.epoch = self._new_id(), 0
-        self.lives += 1
+        self.incarnation += 1
         self.standing = standing
         self._assigned = {}
         self.lost = set(self._held)

@@ -29,7 +29,7 @@ from raftmq.client.connection.transport import (
     error_from_call,
     open_blocking_channel,
 )
-from raftmq.client.membership.membership import FOREVER, GroupCall, Membership
+from raftmq.client.membership.member_calls import FOREVER, GroupCall, MemberCalls
 from raftmq.errors import BrokenConnectionError, RaftMQError
 
 END_SECONDS: Final = 2.0
@@ -49,7 +49,7 @@ class HeartbeatRunner(Protocol):
 
 
 def run_heartbeats(
-    transport: Transport, membership: Membership, on_news: Callable[[], None], cluster_id: str
+    transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
 ) -> HeartbeatRunner:
     """Make the calls of a member where nothing that the program does holds them up; `on_news` is called in the event loop."""
     if transport.uses_threads:
@@ -62,7 +62,7 @@ class ThreadHeartbeats:
 
     def __init__(
         self,
-        membership: Membership,
+        membership: MemberCalls,
         on_news: Callable[[], None],
         cluster_id: str,
         *,
@@ -207,7 +207,7 @@ class LoopHeartbeats:
     """The same in the event loop, over any transport: for simulations, where nothing blocks the loop."""
 
     def __init__(
-        self, transport: Transport, membership: Membership, on_news: Callable[[], None], cluster_id: str
+        self, transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
     ) -> None:
         self._transport = transport
         self._cluster_id = cluster_id

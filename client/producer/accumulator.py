@@ -19,7 +19,7 @@ from raftmq.client.base import settings
 from raftmq.client.codec.batch import Headers
 from raftmq.client.connection.resolver import TopicInfo
 from raftmq.client.producer.batch import BulkDelivery, Delivery, ProducerBatch
-from raftmq.client.producer.partition_queue import Identity, PartitionQueue
+from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
 from raftmq.client.producer.partitioner import Partitioner, crc32_partition
 from raftmq.client.producer.record_checks import Columns, prefix_that_fits, record_sizes, records_bytes
 from raftmq.errors import UnknownPartitionError
@@ -64,7 +64,7 @@ class Accumulator:
         linger_seconds: float,
         delivery_timeout_seconds: float,
         partitioner: Partitioner,
-        source: random.Random,
+        rng: random.Random,
         has_leader: Callable[[int], bool],
         on_active: Callable[[PartitionQueue], None],
         on_ready: Callable[[PartitionQueue], None],
@@ -77,7 +77,7 @@ class Accumulator:
         self._linger_seconds = linger_seconds
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._partition_of = partitioner
-        self._source = source
+        self._rng = rng
         self._has_leader = has_leader
         self._on_active = on_active
         self._on_ready = on_ready
@@ -90,10 +90,10 @@ class Accumulator:
             return state
         if state is None or state.info.topic_id != info.topic_id:
             # Another incarnation: what the old queues still hold will be refused by the brokers and reported.
-            state = self._topics[info.name] = TopicState(info, self._source.randrange(max(1, info.partition_count)))
+            state = self._topics[info.name] = TopicState(info, self._rng.randrange(max(1, info.partition_count)))
         state.info = info
         for number in range(len(state.queues), info.partition_count):
-            identity = Identity(self.producer_id, self.producer_epoch)
+            identity = ProducerIdentity(self.producer_id, self.producer_epoch)
             state.queues.append(PartitionQueue(info.name, info.topic_id, number, info.group_ids[number], identity))
         # A topic may allow less than we were told to send; a single record that is larger is the brokers' to refuse.
         allowed = max(1, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)

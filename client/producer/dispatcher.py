@@ -52,7 +52,7 @@ class Dispatcher:
         codec: int,
         request_timeout_seconds: float,
         delivery_timeout_seconds: float,
-        source: random.Random,
+        rng: random.Random,
         has_name: bool = False,
     ) -> None:
         self.active: dict[PartitionQueue, None] = {}
@@ -66,7 +66,7 @@ class Dispatcher:
         self._codec = codec
         self._request_timeout_seconds = request_timeout_seconds
         self._delivery_timeout_seconds = delivery_timeout_seconds
-        self._source = source
+        self._rng = rng
         self._has_name = has_name
         self._leaderless: dict[PartitionQueue, None] = {}
         self._unobserved: list[ProducerBatch] = []
@@ -215,7 +215,7 @@ class Dispatcher:
 
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
         """A request will not be answered: repeat it under the same sequences. Called by the senders."""
-        self.counters.requests.note_error(error)
+        self.counters.requests.record_error(error)
         for queue, attempts in sent:
             queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
             self._pause(queue, error)
@@ -223,13 +223,13 @@ class Dispatcher:
 
     def _on_refused(self, queue: PartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
         """The first of these attempts met `error`, the rest were not tried after it."""
-        self.counters.requests.note_error(error)
+        self.counters.requests.record_error(error)
         batch, number = attempts[0]
         is_current = not batch.is_done and batch.attempt == number and batch.is_sent
         queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
         if not is_current:
             return
-        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._resolver.shows(
+        if isinstance(error, UnknownTopicError | UnknownPartitionError) and not self._resolver.has_partition(
             queue.topic, queue.group_id
         ):
             doubtful = with_doubt(error)
@@ -248,7 +248,7 @@ class Dispatcher:
                 queue.is_broken = True  # nothing before it is under way: what it follows was given up, or has expired
             self._pause(queue, error)
         elif isinstance(error, NotLeaderError):
-            has_better = self._resolver.note_not_leader(queue.group_id, error)
+            has_better = self._resolver.on_not_leader(queue.group_id, error)
             self._pause(queue, error, is_first_free=has_better)
         elif error.retriable or isinstance(error, UnknownTopicError | UnknownPartitionError):
             self._pause(queue, error)
@@ -259,7 +259,7 @@ class Dispatcher:
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._rng)
         backoff.failures = queue.failures
         pause = backoff.next_seconds()
         if is_first_free and queue.failures == 0:
@@ -303,9 +303,9 @@ class Dispatcher:
         batch.finish(base_offset, error)
         self._budget.release(batch.reserved_bytes)
         if error is not None and not batch.is_observed:
-            self._note_unobserved(batch)
+            self._record_unobserved(batch)
 
-    def _note_unobserved(self, batch: ProducerBatch) -> None:
+    def _record_unobserved(self, batch: ProducerBatch) -> None:
         """Remember a failure for `flush`; of very many the first and the last, as those in between may be awaited yet."""
         if len(self._unobserved) >= settings.UNOBSERVED_FAILURES_MAX:
             self._unobserved = [failed for failed in self._unobserved if not failed.is_observed]

@@ -23,7 +23,7 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.texts import check_text
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import FENCE_PRODUCER, INIT_PRODUCER
-from raftmq.client.producer.partition_queue import Identity
+from raftmq.client.producer.partition_queue import ProducerIdentity
 from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError, RequestTimedOutError
 from raftmq.proto import queue_pb2 as pb
 
@@ -45,7 +45,7 @@ class ProducerName:
         self._epoch = 0
         self._producer_id = 0
 
-    async def register(self, timeout_seconds: float) -> Identity:
+    async def register(self, timeout_seconds: float) -> ProducerIdentity:
         """An id of its own; under a name the name's id and its next epoch, which fences the producer that had it.
 
         Returns when no broker takes anything any more that a predecessor sends from now on, in any partition.
@@ -58,15 +58,15 @@ class ProducerName:
         deadline = loop.time() + timeout_seconds
         request = self._request()
         if self._name is not None:
-            request.stamp = self._resolver.source.randbytes(16)  # by it the cluster knows a repeated request
+            request.stamp = self._resolver.rng.randbytes(16)  # by it the cluster knows a repeated request
         # Asking twice only wastes an anonymous id, so an unknown outcome is no reason to give up.
         answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
         if self._name is None:
-            return Identity(answer.producer_id, answer.epoch)
+            return ProducerIdentity(answer.producer_id, answer.epoch)
         if answer.epoch >> (64 - settings.OWN_EPOCH_BITS):
             raise InvalidArgumentError(f"the name {self._name!r} is used by another kind of producer: choose another")
         self._producer_id, self._epoch = answer.producer_id, answer.epoch
-        identity = Identity(answer.producer_id, answer.epoch << settings.OWN_EPOCH_BITS)
+        identity = ProducerIdentity(answer.producer_id, answer.epoch << settings.OWN_EPOCH_BITS)
         if answer.epoch:  # else nobody had the name before
             await self._fence_predecessors(identity, answer.metadata_revision, deadline)
         return identity
@@ -86,19 +86,19 @@ class ProducerName:
         request.epoch = epoch
         answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
         self.resume(answer.producer_id, epoch)
-        await self._fence_predecessors(Identity(answer.producer_id, epoch), answer.metadata_revision, deadline)
+        await self._fence_predecessors(ProducerIdentity(answer.producer_id, epoch), answer.metadata_revision, deadline)
         return answer.producer_id
 
     def resume(self, producer_id: int, epoch: int) -> None:
         """Go on as the producer that claimed the name at this epoch, for `keep`."""
         self._producer_id, self._epoch = producer_id, epoch
 
-    async def _fence_predecessors(self, identity: Identity, revision: int, deadline: float) -> None:
+    async def _fence_predecessors(self, identity: ProducerIdentity, revision: int, deadline: float) -> None:
         """Have all brokers told of the epoch. A broker that does not answer is told by nobody, and waited for instead."""
         loop = asyncio.get_running_loop()
         over_at = loop.time() + settings.PREDECESSOR_SECONDS
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
-        self._resolver.note_revision(revision)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
+        self._resolver.record_revision(revision)
         request = pb.FenceProducerRequest(
             producer_id=identity.producer_id, epoch=identity.epoch, metadata_revision=revision
         )

@@ -76,7 +76,7 @@ class NodeSender:
         self._wake = asyncio.Event()
         self._stream: AppendStream | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.source)
+        self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
         self._not_before = 0.0
         self._gather_timer: asyncio.TimerHandle | None = None
         self._writer = spawn(self._write_forever(), f"raftmq-append-{address}", on_crash)
@@ -110,7 +110,7 @@ class NodeSender:
             return
         waited = now - oldest.sent_at
         if waited > settings.LATE_ANSWER_SECONDS:
-            self._resolver.suspect(self.address)
+            self._resolver.mark_suspect(self.address)
         if waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS:
             self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
 
@@ -251,7 +251,7 @@ class NodeSender:
         lost, self._pending = list(self._pending.values()), {}
         self.bytes_in_flight = 0
         self._not_before = self._loop.time() + self._backoff.next_seconds()
-        self._resolver.suspect(self.address)
+        self._resolver.mark_suspect(self.address)
         for request in lost:
             self._handler.on_lost(request.sent, error)
         if self._queues:

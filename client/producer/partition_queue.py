@@ -27,7 +27,7 @@ from raftmq.errors import RaftMQError
 
 
 @dataclass(slots=True)
-class Identity:
+class ProducerIdentity:
     """Under which name and sequence a partition's batches go out."""
 
     producer_id: int
@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
 class PartitionQueue:
     """See the module. All times are the event loop's."""
 
-    def __init__(self, topic: str, topic_id: int, partition: int, group_id: int, identity: Identity) -> None:
+    def __init__(self, topic: str, topic_id: int, partition: int, group_id: int, identity: ProducerIdentity) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -154,7 +154,7 @@ class PartitionQueue:
             return False
         self.is_broken = False
         if self.identity.producer_id:
-            self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
+            self.identity = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
         for batch in self.pipeline:
             self._assign_sequence(batch)
         return True

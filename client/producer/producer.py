@@ -156,14 +156,14 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         self._name = ProducerName(self._resolver, producer_name, request_timeout_ms / 1000)
         self._name_keeper: asyncio.Task[None] | None = None
         self._budget = ByteBudget(buffer_memory)
-        source = random.Random()
+        rng = random.Random()
         self._dispatcher = Dispatcher(
             self._resolver,
             self._budget,
             codec=CODECS[compression_type],
             request_timeout_seconds=request_timeout_ms / 1000,
             delivery_timeout_seconds=delivery_timeout_ms / 1000,
-            source=source,
+            rng=rng,
             has_name=producer_name is not None,
         )
         self._accumulator = Accumulator(
@@ -172,7 +172,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             linger_seconds=linger_ms / 1000,
             delivery_timeout_seconds=delivery_timeout_ms / 1000,
             partitioner=PARTITIONERS[partitioner] if isinstance(partitioner, str) else checked(partitioner),
-            source=source,
+            rng=rng,
             has_leader=lambda group_id: self._resolver.leader(group_id) is not None,
             on_active=self._dispatcher.on_active,
             on_ready=self._dispatcher.reschedule,
@@ -396,9 +396,9 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             timestamp_ms = check_timestamp(timestamp_ms)
         info = (await self._topic(topic, partition)).info
         delivery = BulkDelivery() if into is None else into
-        source = iter(records)
+        iterator = iter(records)
         piece_records = 64
-        while piece := list(islice(source, piece_records)):
+        while piece := list(islice(iterator, piece_records)):
             columns = check_records(piece, self._key_serializer, self._value_serializer, info.record_bytes_max)
             has_filled = False
             if columns.values:

@@ -49,7 +49,7 @@ class NamedEpoch(NamedTuple):
     """The epoch's stamp as it is now: what was asked for, or what somebody else wrote before."""
 
 
-class ExactAppender:
+class SequencedAppender:
     """Appends and claims over one resolver; keeps no state between calls, so any number of tasks may share it.
 
     Args:
@@ -116,7 +116,7 @@ class ExactAppender:
             )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._delivery_timeout_seconds
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         open_ = list(batches)
         offsets: list[int] = []
         may_be_applied = False
@@ -168,7 +168,7 @@ class ExactAppender:
             )
         except RaftMQError as error:
             if error.outcome is Outcome.UNKNOWN or error.retriable:
-                self._resolver.suspect(address)
+                self._resolver.mark_suspect(address)
             return (), error
         if len(response.partitions) != 1:
             return (), ProtocolError(f"{len(response.partitions)} partitions answered, 1 was asked")
@@ -182,7 +182,7 @@ class ExactAppender:
     def _pause(self, group_id: int, error: RaftMQError, backoff: Backoff) -> float:
         """How long to wait before the next try; raises what no try can help."""
         if isinstance(error, NotLeaderError):
-            has_better = self._resolver.note_not_leader(group_id, error)
+            has_better = self._resolver.on_not_leader(group_id, error)
             return 0.0 if has_better and backoff.failures == 0 else backoff.next_seconds()
         if not error.retriable and error.outcome is not Outcome.UNKNOWN:
             raise error

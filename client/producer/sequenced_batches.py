@@ -1,4 +1,4 @@
-"""Cuts records into batches under consecutive sequences of one producer, for `ExactAppender`.
+"""Cuts records into batches under consecutive sequences of one producer, for `SequencedAppender`.
 
 Must not choose the producer, the epoch or the first sequence: callers do. The cut is of no consequence: a batch that begins inside what
 was written before is cut again (`sequenced_append.tail_of`).

@@ -20,11 +20,11 @@ from typing import TypeVar
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import name_of
-from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.connection.resolver import TopicInfo
 from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.partitioner import Partitioner
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.client.producer.sequenced_batches import requests_of, sequenced_batches
 from raftmq.client.transformer.handler_calls import HandlerCalls, MadeOutputs
 from raftmq.client.transformer.output_state import OutputState, first_epoch
@@ -53,7 +53,7 @@ class TransformParts:
 
     group_id: str
     consumer: TransformConsumer
-    appender: ExactAppender
+    appender: SequencedAppender
     calls: HandlerCalls
     partitioner: Partitioner
     codec: int
@@ -97,7 +97,7 @@ class PartitionTransform:
         """Records below may be handled: the committed state says so."""
         self._has_waiting_count = False
         """An output topic has another number of partitions, which may not be used yet."""
-        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # ---------------------------------------------------------------------------------------------- what the loop calls
 
@@ -395,7 +395,7 @@ class PartitionTransform:
 
     async def _persist(self, step: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Repeat a step as long as it fails with what passes: without a cluster there is nothing better to do."""
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         while True:
             self._check()
             try:

@@ -21,7 +21,7 @@ from raftmq.client.consumer.consumer_settings import OffsetReset
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.producer.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
 from raftmq.client.producer.producer import CompressionType
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.client.transformer.handler_calls import HandlerCalls, Serializer
 from raftmq.client.transformer.output import Output
 from raftmq.client.transformer.partition_transform import TransformParts
@@ -216,7 +216,7 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         return TransformParts(
             group_id=self.group_id,
             consumer=consumer,
-            appender=ExactAppender(consumer.resolver),
+            appender=SequencedAppender(consumer.resolver),
             calls=self._calls,
             partitioner=self._partitioner,
             codec=self._codec,

@@ -1,4 +1,4 @@
-"""`PrefixTracker`: which records of one partition are done, and up to where all of them are.
+"""`ContiguousOffsets`: which records of one partition are done, and up to where all of them are.
 
 Pure: no clock, no input or output. Must not know what a record is or who works on it. Invariants: the prefix never goes back and never
 passes a record that was taken and is not done; what is held is bounded by what was taken beyond the prefix.
@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     """What is done beyond it: `offset_ranges`, as many as may be kept, the lowest first."""
 
 
-class PrefixTracker:
+class ContiguousOffsets:
     """Offsets are taken in ascending order and finished in any order; gaps between them (records that were trimmed) are no obstacle."""
 
     __slots__ = ("_before", "_finished", "_last_taken", "_open", "_progress", "highest_finished", "prefix")

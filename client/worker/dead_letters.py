@@ -37,7 +37,7 @@ HEADERS: Final = {
 Headers = tuple[tuple[str, bytes], ...]
 
 
-class LetterProducer(Protocol):
+class DeadLetterProducer(Protocol):
     """What is used of a producer."""
 
     async def send_and_wait(
@@ -83,13 +83,13 @@ class DeadLetters:
     """Writes to one topic on behalf of one group."""
 
     def __init__(
-        self, producer: LetterProducer, topic: str, group_id: str, *, sleep: Sleep, source: random.Random
+        self, producer: DeadLetterProducer, topic: str, group_id: str, *, sleep: Sleep, rng: random.Random
     ) -> None:
         self.topic = topic
         self._producer = producer
         self._group_id = group_id
         self._sleep = sleep
-        self._source = source
+        self._rng = rng
 
     async def put(self, record: Record, attempts: int, failure: Failure) -> None:
         """Move a record, trying again for as long as that may help. Cancelled, it may be there or not.
@@ -99,7 +99,7 @@ class DeadLetters:
         """
         headers = headers_of(record, self._group_id, attempts, failure, time.time_ns() // 1_000_000)
         key, value = record.key, record.value
-        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._source)
+        backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._rng)
         while True:
             try:
                 await self._producer.send_and_wait(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftmq.client.base import settings
-from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.worker.handlers import Attempt
 from raftmq.client.worker.outcome import Failure
 from raftmq.types import Record
@@ -36,7 +36,7 @@ class FailureReports:
 
     def __init__(self, on_failure: OnFailure | None) -> None:
         self._on_failure = on_failure
-        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
         self._known: set[tuple[str, str]] = set()  # topics and classes of errors that something was said of
 
     def note(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:

@@ -98,7 +98,7 @@ class RetryPolicy:
         """Tries of a record at most; None: without end."""
         return None if self.retries is None else self.retries + 1
 
-    def wait_seconds(self, failure: Failure, attempts: int, source: random.Random) -> float | None:
+    def wait_seconds(self, failure: Failure, attempts: int, rng: random.Random) -> float | None:
         """How long to wait after so many failed tries; None: it is not tried again.
 
         Half to all of a bound that doubles, or what the handler asked for.
@@ -109,7 +109,7 @@ class RetryPolicy:
             return None
         if failure.retry_after_seconds is not None:
             return failure.retry_after_seconds
-        backoff = Backoff(self.backoff_min_seconds, self.backoff_max_seconds, source)
+        backoff = Backoff(self.backoff_min_seconds, self.backoff_max_seconds, rng)
         backoff.failures = attempts - 1
         return backoff.next_seconds()
 

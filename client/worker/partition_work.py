@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
+from raftmq.client.worker.contiguous_offsets import ContiguousOffsets, Progress
 from raftmq.types import Record, TopicPartition
 
 
@@ -28,7 +28,7 @@ class PartitionWork:
     """A partition from its assignment to its end; assigned again, it is another one."""
 
     partition: TopicPartition
-    tracker: PrefixTracker = field(default_factory=PrefixTracker)
+    tracker: ContiguousOffsets = field(default_factory=ContiguousOffsets)
     state: WorkState = WorkState.HELD
     committed: Progress | None = None
     """What was committed last, by this worker."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import name_of
-from raftmq.client.base.logs import Pace, log
+from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.base.metrics import WorkerCounters
 from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.client.worker.group_consumer import GroupConsumer
@@ -24,7 +24,7 @@ class ProgressCommits:
     def __init__(self, consumer: GroupConsumer, counters: WorkerCounters) -> None:
         self._consumer = consumer
         self._counters = counters
-        self._pace = Pace(settings.LOG_INTERVAL_SECONDS)
+        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     async def commit(self, works: Collection[PartitionWork]) -> None:
         """Commit the progress of these. A failure is noted: what it means for ownership the consumer finds out and tells."""

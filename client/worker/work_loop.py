@@ -19,7 +19,7 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import WorkerCounters, WorkerMetrics
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
-from raftmq.client.worker.contiguous_offsets import PrefixTracker
+from raftmq.client.worker.contiguous_offsets import ContiguousOffsets
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, Hook
 from raftmq.client.worker.failure_reports import FailureReports
@@ -51,7 +51,7 @@ class WorkLoop(RebalanceListener):
         retries: RetryPolicy,
         limits: WorkLimits,
         dead_letters: DeadLetters | None,
-        source: random.Random,
+        rng: random.Random,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.counters = WorkerCounters()
@@ -60,7 +60,7 @@ class WorkLoop(RebalanceListener):
         self._retries = retries
         self._limits = limits
         self._dead_letters = dead_letters
-        self._source = source
+        self._rng = rng
         self._hooks = hooks
         self._reports = FailureReports(hooks.on_failure)
         self._has_begun = False
@@ -208,7 +208,7 @@ class WorkLoop(RebalanceListener):
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Partitions are ours from now on."""
         works = [
-            PartitionWork(partition, PrefixTracker(self._consumer.finished(partition)))
+            PartitionWork(partition, ContiguousOffsets(self._consumer.finished(partition)))
             for partition in sorted(partitions)
         ]
         self._works.update((work.partition, work) for work in works)
@@ -392,7 +392,7 @@ class WorkLoop(RebalanceListener):
     def _on_failure(self, job: RecordJob, failure: Failure) -> None:
         self.counters.failures_total += 1
         self.counters.timeouts_total += failure.is_timeout
-        seconds = self._retries.wait_seconds(failure, job.attempts, self._source)
+        seconds = self._retries.wait_seconds(failure, job.attempts, self._rng)
         self._reports.note(job.record, self._attempt(job), failure, seconds)
         if seconds is None:
             self._give_up(job, failure)
@@ -421,10 +421,10 @@ class WorkLoop(RebalanceListener):
             self._leave_undone(job)
         else:
             # It goes on blocking its lane until it is moved, but no handler's place.
-            burying = self._bury(job, failure, self._dead_letters)
+            burying = self._dead_letter(job, failure, self._dead_letters)
             self._spawn(burying, "raftmq-worker-dead-letter", job, self._letters)
 
-    async def _bury(self, job: RecordJob, failure: Failure, dead_letters: DeadLetters) -> None:
+    async def _dead_letter(self, job: RecordJob, failure: Failure, dead_letters: DeadLetters) -> None:
         await dead_letters.put(job.record, job.attempts, failure)
         if job.work.state is WorkState.GONE:
             self._leave_undone(job)

@@ -241,7 +241,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._rack = rack
         self._request_timeout_ms = request_timeout_ms
         self._transport = transport
-        self._source = random.Random()
+        self._rng = random.Random()
         self._generation = current_generation()
         self._executor = self._make_executor()
         self._work_loop: WorkLoop | None = None
@@ -298,7 +298,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             self._retries,
             self._limits,
             self._dead_letters,
-            self._source,
+            self._rng,
             self._hooks,
         )
         for number in range(self._stops.count):
@@ -362,7 +362,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._dead_letters = self._make_letters(producer, self._dead_letter_topic)
 
     def _make_letters(self, producer: Producer, topic: str) -> DeadLetters:
-        return DeadLetters(producer, topic, self.group_id, sleep=asyncio.sleep, source=self._source)
+        return DeadLetters(producer, topic, self.group_id, sleep=asyncio.sleep, rng=self._rng)
 
     async def _prepare_dead_letter_topic(self, name: str) -> None:
         admin = Admin(

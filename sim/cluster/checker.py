@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from raftmq.broker.base.supervisor import Work, is_fatal
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
@@ -141,24 +141,24 @@ class Checker:
         self._watch_failures(process, process.node.supervisor)
 
     def _watch_consensus(self, process: Process, engine: Any) -> None:
-        add_group, send, on_role_change = engine.add_group, engine.send, engine._on_role_change
+        add_replica, send, on_role_change = engine.add_replica, engine.send, engine._on_role_change
         on_message = engine.on_message
         rounds: dict[ReplicaKey, Rounds] = {}
 
-        def watched_add_group(*arguments: Any, **named: Any) -> Group[StateMachine]:
-            group: Group[StateMachine] = add_group(*arguments, **named)
+        def watched_add_replica(*arguments: Any, **named: Any) -> Replica[StateMachine]:
+            group: Replica[StateMachine] = add_replica(*arguments, **named)
             self._watch_group(process, group)
             rounds[group.key] = Rounds()
             return group
 
-        def watched_send(group: Group[StateMachine], message: Message) -> None:
+        def watched_send(group: Replica[StateMachine], message: Message) -> None:
             self.judge(self._on_send, process, group, message)
             if isinstance(message, VoteRequest):
                 rounds[group.key].on_request(message)
             send(group, message)
 
         def watched_message(node_id: int, group_id: GroupId, message: Message) -> None:
-            group = engine.groups.get(group_id)
+            group = engine.replicas.get(group_id)
             if group is None or group.replica_id != message.target or not rounds[group.key].is_late(message):
                 on_message(node_id, group_id, message)
                 return
@@ -166,12 +166,12 @@ class Checker:
             on_message(node_id, group_id, message)
             self.judge(Rounds.check_not_counted, message, before, group.core)
 
-        def watched_role_change(group: Group[StateMachine], change: RoleChange) -> None:
+        def watched_role_change(group: Replica[StateMachine], change: RoleChange) -> None:
             if change.role is Role.LEADER:
                 self.judge(self._on_leader, group, change)
             on_role_change(group, change)
 
-        engine.add_group = watched_add_group
+        engine.add_replica = watched_add_replica
         engine.send = watched_send
         engine.on_message = watched_message
         engine._on_role_change = watched_role_change
@@ -187,14 +187,14 @@ class Checker:
                 self.judge(budgets.on_proposal, before)
             return is_taken
 
-        def watched_admit(group: Group[StateMachine], message: AppendRequest) -> bool:
+        def watched_admit(group: Replica[StateMachine], message: AppendRequest) -> bool:
             before = engine.inbound_bytes
             is_taken: bool = admit(group, message)
             if is_taken:
                 self.judge(budgets.on_append, before)
             return is_taken
 
-        def watched_write(group: Group[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
+        def watched_write(group: Replica[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
             inbound_bytes = engine._inbound.waiting.get(group.group_id, 0) if with_inbound else 0
             begin_write(group, work, with_inbound=with_inbound)
             budgets.on_write(group, inbound_bytes)
@@ -220,15 +220,15 @@ class Checker:
         registry.quarantine = watched_quarantine
 
     def _watch_failures(self, process: Process, supervisor: Any) -> None:
-        note_failure = supervisor.note_failure
+        record_failure = supervisor.record_failure
 
         def watched_failure(work: Work, error: BaseException) -> None:
             self.judge(self._on_failure, process, work, error)
-            note_failure(work, error)
+            record_failure(work, error)
 
-        supervisor.note_failure = watched_failure
+        supervisor.record_failure = watched_failure
 
-    def _watch_group(self, process: Process, group: Group[StateMachine]) -> None:
+    def _watch_group(self, process: Process, group: Replica[StateMachine]) -> None:
         watched: Any = group
         apply, propose = group.apply, group.propose
         applied = AppliedOnce(group)
@@ -247,14 +247,14 @@ class Checker:
         watched.apply = watched_apply
         watched.propose = watched_propose
 
-    def _on_proposed(self, group: Group[StateMachine], appended: Appended) -> None:
+    def _on_proposed(self, group: Replica[StateMachine], appended: Appended) -> None:
         now_ms = self._cluster.true_ms
         for entry in appended.entries:
             self._proposed_ms[group.group_id, entry.term, entry.index] = now_ms
             if entry.kind is EntryKind.DATA:
                 check_stamp(group.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
 
-    def _before_apply(self, group: Group[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
+    def _before_apply(self, group: Replica[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
         applied.on_apply(entries)
         for entry in entries:
             if self.committed.on_applied(group.group_id, group.replica_id, entry):
@@ -266,13 +266,13 @@ class Checker:
             elif entry.kind is EntryKind.COMMAND:
                 self._on_command(group, entry)
 
-    def _on_command(self, group: Group[StateMachine], entry: Entry) -> None:
+    def _on_command(self, group: Replica[StateMachine], entry: Entry) -> None:
         """A command that was not known."""
         group_id = group.group_id
         if (group_id, entry.index) in self._commands:
             return
         self._commands[group_id, entry.index] = None
-        if not isinstance(group.machine, LogPartition):
+        if not isinstance(group.state_machine, LogPartition):
             self._memory.on_metadata_command(decode_metadata_command(entry.payload))
             return
         command = decode_command(entry.payload)
@@ -282,7 +282,7 @@ class Checker:
             if self.retention.on_trim(group_id, command.before_offset, wall_ms_max):
                 self.on_retention(group_id, command.before_offset)
 
-    def _on_send(self, process: Process, group: Group[StateMachine], message: Message) -> None:
+    def _on_send(self, process: Process, group: Replica[StateMachine], message: Message) -> None:
         check_quarantined_silent(process, group, message)
         if isinstance(message, AppendResponse):
             meta = durable_meta(process.machine.disk, group.key)
@@ -299,12 +299,12 @@ class Checker:
                 check_vote_response(meta, message)
             self._votes.setdefault(group.group_id, VoteOnce()).on_vote(message)
 
-    def _on_leader(self, group: Group[StateMachine], change: RoleChange) -> None:
+    def _on_leader(self, group: Replica[StateMachine], change: RoleChange) -> None:
         self.leaders_elected += 1
         self._cluster.trace(f"r{group.replica_id} leads g{group.group_id} in term {change.term}")
         self._elections.setdefault(group.group_id, ElectionSafety()).on_leader(group.replica_id, change.term)
 
-    def _on_broken(self, process: Process, group: Group[StateMachine], error: Exception) -> None:
+    def _on_broken(self, process: Process, group: Replica[StateMachine], error: Exception) -> None:
         """A replica may only fall silent for damage that a fault did."""
         self.broken_replicas += 1
         check_defect_stays(process.machine.name, error)
@@ -352,13 +352,13 @@ class Checker:
         for process in self._cluster.running():
             assert process.node is not None
             self.judge(self._budgets[process.machine.name].check_recent_entries)
-            for group in process.node.engine.groups.values():
+            for group in process.node.engine.replicas.values():
                 self.judge(self.replica_states.on_state, group)
                 self.judge(self._memory.check, group)
 
     def is_quiet(self) -> bool:
         """Whether everything that was proposed is applied: retention goes on by itself."""
-        groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.groups.values()]
+        groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.replicas.values()]
         return not any(g.append_in_flight or g.core.applied_index < g.core.last_index for g in groups)
 
     def at_end(self) -> None:

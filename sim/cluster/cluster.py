@@ -20,7 +20,7 @@ from raftmq.broker.peers.codec import FrameType, Parts
 from raftmq.broker.peers.protocol import Channel
 from raftmq.broker.replica import log_tail
 from raftmq.broker.replica import log_trimmer as truncated_rows
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
@@ -146,7 +146,7 @@ class SimNode(Node):
             self.process.on_fatal(error)
             super().on_fatal(error)
 
-    def on_replica_broken(self, group: Group[StateMachine], error: Exception) -> None:
+    def on_replica_broken(self, group: Replica[StateMachine], error: Exception) -> None:
         """See `Node`."""
         self.process.on_broken(group, error)
         super().on_replica_broken(group, error)
@@ -182,7 +182,7 @@ class Process:
         """The process ends by itself."""
         self.machine.cluster.on_fatal(self, error)
 
-    def on_broken(self, group: Group[StateMachine], error: Exception) -> None:
+    def on_broken(self, group: Replica[StateMachine], error: Exception) -> None:
         """A replica fell silent."""
         self.machine.cluster.on_broken(self, group, error)
 
@@ -228,7 +228,7 @@ class Cluster:
         self,
         loop: VirtualLoop,
         network: Network,
-        source: random.Random,
+        rng: random.Random,
         settings: ClusterSettings,
         trace: Callable[[str], None],
         node_class: type[SimNode] = SimNode,
@@ -236,7 +236,7 @@ class Cluster:
     ) -> None:
         self.loop = loop
         self.network = network
-        self.source = source
+        self.rng = rng
         self.settings = settings
         self.trace = trace
         self.machines: dict[str, Machine] = {}
@@ -251,14 +251,14 @@ class Cluster:
         self.on_process: list[Callable[[Process], None]] = []
         """Told of each node that was made, before it starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
-        self.on_broken_replica: list[Callable[[Process, Group[StateMachine], Exception], None]] = []
+        self.on_broken_replica: list[Callable[[Process, Replica[StateMachine], Exception], None]] = []
         self.on_gone: list[Callable[[Process], None]] = []
         """Told of each process that is no more."""
         loop.connector = TcpConnector(loop, network)
 
     def new_disk(self) -> Disk:
         """An empty one."""
-        disk = Disk(random.Random(self.source.getrandbits(64)), self.settings.disk_capacity)
+        disk = Disk(random.Random(self.rng.getrandbits(64)), self.settings.disk_capacity)
         disk.latency = self.settings.disk_latency
         return disk
 
@@ -301,7 +301,7 @@ class Cluster:
         # every boot's clock starts somewhere else, as a machine's monotonic clock does
         host = Host(machine.name, machine.boot, machine.rate, 1000.0 * machine.number + 100_000.0 * machine.boot)
         config = self._config(machine)
-        source = random.Random(self.source.getrandbits(64))
+        rng = random.Random(self.rng.getrandbits(64))
         process: Process
 
         def end_process() -> None:
@@ -309,7 +309,7 @@ class Cluster:
             self._start_later(machine)
 
         parts = self.parts_class(
-            config, self.loop, self.network, machine.disk, machine.wall, source, end_process, _METRICS
+            config, self.loop, self.network, machine.disk, machine.wall, rng, end_process, _METRICS
         )
         process = machine.process = Process(machine, host, parts)
         self.trace(f"{machine.name} starts, boot {machine.boot}")
@@ -369,7 +369,7 @@ class Cluster:
 
         def send_or_drop(node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
             share = network.weather.drop_share
-            if share and network.source.random() < share:
+            if share and network.rng.random() < share:
                 network.dropped += 1
                 return False
             return send(node_id, channel, frame_type, body)
@@ -435,7 +435,7 @@ class Cluster:
         """The disk is lost; an operator gives the machine a new one and its node id back."""
         node = machine.node
         node_id = int(node.node_id) if node is not None else machine.wiped_node_id
-        self.exchange_disk(machine)
+        self.replace_disk(machine)
         machine.wiped_node_id = node_id
 
     def restore(self, machine: Machine, disk: Disk) -> None:
@@ -445,7 +445,7 @@ class Cluster:
         self.trace(f"{machine.name} has its disk of boot {disk.node().boot} again")
         self.start(machine)
 
-    def exchange_disk(self, machine: Machine) -> None:
+    def replace_disk(self, machine: Machine) -> None:
         """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""
         self.crash(machine, is_power_cut=True)
         machine.disk = self.new_disk()
@@ -461,7 +461,7 @@ class Cluster:
         for listener in self.on_fatal_error:
             listener(process, error)
 
-    def on_broken(self, process: Process, group: Group[StateMachine], error: Exception) -> None:
+    def on_broken(self, process: Process, group: Replica[StateMachine], error: Exception) -> None:
         """A replica fell silent."""
         self.trace(
             f"{process.machine.name} g{group.group_id} r{group.replica_id} broken: {type(error).__name__}: {error}"

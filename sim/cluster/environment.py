@@ -13,7 +13,7 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
-from raftmq.broker.environment import NodeParts
+from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.server import HttpHost, HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
@@ -128,7 +128,7 @@ class _Http:
         """Nothing."""
 
 
-class SimParts(NodeParts):
+class SimParts(NodeEnvironment):
     """See the module. One for each start of a process."""
 
     def __init__(
@@ -138,7 +138,7 @@ class SimParts(NodeParts):
         network: Network,
         disk: Disk,
         wall: WallTime,
-        source: random.Random,
+        rng: random.Random,
         end_process: Callable[[], None],
         metrics: RequestMetrics,
     ) -> None:
@@ -147,22 +147,22 @@ class SimParts(NodeParts):
         self._network = network
         self._disk = disk
         self._wall = wall
-        self._source = source
+        self._rng = rng
         self._end_process = end_process
         self._metrics = metrics
         self.sim_store: SimLogStore | None = None
         self.sim_writers: SimWriters | None = None
 
     def disk_reserve(self) -> DiskReserve:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return SimReserve(self._disk, self.config.disk_reserve_bytes or 0)
 
     def registry(self) -> Registry:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return SimRegistry(self._disk)
 
     def store(self, disk: DiskReserve) -> LmdbLogStore:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         self.sim_store = self.make_store(self._disk)
         return self.sim_store
 
@@ -171,11 +171,11 @@ class SimParts(NodeParts):
         return SimLogStore(disk, map_bytes=MAP_BYTES)
 
     def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
-        """See `NodeParts`: the simulated disk holds rows, not files."""
+        """See `NodeEnvironment`: the simulated disk holds rows, not files."""
         return memory_spools(limits)
 
     def readers(self, limits: Limits) -> ReaderPools:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return ReaderPools.shared(SimExecutor(self._loop))
 
     def writers(
@@ -184,40 +184,40 @@ class SimParts(NodeParts):
         on_done: Callable[[list[Completion]], None],
         on_error: Callable[[BaseException], None],
     ) -> WriterThreads:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         assert isinstance(store, SimLogStore)
         self.sim_writers = SimWriters(self._loop, self._disk, store, self.config.writer_threads, on_done, on_error)
         return cast("WriterThreads", self.sim_writers)
 
     def random(self) -> random.Random:
-        """See `NodeParts`."""
-        return random.Random(self._source.getrandbits(64))
+        """See `NodeEnvironment`."""
+        return random.Random(self._rng.getrandbits(64))
 
     def clock(self) -> Clock:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return self._wall
 
     def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return cast("Watchdog", _Watchdog())
 
     def grpc_server(self, host: GrpcHost) -> GrpcServer:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
 
     def http_server(self, host: HttpHost) -> HttpServer:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return cast("HttpServer", _Http())
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
 
     def new_uuid(self) -> str:
-        """See `NodeParts`."""
-        return f"{self._source.getrandbits(128):032x}"
+        """See `NodeEnvironment`."""
+        return f"{self._rng.getrandbits(128):032x}"
 
     def end_process(self) -> None:
-        """See `NodeParts`."""
+        """See `NodeEnvironment`."""
         self._end_process()
         raise ProcessEnded

@@ -41,11 +41,11 @@ _SLOW = 5.0
 class Nemesis:
     """Does one fault after the other until it is told to stop."""
 
-    def __init__(self, cluster: Cluster, options: Options, source: random.Random, checker: Checker) -> None:
+    def __init__(self, cluster: Cluster, options: Options, rng: random.Random, checker: Checker) -> None:
         self._cluster = cluster
         self._loop: VirtualLoop = cluster.loop
         self._options = options
-        self._source = source
+        self._rng = rng
         self._checker = checker
         self._is_active = True
         self._pace = 1.0
@@ -53,9 +53,9 @@ class Nemesis:
         self._next_undo = 0
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
         """How often each fault was done."""
-        self._victim = source.choice(list(cluster.machines.values()))
+        self._victim = rng.choice(list(cluster.machines.values()))
         """The only machine that may lose or damage data: all others keep a majority sound."""
-        self._wrong_clock_at = source.choice(list(cluster.machines.values()))
+        self._wrong_clock_at = rng.choice(list(cluster.machines.values()))
         """The only machine whose clock may be wrong: all others keep a majority that knows the time."""
         self._backup: Disk | None = None
         """The victim's disk as it was, until it is put back."""
@@ -69,12 +69,12 @@ class Nemesis:
         self._pace = _SLOW
 
     def _next(self) -> None:
-        self._loop.after(self._source.expovariate(1.0 / (self._options.fault_every * self._pace)), None, self._strike)
+        self._loop.after(self._rng.expovariate(1.0 / (self._options.fault_every * self._pace)), None, self._strike)
 
     def _strike(self) -> None:
         if not self._is_active:
             return
-        (name,) = self._source.choices(self._names, self._weights)
+        (name,) = self._rng.choices(self._names, self._weights)
         self.strike(name)
         self._next()
 
@@ -114,7 +114,7 @@ class Nemesis:
         number = self._next_undo
         self._next_undo += 1
         self._undo[number] = undo
-        self._loop.after(self._source.uniform(low, high), None, self._run_undo, number)
+        self._loop.after(self._rng.uniform(low, high), None, self._run_undo, number)
 
     def _run_undo(self, number: int) -> None:
         undo = self._undo.pop(number, None)
@@ -126,17 +126,17 @@ class Nemesis:
 
     def _pick(self) -> Machine | None:
         running = self._running()
-        return self._source.choice(running) if running else None
+        return self._rng.choice(running) if running else None
 
     def _pick_leading(self) -> Machine | None:
         """One that leads something, half of the time."""
         leading = [
             p.machine
             for p in self._cluster.running()
-            if p.node is not None and any(g.is_leader for g in p.node.engine.groups.values())
+            if p.node is not None and any(g.is_leader for g in p.node.engine.replicas.values())
         ]
-        if leading and self._source.random() < 0.5:
-            return self._source.choice(leading)
+        if leading and self._rng.random() < 0.5:
+            return self._rng.choice(leading)
         return self._pick()
 
     # ------------------------------------------------------------------------------------------------ processes
@@ -157,7 +157,7 @@ class Nemesis:
             self._end("power_cut", machine, is_power_cut=True)
 
     def _kill_all(self) -> None:
-        is_power_cut = self._source.random() < 0.5
+        is_power_cut = self._rng.random() < 0.5
         for machine in self._running():
             self._end("kill_all", machine, is_power_cut=is_power_cut)
 
@@ -186,7 +186,7 @@ class Nemesis:
         hosts = [host for host in self._cluster.clients.values() if not host.is_frozen]
         members = [host for host in hosts if host.name.startswith("m")]
         if hosts:
-            host = self._source.choice(members if members and self._source.random() < 0.6 else hosts)
+            host = self._rng.choice(members if members and self._rng.random() < 0.6 else hosts)
             self._did("freeze_client", repr(host))
             host.is_frozen = True
             self._later(0.5, 8.0, lambda: self._loop.thaw(host))
@@ -216,7 +216,7 @@ class Nemesis:
     def _isolate(self) -> None:
         machine = self._pick_leading()
         if machine is not None:
-            is_from_clients = self._source.random() < 0.5
+            is_from_clients = self._rng.random() < 0.5
             others = self._others() if is_from_clients else list(self._cluster.machines)
             links = [(machine.name, o) for o in others if o != machine.name]
             self._cut("isolate", links + [(b, a) for a, b in links])
@@ -225,20 +225,20 @@ class Nemesis:
         machine = self._pick_leading()
         if machine is not None:
             others = [o for o in self._others() if o != machine.name]
-            picked = others if self._source.random() < 0.5 else [self._source.choice(others)]
+            picked = others if self._rng.random() < 0.5 else [self._rng.choice(others)]
             links = [(machine.name, o) for o in picked]
-            self._cut("one_way", links if self._source.random() < 0.5 else [(b, a) for a, b in links])
+            self._cut("one_way", links if self._rng.random() < 0.5 else [(b, a) for a, b in links])
 
     def _split(self) -> None:
         names = self._others()
-        left = [name for name in names if self._source.random() < 0.5]
+        left = [name for name in names if self._rng.random() < 0.5]
         links = [(a, b) for a in left for b in names if b not in left]
         self._cut("split", links + [(b, a) for a, b in links])
 
     def _clog(self) -> None:
-        a, b = self._source.sample(self._others(), 2)
+        a, b = self._rng.sample(self._others(), 2)
         network = self._cluster.network
-        network.clogs[a, b] = self._source.uniform(0.05, 0.6)
+        network.clogs[a, b] = self._rng.uniform(0.05, 0.6)
         self._did("clog", f"{a}>{b} by {network.clogs[a, b]:.3f} s")
 
         def undo() -> None:
@@ -263,7 +263,7 @@ class Nemesis:
         machine = self._pick()
         if machine is not None:
             disk = machine.disk
-            disk.slow_latency = self._source.uniform(0.02, 0.2)
+            disk.slow_latency = self._rng.uniform(0.02, 0.2)
             self._did("slow_disk", f"{machine.name} {disk.slow_latency:.3f} s")
 
             def undo() -> None:
@@ -274,7 +274,7 @@ class Nemesis:
     def _stall_disk(self) -> None:
         machine = self._pick_leading()
         if machine is not None:
-            machine.disk.stalled_until = self._loop.now + self._source.uniform(0.2, 2.5)
+            machine.disk.stalled_until = self._loop.now + self._rng.uniform(0.2, 2.5)
             self._did("stall_disk", f"{machine.name} until {machine.disk.stalled_until:.3f}")
 
     def _full_disk(self) -> None:
@@ -302,7 +302,7 @@ class Nemesis:
             self._later(0.5, 2.0, undo)
 
     def _flip(self) -> None:
-        flipped = self._victim.disk.flip_byte(self._source)
+        flipped = self._victim.disk.flip_byte(self._rng)
         if flipped is not None:
             key, table, row = flipped
             self._checker.damaged[self._victim.name, key] = None
@@ -314,7 +314,7 @@ class Nemesis:
             return
         self._did("wipe", machine.name)
         self._cluster.wipe(machine)
-        machine.is_given_up = self._source.random() < 0.5
+        machine.is_given_up = self._rng.random() < 0.5
         self._later(0.1, 1.0, lambda: self._cluster.start(machine))
 
     def _remove_node(self) -> None:
@@ -324,7 +324,7 @@ class Nemesis:
             return
         node_id = int(machine.node.node_id)
         self._did("remove_node", f"{machine.name}, which was node {node_id}")
-        self._cluster.exchange_disk(machine)
+        self._cluster.replace_disk(machine)
         machine.is_barred = True
         self._go_on_removing(machine, node_id)
 
@@ -332,11 +332,11 @@ class Nemesis:
         """As an operator does who repeats the command until metadata says that the node is removed."""
         process = self._metadata_leader()
         node = process.node if process is not None else None
-        view = node.metadata.machine.node(node_id) if node is not None else None
+        view = node.metadata.state_machine.node(node_id) if node is not None else None
         if view is not None and view.state == "removed":
             machine.is_barred = False
             self._trace(f"node {node_id} is removed")
-            self._loop.after(self._source.uniform(0.1, 1.5), None, self._cluster.start, machine)
+            self._loop.after(self._rng.uniform(0.1, 1.5), None, self._cluster.start, machine)
             return
         if process is not None:
             self._propose(process, RemoveNode(node_id, is_forced=True))
@@ -377,36 +377,36 @@ class Nemesis:
             return
         self._checker.stale_directories += 1
         node_id = disk.node().node_id
-        self._cluster.exchange_disk(machine)
+        self._cluster.replace_disk(machine)
         machine.wiped_node_id = node_id
         machine.is_given_up = True
-        self._loop.after(self._source.uniform(0.1, 1.0), None, self._cluster.start, machine)
+        self._loop.after(self._rng.uniform(0.1, 1.0), None, self._cluster.start, machine)
 
     # ------------------------------------------------------------------------------------------------ the rest
 
     def _clock_jump(self) -> None:
         machine = self._pick()
         if machine is not None:
-            wrong_ms = self._source.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+            wrong_ms = self._rng.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
             machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
             self._did("clock_jump", f"{machine.name} is {wrong_ms} ms ahead")
 
     def _wrong_clock(self) -> None:
         machine = self._wrong_clock_at
-        wrong_ms = self._source.choice(WRONG_CLOCKS_MS) * self._source.choice((-1, 1, 1))
+        wrong_ms = self._rng.choice(WRONG_CLOCKS_MS) * self._rng.choice((-1, 1, 1))
         if machine.process is not None and machine.wall.epoch_ms != self._cluster.true_epoch_ms + wrong_ms:
             machine.wall.set(self._cluster.true_epoch_ms + wrong_ms)
             self._did("wrong_clock", f"{machine.name} is {wrong_ms} ms ahead")
 
     def _sleep_all(self) -> None:
         if self.counts["sleep_all"] < SLEEPS_MAX:
-            hours = self._source.choice((1, 25, 47))
+            hours = self._rng.choice((1, 25, 47))
             self._cluster.sleep_all(hours)
             self._did("sleep_all", f"for {hours} h")
 
     def _metadata_leader(self) -> Process | None:
         for process in self._cluster.running():
-            group = process.node.engine.groups.get(METADATA_GROUP_ID) if process.node is not None else None
+            group = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None
             if group is not None and group.is_leader and not process.host.is_frozen:
                 return process
         return None
@@ -424,7 +424,7 @@ class Nemesis:
 
     def _partitions(self, process: Process) -> list[PartitionView]:
         assert process.node is not None
-        metadata = process.node.metadata.machine
+        metadata = process.node.metadata.state_machine
         found = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
         return [partition for partition in found if partition is not None]
 
@@ -442,7 +442,7 @@ class Nemesis:
             if replica.node_id == victim.node_id
         ]
         if replicas:
-            group_id, replica_id = self._source.choice(replicas)
+            group_id, replica_id = self._rng.choice(replicas)
             if self._propose(process, ReplaceReplica(group_id, replica_id)):
                 self._did("replace_replica", f"g{group_id} r{replica_id}")
 
@@ -451,7 +451,7 @@ class Nemesis:
         process = self._metadata_leader()
         if process is None or process.node is None:
             return
-        metadata = process.node.metadata.machine
+        metadata = process.node.metadata.state_machine
         partitions = self._partitions(process)
         nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
         may_lose = (
@@ -461,10 +461,10 @@ class Nemesis:
             or self._options.remove_node
             or self._options.stale_copy
         )
-        count = 3 if may_lose else self._source.randint(1, 3)
+        count = 3 if may_lose else self._rng.randint(1, 3)
         if partitions and len(nodes) >= count:
-            partition = self._source.choice(partitions)
-            wanted = tuple(self._source.sample(nodes, count))
+            partition = self._rng.choice(partitions)
+            wanted = tuple(self._rng.sample(nodes, count))
             if self._propose(process, SetReplicas(partition.group_id, wanted, metadata.revision)):
                 self._did("move_replicas", f"g{partition.group_id} to nodes {wanted}")
 
@@ -480,13 +480,13 @@ class Nemesis:
         """A bug shows: in what one replica applies next, or in one loop for a while."""
         machine = self._pick_leading()
         node = machine.node if machine is not None else None
-        if machine is None or node is None or node._metadata.group is None:
+        if machine is None or node is None or node._metadata.replica is None:
             return  # what forms or joins a cluster is no loop: it ends, and an operator begins it again
-        partitions = node.partition_groups()
-        if partitions and self._source.random() < 0.5:
-            group: Any = self._source.choice(partitions)
+        partitions = node.partition_replicas()
+        if partitions and self._rng.random() < 0.5:
+            group: Any = self._rng.choice(partitions)
             where = f"g{group.group_id} applies"
-            apply, count = group.apply, self._source.randrange(2)
+            apply, count = group.apply, self._rng.randrange(2)
 
             def part(entries: Sequence[Entry]) -> None:
                 if count:
@@ -496,7 +496,7 @@ class Nemesis:
             group.apply = part
             self._did("defect", f"{machine.name} {where}")
             return
-        owner, name = self._source.choice(_loops(node))
+        owner, name = self._rng.choice(_loops(node))
         where = f"{type(owner).__name__}.{name}"
 
         def fail(*arguments: object) -> None:
@@ -511,12 +511,12 @@ def _loops(node: SimNode) -> list[tuple[Any, str]]:
     """Where work in the background may fail: (object, its method)."""
     coordinator: Any = node.grpc.coordinator
     return [
-        (node.reconciler, "_tend_partitions"),
-        (node.reconciler, "_tend_metadata"),
+        (node.reconciler, "_maintain_partitions"),
+        (node.reconciler, "_maintain_metadata"),
         (node.reconciler, "round"),
         (coordinator, "_end_sessions"),
         (coordinator, "tick"),
-        (node._housekeeping, "_tend"),
+        (node._housekeeping, "_maintain"),
         (node._housekeeping, "round"),
         (node._space_return, "round"),
         (node._peers, "refresh"),

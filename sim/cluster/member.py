@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from raftmq.batch_header import parse_header
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.codec.batch import decode_records
-from raftmq.client.connection.leader_calls import Target
+from raftmq.client.connection.leader_calls import LeaderTarget
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import POLL, RequestT, ResponseT, Transport, UnaryMethod
 from raftmq.errors import (
@@ -36,9 +36,9 @@ from sim.cluster.invariants.group_ownership import SESSION_SECONDS
 
 HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
 LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
-OPEN = UnaryMethod("Queue", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
-ACK = UnaryMethod("Queue", "Ack", pb.AckRequest, pb.AckResponse)
-FETCH_OFFSETS = UnaryMethod("Queue", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+OPEN = UnaryMethod("Log", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+COMMIT_OFFSETS = UnaryMethod("Log", "CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
+FETCH_OFFSETS = UnaryMethod("Log", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
 
 HEARTBEAT_SECONDS = 0.5
 _CALL_SECONDS = 1.0
@@ -70,23 +70,23 @@ class Member:
         addresses: str,
         transport: Transport,
         checker: Checker,
-        source: random.Random,
+        rng: random.Random,
         on_event: Callable[[str], None],
     ) -> None:
         self._group = group
         self.member_id = member_id
         self._topics = topics
         self._checker = checker
-        self._source = source
+        self._rng = rng
         self._on_event = on_event
-        self._resolver = Resolver(addresses, transport, source=random.Random(source.getrandbits(64)))
+        self._resolver = Resolver(addresses, transport, rng=random.Random(rng.getrandbits(64)))
         self._epoch = 0
         self._assigned: dict[Part, int] = {}
         self._held: dict[Part, _Held] = {}
         self._beat_now = asyncio.Event()
         self._heard_at: float | None = None
         """When the last heartbeat that was answered was sent, in the simulation's time."""
-        self._targets: dict[Part, Target] = {}
+        self._targets: dict[Part, LeaderTarget] = {}
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -96,7 +96,9 @@ class Member:
         for name in self._topics:
             info = await self._resolver.topic(name, _CALL_SECONDS * 3)
             for number, group_id in enumerate(info.group_ids):
-                self._targets[info.topic_id, number] = Target(TopicPartition(name, number), info.topic_id, group_id)
+                self._targets[info.topic_id, number] = LeaderTarget(
+                    TopicPartition(name, number), info.topic_id, group_id
+                )
 
     async def close(self, *, is_orderly: bool) -> None:
         """End: say so, or fall silent."""
@@ -169,7 +171,7 @@ class Member:
         answer = await self._resolver.call_any(HEARTBEAT, request, _CALL_SECONDS, is_read=True)
         self._on_event("heartbeat ok")
         self._heard_at = sent_at
-        self._resolver.note_revision(answer.metadata_revision)
+        self._resolver.record_revision(answer.metadata_revision)
         if answer.member_epoch < self._epoch or not answer.has_assignment:
             return
         self._epoch = answer.member_epoch
@@ -188,7 +190,7 @@ class Member:
                 await self._guarded(part, self._open)
             for part in list(self._held):
                 # of what was read a look ago: whoever stood still in between may have lost the partition
-                if self._source.random() < 0.6:
+                if self._rng.random() < 0.6:
                     await self._guarded(part, self._commit)
                 await self._guarded(part, self._read)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -202,7 +204,7 @@ class Member:
             self._held.pop(part, None)
             self._beat_now.set()
         except NotLeaderError as error:
-            self._resolver.note_not_leader(self._targets[part].group_id, error)
+            self._resolver.on_not_leader(self._targets[part].group_id, error)
         except OffsetOutOfRangeError as error:
             if part in self._held:
                 self._held[part].position = error.log_start_offset or 0
@@ -263,12 +265,12 @@ class Member:
         if held is None or held.position <= held.committed:
             return
         offset, fence = held.position, self._checker.groups.fence(self._group, part)
-        request = pb.AckRequest(
+        request = pb.CommitOffsetsRequest(
             metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
         )
         request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=held.owner_epoch, offset=offset)
-        answer = await self._call(part, ACK, request)
-        assert isinstance(answer, pb.AckResponse)
+        answer = await self._call(part, COMMIT_OFFSETS, request)
+        assert isinstance(answer, pb.CommitOffsetsResponse)
         (result,) = answer.partitions
         _raise_error(result)
         held.committed = offset
@@ -305,7 +307,7 @@ def _raise_error(result: object) -> None:
         raise error_from_detail(result.error, "")  # type: ignore[attr-defined]
 
 
-def _records(target: Target, result: pb.PartitionPollResult, position: int) -> Iterator[Record]:
+def _records(target: LeaderTarget, result: pb.PartitionPollResult, position: int) -> Iterator[Record]:
     topic, number = target.topic_partition
     for base_offset, batch in zip(result.base_offsets, result.batches, strict=True):
         for record in decode_records(batch, parse_header(batch), topic, number, base_offset):

@@ -123,16 +123,16 @@ FAULTS = (
 """Every kind of fault, by the name of its weight."""
 
 
-def _some(source: random.Random, share: float, low: float, high: float) -> float:
-    return source.uniform(low, high) if source.random() < share else 0.0
+def _some(rng: random.Random, share: float, low: float, high: float) -> float:
+    return rng.uniform(low, high) if rng.random() < share else 0.0
 
 
-def draw_options(source: random.Random) -> Options:
+def draw_options(rng: random.Random) -> Options:
     """Draw one run's circumstances."""
-    choice, chance, uniform = source.choice, source.random, source.uniform
+    choice, chance, uniform = rng.choice, rng.random, rng.uniform
 
     def weight(share: float) -> int:
-        return source.randrange(1, 5) if chance() < share else 0
+        return rng.randrange(1, 5) if chance() < share else 0
 
     machines = choice((3, 3, 3, 3, 4, 5))
     may_lose = chance() < 0.5
@@ -151,9 +151,9 @@ def draw_options(source: random.Random) -> Options:
         is_tight=chance() < 0.5,
         delay_min=choice((0.0001, 0.001)),
         delay_mean=choice((0.0005, 0.002, 0.01)),
-        slow_share=_some(source, 0.3, 0.005, 0.05),
-        reset_share=_some(source, 0.3, 0.0005, 0.005),
-        drop_share=_some(source, 0.4, 0.005, 0.1),
+        slow_share=_some(rng, 0.3, 0.005, 0.05),
+        reset_share=_some(rng, 0.3, 0.0005, 0.005),
+        drop_share=_some(rng, 0.4, 0.005, 0.1),
         disk_latency=choice((0.0005, 0.003, 0.02)),
         writer_threads=choice((1, 2)),
         clock_rates=choice(((1.0, 1.0), (0.95, 1.05), (0.8, 1.25))),
@@ -167,8 +167,8 @@ def draw_options(source: random.Random) -> Options:
         delivery_seconds=choice((1.5, 5.0, 15.0)),
         request_seconds=choice((0.5, 2.0)),
         plain_producers=1 if chance() < 0.3 else 0,
-        admin_every=_some(source, 0.6, 0.5, 2.0),
-        trim_every=_some(source, 0.5, 0.3, 1.5),
+        admin_every=_some(rng, 0.6, 0.5, 2.0),
+        trim_every=_some(rng, 0.5, 0.3, 1.5),
         fault_every=uniform(0.4, 1.5),
         kill=weight(0.6),
         power_cut=weight(0.4),

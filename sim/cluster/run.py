@@ -101,7 +101,7 @@ class Build:
     parts_class: type[SimParts] = SimParts
     patch: Callable[[], Callable[[], None]] | None = None
     """Changes the product in place; returns what undoes it."""
-    circumstances: Mapping[str, object] = field(default_factory=dict)
+    option_overrides: Mapping[str, object] = field(default_factory=dict)
     """Options of every seed, in the place of what it draws."""
 
 
@@ -122,9 +122,9 @@ class Simulation:
         options: Options | None = None,
     ) -> None:
         self.seed = seed
-        self.source = random.Random(seed)
-        drawn = draw_options(random.Random(self.source.getrandbits(64)))
-        self.options = options or replace(drawn, **build.circumstances)  # type: ignore[arg-type]  # by name
+        self.rng = random.Random(seed)
+        drawn = draw_options(random.Random(self.rng.getrandbits(64)))
+        self.options = options or replace(drawn, **build.option_overrides)  # type: ignore[arg-type]  # by name
         self._trace = trace
         self.digest = 0
         threads = self._child()
@@ -142,7 +142,7 @@ class Simulation:
         self.healing_seconds = 0.0
 
     def _child(self) -> random.Random:
-        return random.Random(self.source.getrandbits(64))
+        return random.Random(self.rng.getrandbits(64))
 
     def _settings(self) -> ClusterSettings:
         options = self.options
@@ -306,15 +306,15 @@ class Simulation:
             if node is None or machine.process is None or not machine.process.is_ready:
                 return f"{machine.name} is not ready"
             nodes[node.node_id] = node
-        leading = [n for n in nodes.values() if (g := n.engine.groups.get(METADATA_GROUP_ID)) and g.is_leader]
+        leading = [n for n in nodes.values() if (g := n.engine.replicas.get(METADATA_GROUP_ID)) and g.is_leader]
         if len(leading) != 1:
             return f"metadata has {len(leading)} leaders"
-        metadata = leading[0].metadata.machine
+        metadata = leading[0].metadata.state_machine
         membership = leading[0].metadata.core.membership
         voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
         if len(membership.voters) != voters or membership.outgoing:
             return f"metadata has members {membership}"
-        groups = [node.engine.groups[METADATA_GROUP_ID] for node in nodes.values()]
+        groups = [node.engine.replicas[METADATA_GROUP_ID] for node in nodes.values()]
         if any(group.append_in_flight or group.core.has_ready() for group in groups):
             return "metadata is being written"  # maybe who its members are
         for topic in metadata.topics():
@@ -336,7 +336,7 @@ class Simulation:
         groups = []
         for replica in partition.replicas:
             node = nodes.get(NodeId(replica.node_id))
-            group = node.engine.groups.get(group_id) if node is not None else None
+            group = node.engine.replicas.get(group_id) if node is not None else None
             if group is None or group.replica_id != replica.replica_id:
                 return f"r{replica.replica_id} is not hosted on node {replica.node_id}"
             groups.append(group)
@@ -357,8 +357,8 @@ class Simulation:
                 parts.append(f"{machine.name} is down")
                 continue
             groups = [
-                f"g{g.group_id}:r{g.replica_id} {g.core.role.value} t{g.term} a{g.machine.applied_index}"
-                for g in node.engine.groups.values()
+                f"g{g.group_id}:r{g.replica_id} {g.core.role.value} t{g.term} a{g.state_machine.applied_index}"
+                for g in node.engine.replicas.values()
             ]
             reasons = [reason.message for reason in node.not_ready_reasons()]
             parts.append(f"{machine.name} node {node.node_id} {'; '.join(reasons) or 'ready'} [{', '.join(groups)}]")

@@ -49,12 +49,12 @@ def name_epoch(producer: Producer) -> int:
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, cluster: Cluster, checker: Checker, options: Options, source: random.Random) -> None:
+    def __init__(self, cluster: Cluster, checker: Checker, options: Options, rng: random.Random) -> None:
         self._cluster = cluster
         self._loop = cluster.loop
         self._checker = checker
         self._options = options
-        self._source = source
+        self._rng = rng
         self.history: list[Event] = []
         self.recorder = Recorder(self.history.append, lambda: int(cluster.loop.now * 1e9))
         self.topics = [f"t{number}" for number in range(options.topics)]
@@ -81,7 +81,7 @@ class Workload:
         """Another client process."""
         self._clients += 1
         low, high = self._options.clock_rates
-        host = Host(name, self._clients, self._source.uniform(low, high), 10.0 * self._clients)
+        host = Host(name, self._clients, self._rng.uniform(low, high), 10.0 * self._clients)
         self._cluster.clients[name] = host
         return host
 
@@ -99,7 +99,7 @@ class Workload:
             transport=self._transport(),
             request_timeout_ms=self._options.request_seconds * 2000,
         )
-        admin._resolver.source.seed(self._source.getrandbits(64))
+        admin._resolver.rng.seed(self._rng.getrandbits(64))
         return admin
 
     def _producer(self, *, is_idempotent: bool, name: str | None = None) -> Producer:
@@ -112,10 +112,10 @@ class Workload:
             max_block_ms=4000 if name is None else 8000,
             delivery_timeout_ms=options.delivery_seconds * 1000,
             request_timeout_ms=options.request_seconds * 1000,
-            linger_ms=self._source.choice((0, 0, 5)),
+            linger_ms=self._rng.choice((0, 0, 5)),
         )
-        producer._resolver.source.seed(self._source.getrandbits(64))
-        producer._dispatcher._source.seed(self._source.getrandbits(64))
+        producer._resolver.rng.seed(self._rng.getrandbits(64))
+        producer._dispatcher._rng.seed(self._rng.getrandbits(64))
         return producer
 
     def _consumer(self, *topics: str) -> Consumer:
@@ -125,11 +125,11 @@ class Workload:
             transport=self._transport(),
             auto_offset_reset="earliest",
             request_timeout_ms=3000,
-            fetch_max_wait_ms=self._source.choice((300, 900)),
-            fetch_min_bytes=self._source.choice((1, 500)),
-            max_partition_fetch_bytes=self._source.choice((500, 1 << 20)),
+            fetch_max_wait_ms=self._rng.choice((300, 900)),
+            fetch_min_bytes=self._rng.choice((1, 500)),
+            max_partition_fetch_bytes=self._rng.choice((500, 1 << 20)),
         )
-        consumer._resolver.source.seed(self._source.getrandbits(64))
+        consumer._resolver.rng.seed(self._rng.getrandbits(64))
         return consumer
 
     def _count(self, what: str) -> None:
@@ -163,7 +163,7 @@ class Workload:
     def _on_retention(self, group_id: int, before: int) -> None:
         for where, known in self.groups.items():
             if known == group_id:
-                self.recorder.note_trim(where.topic, where.partition, before)
+                self.recorder.record_trim(where.topic, where.partition, before)
 
     def start(self) -> None:
         """Begin."""
@@ -183,7 +183,7 @@ class Workload:
             self._spawn(f"m{number}", self._take_part(f"m{number}"))
 
     async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(self._source.expovariate(1.0 / seconds))
+        await asyncio.sleep(self._rng.expovariate(1.0 / seconds))
 
     def stopped(self) -> bool:
         """Whether all clients have ended. Raises what ended one that should not have."""
@@ -242,11 +242,11 @@ class Workload:
     async def _send_for_a_while(
         self, send: Callable[[TopicPartition], Coroutine[Any, Any, None]], targets: Callable[[], list[TopicPartition]]
     ) -> None:
-        until = self._loop.time() + self._source.uniform(2.0, 8.0)
+        until = self._loop.time() + self._rng.uniform(2.0, 8.0)
         waiting: set[asyncio.Task[None]] = set()
         while not self.is_stopping and self._loop.time() < until:
-            where = self._source.choice(targets())
-            for _ in range(self._source.choice((1, 2, 4))):
+            where = self._rng.choice(targets())
+            for _ in range(self._rng.choice((1, 2, 4))):
                 task = asyncio.create_task(send(where))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
@@ -258,7 +258,7 @@ class Workload:
 
     def _new_value(self) -> bytes:
         self._value += 1
-        padding = self._source.randrange(self._options.value_bytes_max)
+        padding = self._rng.randrange(self._options.value_bytes_max)
         return b"v%d " % self._value + b"x" * padding
 
     async def _send(self, process: str, producer: RecordingProducer, where: TopicPartition) -> None:
@@ -296,12 +296,12 @@ class Workload:
                 await self._pause(0.2)
 
     async def _poll_for_a_while(self, consumer: RecordingConsumer) -> None:
-        until = self._loop.time() + self._source.uniform(3.0, 9.0)
+        until = self._loop.time() + self._rng.uniform(3.0, 9.0)
         while not self.is_stopping and self._loop.time() < until:
             try:
-                found = await consumer.getmany(timeout_ms=300, max_records=self._source.choice((5, 1000)))
+                found = await consumer.getmany(timeout_ms=300, max_records=self._rng.choice((5, 1000)))
                 await self._pause(0.12)
-                if self._source.random() < 0.03:
+                if self._rng.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:
                 self._count_error("poll", error)
@@ -321,7 +321,7 @@ class Workload:
 
     def _member(self, member_id: str) -> Member:
         return Member(
-            GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._source,
+            GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._rng,
             self._count,
         )  # fmt: skip
 
@@ -330,14 +330,14 @@ class Workload:
         life = 0
         while not self.is_stopping:
             life += 1
-            until = self._loop.time() + self._source.uniform(3.0, 9.0)
+            until = self._loop.time() + self._rng.uniform(3.0, 9.0)
             member = self._member(f"{name}.{life}")
             try:
                 await member.start()
                 await member.run(partial(self._is_over, until))
             except RaftMQError as error:
                 self._count_error("member", error)
-            await member.close(is_orderly=self.is_stopping or self._source.random() < 0.85)  # type: ignore[redundant-expr]  # changes while it is awaited
+            await member.close(is_orderly=self.is_stopping or self._rng.random() < 0.85)  # type: ignore[redundant-expr]  # changes while it is awaited
             await self._pause(0.2)
 
     def _is_over(self, until: float) -> bool:
@@ -373,25 +373,25 @@ class Workload:
                 async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
                     while not self.is_stopping:
                         await self._pause(self._options.admin_every)
-                        what = self._source.choice(("create", "delete", "alter", "grow", "describe"))
+                        what = self._rng.choice(("create", "delete", "alter", "grow", "describe"))
                         if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
                             # names come again: a topic of the same name is another one
                             alive.append(
-                                self._source.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
+                                self._rng.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
                             )
                             await admin.create_topic(
-                                alive[-1], self._source.choice((1, 2)), self._options.replication_factor
+                                alive[-1], self._rng.choice((1, 2)), self._options.replication_factor
                             )
                         elif what == "delete" and alive:
-                            await admin.delete_topic(alive.pop(self._source.randrange(len(alive))))
+                            await admin.delete_topic(alive.pop(self._rng.randrange(len(alive))))
                         elif what == "grow" and alive:
                             with suppress(UnknownTopicError):
-                                await admin.add_partitions(self._source.choice(alive), self._source.choice((2, 3)))
+                                await admin.add_partitions(self._rng.choice(alive), self._rng.choice((2, 3)))
                         elif what == "alter":
-                            bytes_max = self._source.choice((100_000, 200_000))
+                            bytes_max = self._rng.choice((100_000, 200_000))
                             await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
                         else:
-                            await admin.describe_topic(self._source.choice([*alive, *self.topics]))
+                            await admin.describe_topic(self._rng.choice([*alive, *self.topics]))
                         self._count("admin ok")
             except RaftMQError as error:
                 self._count_error("admin", error)
@@ -405,10 +405,10 @@ class Workload:
                 async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
                     while not self.is_stopping:
                         await self._pause(self._options.trim_every)
-                        where = self._source.choice(list(self.groups))
+                        where = self._rng.choice(list(self.groups))
                         group_id = self.groups[where]
                         end = self._checker.committed.ends.get(group_id, 0)
-                        before = self._source.randrange(end + 1)
+                        before = self._rng.randrange(end + 1)
                         self._checker.acknowledged.on_trim(group_id, before)
                         await admin.delete_records({where: before})
                         self._count("trim ok")

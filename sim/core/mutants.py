@@ -504,7 +504,7 @@ class ReadsBeforeOwnCommit(RaftCore):
         if self._has_committed_in_term:
             return super()._take_read(asker, request_id)
         self._reads.add(self.log.commit, asker, request_id)
-        self.beat_due = True
+        self.heartbeat_due = True
         return True
 
 
@@ -517,7 +517,7 @@ class ReadsByEarlierRound(RaftCore):
         if not self._has_committed_in_term or self._is_only_voter:
             return super()._take_read(asker, request_id)
         self._reads._confirming.append((self._reads.round, self.log.commit, asker, request_id))
-        self.beat_due = True
+        self.heartbeat_due = True
         return True
 
 

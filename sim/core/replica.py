@@ -209,7 +209,7 @@ class SimReplica:
         for _ in range(ROUNDS_MAX):
             if core is None:
                 return
-            if core.beat_due:
+            if core.heartbeat_due:
                 self._send_beats(core)
             with_append = len(self.disk.pending) + len(self._untold) < options.appends_in_flight_max
             if not core.has_ready(with_append):
@@ -224,7 +224,7 @@ class SimReplica:
 
     def _send_beats(self, core: RaftCore) -> None:
         send = self.world.network.send
-        for target, commit_index, read_counter in core.take_beats():
+        for target, commit_index, read_counter in core.take_heartbeats():
             send(Heartbeat(self.replica_id, target, core.term, commit_index, read_counter))
 
     def _run(self, core: RaftCore, ready: Ready) -> None:

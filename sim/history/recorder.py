@@ -77,7 +77,7 @@ class Recorder:
         self.write(opened, "invoke", fields)
         return opened
 
-    def note_trim(self, topic: str, partition: int, offset: int) -> None:
+    def record_trim(self, topic: str, partition: int, offset: int) -> None:
         """Write that records below `offset` may be gone from now on, by retention: only the test knows that it was to happen."""
         self.invoke("retention", "trim", topic=topic, partition=partition, offset=offset).info()
 

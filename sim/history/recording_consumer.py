@@ -36,7 +36,7 @@ class RecordingConsumer(RecordingClient):
         """As `Consumer.start`."""
         await super().start()
         if assigned := self.consumer.assignment():
-            self._note_assignment(assigned)
+            self._record_assignment(assigned)
 
     # ------------------------------------------------------------------------------------------------------- positions
 
@@ -44,9 +44,9 @@ class RecordingConsumer(RecordingClient):
         """As `Consumer.assign`."""
         wanted = list(partitions)
         self.consumer.assign(wanted)
-        self._note_assignment(wanted)
+        self._record_assignment(wanted)
 
-    def _note_assignment(self, partitions: Collection[TopicPartition]) -> None:
+    def _record_assignment(self, partitions: Collection[TopicPartition]) -> None:
         assignment = [Partition(*partition) for partition in sorted(partitions)]
         self._recorder.invoke(self.process, "assign", assignment=assignment, start=self._start).ok(
             assignment=assignment, start=self._start

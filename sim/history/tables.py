@@ -276,7 +276,7 @@ class History:
             history._count(opened.event.operation, "open")
             if isinstance(opened.subject, Progress):
                 history._group_work(opened.event).progress.append(opened.subject)
-            history._note_trim(opened.event, opened.event.offset)
+            history._record_trim(opened.event, opened.event.offset)
         history._open.clear()
         return history
 
@@ -431,7 +431,7 @@ class History:
                 self._steps(event.process).append(Assigned(at, partitions, is_from_start and status == "ok"))
         elif operation == "trim":
             if status != "fail":
-                self._note_trim(opened.event, event.offset if event.offset is not None else opened.event.offset)
+                self._record_trim(opened.event, event.offset if event.offset is not None else opened.event.offset)
         elif isinstance(subject, ReadAll):
             subject.ended_at, subject.is_complete = at, status == "ok"
         elif isinstance(subject, TopicOperation):
@@ -480,7 +480,7 @@ class History:
             offset = None
         self._steps(event.process).append(Moved(at, partition, offset))
 
-    def _note_trim(self, event: Event, offset: int | None) -> None:
+    def _record_trim(self, event: Event, offset: int | None) -> None:
         if event.operation == "trim":
             table = self.table(_partition(event))
             table.trimmed_before = max(table.trimmed_before, NEVER if offset is None else offset)

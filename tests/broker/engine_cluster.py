@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import EntryKind, Proposal
@@ -74,8 +74,8 @@ class EngineNode:
 
     def on_leadership_row(self, group_id): ...
 
-    def on_replica_broken(self, group, error):
-        self.broken.append((group.group_id, error))
+    def on_replica_broken(self, replica, error):
+        self.broken.append((replica.group_id, error))
 
     def on_fatal(self, error):
         self.cluster.fatal.append(error)
@@ -94,7 +94,7 @@ class EngineNode:
         restored = self.store.open(key)
         machine = LogPartition()
         machine.restore(self.store.state_rows(key), restored.state_index)
-        return self.engine.add_group(key, restored, machine, NodeId)
+        return self.engine.add_replica(key, restored, machine, NodeId)
 
     def close(self):
         self.engine.close()
@@ -157,33 +157,33 @@ class EngineCluster:
                 node.open(key)
 
     def create_group(self, group_id, voters=(1, 2, 3)):
-        return {node: self.nodes[node].add(group_id, born(Membership(tuple(voters)))) for node in voters}
+        return {node: self.nodes[node].add(group_id, founder_state(Membership(tuple(voters)))) for node in voters}
 
     def add_empty(self, group_id, node_id):
-        return self.nodes[node_id].add(group_id, unborn())
+        return self.nodes[node_id].add(group_id, joiner_state())
 
-    def group(self, group_id, node_id):
-        return self.nodes[node_id].engine.groups[group_id]
+    def replica(self, group_id, node_id):
+        return self.nodes[node_id].engine.replicas[group_id]
 
     async def leader(self, group_id, *, among=None):
         """The leading group once there is exactly one that may judge proposals."""
-        nodes = [self.nodes[n] for n in (among or self.nodes) if group_id in self.nodes[n].engine.groups]
+        nodes = [self.nodes[n] for n in (among or self.nodes) if group_id in self.nodes[n].engine.replicas]
         while True:
-            led = [n.engine.groups[group_id] for n in nodes if n.engine.groups[group_id].is_leader]
+            led = [n.engine.replicas[group_id] for n in nodes if n.engine.replicas[group_id].is_leader]
             if led:
-                return max(led, key=lambda group: group.term)
-            await next_progress([n.engine.groups[group_id] for n in nodes])
+                return max(led, key=lambda replica: replica.term)
+            await next_progress([n.engine.replicas[group_id] for n in nodes])
 
 
-async def next_progress(groups):
+async def next_progress(replicas):
     """Wait until any of the groups moves."""
-    await asyncio.wait([group.wait_progress() for group in groups], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([replica.wait_progress() for replica in replicas], return_when=asyncio.FIRST_COMPLETED)
 
 
-async def state_durable(engine, group):
+async def state_durable(engine, replica):
     """Wait until all that the group has applied is durable. No part of a broker waits for that, so nothing wakes who does."""
-    while group.durable_state_index < group.core.applied_index:
-        engine.commits.flush_state(group)
+    while replica.durable_state_index < replica.core.applied_index:
+        engine.commits.flush_state(replica)
         await asyncio.sleep(0.001)
 
 

@@ -24,16 +24,16 @@ from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
-from raftmq.broker.replica.replica import Group
-from raftmq.broker.replica.replica_log import GroupLog
+from raftmq.broker.replica.replica import Replica
+from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
-from raftmq.broker.services.log import QueueService
+from raftmq.broker.services.log import LogService
 from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
@@ -74,7 +74,7 @@ class StrictSupervisor(Supervisor):
     def _raise(error: BaseException) -> None:
         raise error
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         raise error
 
 
@@ -96,7 +96,7 @@ class FakeForwarder:
 
 
 class Harness:
-    """`ServiceHost` and `GroupHost` of one node that is its whole cluster."""
+    """`ServiceHost` and `ReplicaHost` of one node that is its whole cluster."""
 
     def __init__(self, limits: Limits | None = None, *, recent_bytes_max: int = 64 * 1024 * 1024) -> None:
         self.loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class Harness:
         self.store = MemoryLogStore()
         self.recent_budget = RecentEntriesBudget(recent_bytes_max)
         self.partitions: dict[GroupId, PartitionLog] = {}
-        self.groups: dict[GroupId, Group[StateMachine]] = {}
+        self.replicas: dict[GroupId, Replica[StateMachine]] = {}
         self.leaders: dict[GroupId, tuple[NodeId, str, Term]] = {}
         self.hold_commits = False
         self.hold_leadership = False
@@ -119,7 +119,7 @@ class Harness:
         """Groups whose leader is gone without a word."""
         self._topology_version = 0
         self.reads_in_thread = 0
-        self._held: list[tuple[Group[StateMachine], AppendWork]] = []
+        self._held: list[tuple[Replica[StateMachine], AppendWork]] = []
         self._change: asyncio.Future[None] | None = None
         self._dirty: set[GroupId] = set()
         self.uncommitted = 0
@@ -127,7 +127,7 @@ class Harness:
         locator = Locator(self, self.partitions)
         leader = MetadataLeader(self, self.forwarder)
         self.producer_ids = ProducerIds(self, leader)
-        self.queue = QueueService(self, self.partitions, self.producer_ids)
+        self.queue = LogService(self, self.partitions, self.producer_ids)
         calls = NodeCalls(self, self.forwarder)
         self.health = HealthService(self, locator)
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
@@ -148,10 +148,10 @@ class Harness:
     # ---------------------------------------------------------------------------------------------------- life
 
     async def start(self) -> Harness:
-        group = self.add_group(METADATA_GROUP_ID, ReplicaId(1), Metadata())
-        group.on_applied = self._on_metadata_applied
-        group.core.campaign()
-        self.pump(group)
+        replica = self.add_replica(METADATA_GROUP_ID, ReplicaId(1), Metadata())
+        replica.on_applied = self._on_metadata_applied
+        replica.core.campaign()
+        self.pump(replica)
         await self._metadata(InitializeCluster(CLUSTER_ID, 1))
         await self.register(1, "uuid-1")
         return self
@@ -171,43 +171,43 @@ class Harness:
 
     def close(self) -> None:
         self.coordinator.close()
-        for group in self.groups.values():
-            group.close()
+        for replica in self.replicas.values():
+            replica.close()
 
-    def add_group(self, group_id: GroupId, replica_id: ReplicaId, machine: StateMachine) -> Group[StateMachine]:
+    def add_replica(self, group_id: GroupId, replica_id: ReplicaId, machine: StateMachine) -> Replica[StateMachine]:
         key = ReplicaKey(group_id, replica_id)
-        self.store.create(key, born(Membership((replica_id,))), ())
+        self.store.create(key, founder_state(Membership((replica_id,))), ())
         restored = self.store.open(key)
-        log = GroupLog(key, self.store, self.loop, self.in_thread, self.recent_budget)
+        log = ReplicaLog(key, self.store, self.loop, self.in_thread, self.recent_budget)
         core = RaftCore(replica_id, restored, log, random.Random(1), RaftSettings())
-        group = Group(key, core, machine, log, self, lambda replica: NODE_ID)
-        self.groups[group_id] = group
-        return group
+        replica = Replica(key, core, machine, log, self, lambda _replica_id: NODE_ID)
+        self.replicas[group_id] = replica
+        return replica
 
     def _on_metadata_applied(self, entry: Entry, result: object) -> None:
         self.bump()
-        machine = self.metadata.machine
+        machine = self.metadata.state_machine
         for partition in machine.partitions_of_node(NODE_ID):
             group_id = GroupId(partition.group_id)
-            if group_id not in self.groups:
-                group = self.add_group(group_id, ReplicaId(partition.replicas[0].replica_id), LogPartition())
-                self.partitions[group_id] = PartitionLog(cast("Group[LogPartition]", group), self, self.store)
+            if group_id not in self.replicas:
+                replica = self.add_replica(group_id, ReplicaId(partition.replicas[0].replica_id), LogPartition())
+                self.partitions[group_id] = PartitionLog(cast("Replica[LogPartition]", replica), self, self.store)
                 if not self.hold_leadership:
                     self.campaign(group_id)
         for group_id in [g for g in self.partitions if machine.partition(g) is None]:
-            self.groups.pop(group_id).close()
+            self.replicas.pop(group_id).close()
             del self.partitions[group_id]
 
     def campaign(self, group_id: GroupId) -> None:
-        group = self.groups[group_id]
-        group.core.campaign()
-        self.mark_dirty(group)
+        replica = self.replicas[group_id]
+        replica.core.campaign()
+        self.mark_dirty(replica)
 
     def lose_leadership(self, group_id: GroupId, to: tuple[NodeId, str, Term] | None = None) -> None:
         """The group's leader here steps down; `to` is who leads instead, as far as this node knows."""
-        group = self.groups[group_id]
-        group.core.step_down()
-        self.pump(group)
+        replica = self.replicas[group_id]
+        replica.core.step_down()
+        self.pump(replica)
         if to is None:
             self.leaders.pop(group_id, None)
         else:
@@ -216,54 +216,54 @@ class Harness:
 
     # ---------------------------------------------------------------------------------------------------- the pump
 
-    def mark_dirty(self, group: Group[StateMachine]) -> None:
-        if group.group_id not in self._dirty:
-            self._dirty.add(group.group_id)
-            self.loop.call_soon(self.pump, group)
+    def mark_dirty(self, replica: Replica[StateMachine]) -> None:
+        if replica.group_id not in self._dirty:
+            self._dirty.add(replica.group_id)
+            self.loop.call_soon(self.pump, replica)
 
-    def pump(self, group: Group[StateMachine]) -> None:
-        self._dirty.discard(group.group_id)
-        core = group.core
-        while not group.is_closed and core.has_ready(with_append=True):
+    def pump(self, replica: Replica[StateMachine]) -> None:
+        self._dirty.discard(replica.group_id)
+        core = replica.core
+        while not replica.is_closed and core.has_ready(with_append=True):
             ready = core.ready(with_append=True)
             if ready.append is not None:
                 if ready.append.entries:
-                    group.log.append(ready.append.entries)
+                    replica.log.append(ready.append.entries)
                 if self.hold_commits:
-                    self._held.append((group, ready.append))
+                    self._held.append((replica, ready.append))
                 else:
-                    self._commit(group, ready.append)
+                    self._commit(replica, ready.append)
             if ready.apply:
-                group.apply(ready.apply)
+                replica.apply(ready.apply)
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
-                    self.leaders[group.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
+                    self.leaders[replica.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
                 else:
-                    group.fail_waiters()
-                group.wake_progress()
-                if group.on_leadership is not None:
-                    group.on_leadership()
+                    replica.fail_waiters()
+                replica.wake_progress()
+                if replica.on_leadership is not None:
+                    replica.on_leadership()
                 self.bump()
             for read in ready.reads:
-                group.on_read_confirmed(read.request_id, read.read_index)
+                replica.on_read_confirmed(read.request_id, read.read_index)
             for request_id in ready.failed_reads:
-                group.on_read_failed(request_id)
+                replica.on_read_failed(request_id)
 
-    def _commit(self, group: Group[StateMachine], work: AppendWork) -> None:
-        core = group.core
+    def _commit(self, replica: Replica[StateMachine], work: AppendWork) -> None:
+        core = replica.core
         hard_state = HardState(core.term, core.vote, core.commit_index)
-        self.store.append_batch([(group.key, Update(hard_state=hard_state, entries=work.entries))])
+        self.store.append_batch([(replica.key, Update(hard_state=hard_state, entries=work.entries))])
         core.append_done(work.token)
 
     def release_commits(self) -> None:
         """Everything held becomes durable, in order."""
         self.hold_commits = False
         held, self._held = self._held, []
-        for group, work in held:
-            self._commit(group, work)
-            self.mark_dirty(group)
+        for replica, work in held:
+            self._commit(replica, work)
+            self.mark_dirty(replica)
 
-    # ---------------------------------------------------------------------------------------------------- GroupHost
+    # ---------------------------------------------------------------------------------------------------- ReplicaHost
 
     def now_ms(self) -> int:
         return self.clock_ms
@@ -279,7 +279,7 @@ class Harness:
         return True
 
     def feature_level(self) -> int:
-        return self.metadata.machine.feature_level
+        return self.metadata.state_machine.feature_level
 
     def release_uncommitted(self, size: int) -> None:
         self.uncommitted -= size
@@ -309,17 +309,17 @@ class Harness:
         return CLUSTER_ID
 
     @property
-    def metadata(self) -> Group[Metadata]:
-        return cast("Group[Metadata]", self.groups[METADATA_GROUP_ID])
+    def metadata(self) -> Replica[Metadata]:
+        return cast("Replica[Metadata]", self.replicas[METADATA_GROUP_ID])
 
     async def wait_revision(self, revision: int) -> None:
-        while self.metadata.machine.applied_index < revision:
+        while self.metadata.state_machine.applied_index < revision:
             await asyncio.shield(self.metadata.wait_progress())
 
     def not_ready_reasons(self) -> list[NotReady]:
         return self.reasons
 
-    def note_failure(self, work: Work, error: BaseException) -> None:
+    def record_failure(self, work: Work, error: BaseException) -> None:
         raise error
 
     def is_led(self, group_id: GroupId) -> bool:
@@ -328,7 +328,7 @@ class Harness:
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
         return self.directory_refusal
 
-    def note_damage(self, key: ReplicaKey) -> None:
+    def record_damage(self, key: ReplicaKey) -> None:
         self.damage_noted.append(key)
 
     def is_connected(self, node_id: NodeId) -> bool:
@@ -343,8 +343,8 @@ class Harness:
     def missing_replicas(self) -> list[GroupId]:
         return self.not_served
 
-    def in_sync(self, group: Group[StateMachine]) -> frozenset[ReplicaId]:
-        return frozenset(group.core.membership.voters)
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
+        return frozenset(replica.core.membership.voters)
 
     def under_replicated(self) -> list[GroupId]:
         return self.short
@@ -352,8 +352,8 @@ class Harness:
     def metadata_voters_behind(self) -> list[NodeId]:
         return []
 
-    def partition_groups(self) -> list[Group[LogPartition]]:
-        return [partition.group for partition in self.partitions.values()]
+    def partition_replicas(self) -> list[Replica[LogPartition]]:
+        return [partition.replica for partition in self.partitions.values()]
 
     async def next_topology_change(self) -> None:
         if self._change is None:

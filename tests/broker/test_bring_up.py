@@ -101,13 +101,13 @@ async def test_one_file_that_cannot_be_opened_keeps_no_other_closed(nodes, openi
 async def test_a_file_that_takes_for_ever_to_open_holds_up_its_own_writer_only(nodes, openings):
     node = await nodes.serve("one", bootstrap=True, writer_threads=2)
     topic = await create(node, "flights", 4)
-    groups = [partition.group_id for partition in topic.partitions]
+    replicas = [partition.group_id for partition in topic.partitions]
     await nodes.stop(node)
     openings.counts.clear()
-    openings.hanging.add(groups[1])
+    openings.hanging.add(replicas[1])
     node = nodes.begin("one", writer_threads=2)
     await until(lambda: len(node.partitions) == 2)
-    assert groups[1] not in node.partitions
+    assert replicas[1] not in node.partitions
     assert starting(node)
     assert set(reasons(node).values()) == {NotServedReason.OPENING}
     openings.may_go_on.set()
@@ -141,7 +141,7 @@ async def test_a_replica_that_is_retired_while_it_opens_is_not_served(nodes, ope
     await until(lambda: group_id in openings.counts)
     (key,) = (key for key in node.registry.live_replicas() if key.group_id == group_id)
     await node.grpc.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), Call(node.loop.time() + WAIT_SECONDS))
-    await until(lambda: node.metadata.machine.partition(group_id) is None)
+    await until(lambda: node.metadata.state_machine.partition(group_id) is None)
     openings.may_go_on.set()
     await until(lambda: key not in node.registry.live_replicas())
     assert group_id not in node.partitions
@@ -153,14 +153,14 @@ async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, mo
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights")
     assert await append(node, topic, 0) == 0
-    (group,) = node.partition_groups()
+    (replica,) = node.partition_replicas()
     monkeypatch.setattr(unserved, "RETRY_SECONDS_MIN", 0.3)
     monkeypatch.setattr(unserved, "RETRY_SECONDS_MAX", 0.3)
     apply = LogPartition.apply
     monkeypatch.setattr(LogPartition, "apply", lambda self, entry: {}["planted"])
     appending = asyncio.ensure_future(append(node, topic, 1))
     await until(lambda: node.not_served())
-    assert group.is_closed
+    assert replica.is_closed
     (one,) = node.not_served()
     assert (one.reason, one.is_starting) == (NotServedReason.FAILING, False)
     assert "KeyError: 'planted'" in one.message
@@ -172,8 +172,8 @@ async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, mo
     assert {"raftmq_replicas_not_served", "raftmq_background_failures_total"} <= CATALOG.keys()
     monkeypatch.setattr(LogPartition, "apply", apply)
     await until(lambda: not node.not_served())
-    (again,) = node.partition_groups()
-    assert again is not group
+    (again,) = node.partition_replicas()
+    assert again is not replica
     assert await appending == 1, "what was on its way is there, once"
     assert await append(node, topic, 2) == 2
     assert not node.quarantined()
@@ -185,11 +185,11 @@ async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, mo
     (group_id,) = (partition.group_id for partition in topic.partitions)
     monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.3)
     openings.failing[group_id] = KeyError("planted")
-    (group,) = node.partition_groups()
-    node.engine.break_group(group, KeyError("planted"))
+    (replica,) = node.partition_replicas()
+    node.engine.break_replica(replica, KeyError("planted"))
     await until(lambda: node.quarantined())
     assert reasons(node) == {group_id: NotServedReason.QUARANTINED}
-    assert "could not be served for" in node.quarantined()[group.key]
+    assert "could not be served for" in node.quarantined()[replica.key]
     count = openings.counts[group_id]
     assert count > 2, "it was tried again and again first"
     await asyncio.sleep(0.2)
@@ -232,4 +232,4 @@ async def test_a_broker_that_is_alone_waits_for_no_election_timeout(nodes):
     await nodes.stop(node)
     assert WAIT_SECONDS < 1000 * 0.05
     node = await nodes.serve("one", metadata_election_ticks=1000, data_election_ticks=1000)
-    await until(lambda: all(node.partitions[one.group_id].group.is_leader for one in topic.partitions))
+    await until(lambda: all(node.partitions[one.group_id].replica.is_leader for one in topic.partitions))

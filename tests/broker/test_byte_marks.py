@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.broker.partitions import size_index as byte_marks
-from raftmq.broker.partitions.size_index import ByteMarks, spacing_for
+from raftmq.broker.partitions.size_index import SizeIndex, spacing_for
 from raftmq.raft.entry import EntryHeader, EntryKind
 from raftmq.types import LogIndex, Offset, Term
 
@@ -23,7 +23,7 @@ def _headers(sizes: list[int]) -> dict[int, EntryHeader]:
     return headers
 
 
-def _read_back(marks: ByteMarks, headers, start: int, total: int) -> None:
+def _read_back(marks: SizeIndex, headers, start: int, total: int) -> None:
     for _ in range(1000):
         if marks.is_complete:
             return
@@ -48,7 +48,7 @@ def test_at_least_the_limit_stays_and_little_more(before, after, retention, star
     end = max((header.next_offset for header in old.values()), default=0)
     start = min(start, end)
     total = sum(before)
-    marks = ByteMarks(retention, LogIndex(len(before)), end, total)
+    marks = SizeIndex(retention, LogIndex(len(before)), end, total)
     _read_back(marks, old, start, total)
     everything = _headers([*before, *after])
     for index in range(len(before) + 1, len(everything) + 1):
@@ -68,7 +68,7 @@ def test_at_least_the_limit_stays_and_little_more(before, after, retention, star
 def test_the_way_back_is_walked_in_steps(monkeypatch):
     monkeypatch.setattr(byte_marks, "HEADERS_PER_STEP", 3)
     headers = _headers([100 * KIB] * 20)
-    marks = ByteMarks(1000 * KIB, LogIndex(20), 20, 2000 * KIB)
+    marks = SizeIndex(1000 * KIB, LogIndex(20), 20, 2000 * KIB)
     read = []
 
     def header(index):
@@ -85,7 +85,7 @@ def test_the_way_back_is_walked_in_steps(monkeypatch):
 
 
 def test_a_trim_by_others_needs_no_accounting():
-    marks = ByteMarks(100 * KIB, LogIndex(0), 0, 0)
+    marks = SizeIndex(100 * KIB, LogIndex(0), 0, 0)
     marks.is_complete = True
     for number in range(1, 11):
         marks.applied(number, number * 64 * KIB)

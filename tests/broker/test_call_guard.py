@@ -12,8 +12,8 @@ from raftmq.broker.base.limits import MIB, Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port import admission as call_rooms
 from raftmq.broker.grpc_port import admission_interceptor as call_guard
-from raftmq.broker.grpc_port.admission import Room
-from raftmq.broker.grpc_port.admission_interceptor import CallGuard
+from raftmq.broker.grpc_port.admission import Budget
+from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
 from raftmq.broker.grpc_port.hardening import quiet_grpc
 from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
 from raftmq.proto import queue_pb2 as pb
@@ -54,19 +54,19 @@ async def clock():
     return Clock()
 
 
-async def _holding(room, held, size=1):
+async def _holding(budget, held, size=1):
     """A call that takes room and keeps it until it is cancelled."""
-    hold = room.take(Context(), size)
-    held.append(hold)
+    reservation = budget.acquire(Context(), size)
+    held.append(reservation)
     try:
         await asyncio.get_running_loop().create_future()
     finally:
-        room.give_back(hold)
+        budget.release(reservation)
 
 
-async def _started(room, count):
+async def _started(budget, count):
     held: list[object] = []
-    tasks = [asyncio.create_task(_holding(room, held)) for _ in range(count)]
+    tasks = [asyncio.create_task(_holding(budget, held)) for _ in range(count)]
     while len(held) < count:
         await asyncio.sleep(0)
     return held, tasks
@@ -79,88 +79,88 @@ async def _end(tasks):
 
 
 async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock):
-    room = Room(clock, 3, "things")
-    _, tasks = await _started(room, 3)
+    budget = Budget(clock, 3, "things")
+    _, tasks = await _started(budget, 3)
     with pytest.raises(RequestError) as raised:
-        room.take(Context())
+        budget.acquire(Context())
     assert raised.value.code == pb.THROTTLED
     assert raised.value.detail.retriable
     assert raised.value.detail.retry_after_ms > 0
     await _end(tasks)
-    assert room.size == 0
+    assert budget.size == 0
 
 
 async def test_the_one_that_stood_still_for_longest_makes_room(clock):
-    room = Room(clock, 3, "things")
-    held, tasks = await _started(room, 3)
+    budget = Budget(clock, 3, "things")
+    held, tasks = await _started(budget, 3)
     clock.now += 2
-    room.touch(held[0])
+    budget.keepalive(held[0])
 
-    hold = room.take(Context())
+    reservation = budget.acquire(Context())
 
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [task.cancelled() for task in tasks] == [False, True, False]
     assert held[1].is_evicted
-    room.give_back(hold)
+    budget.release(reservation)
     await _end(tasks)
-    assert (room.size, room.evictions) == (0, 1)
+    assert (budget.size, budget.evictions) == (0, 1)
 
 
 async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
     """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
     cut = []
     monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: cut.append(peer))
-    room = Room(clock, 2, "answers")
-    held, tasks = await _started(room, 2)
+    budget = Budget(clock, 2, "answers")
+    held, tasks = await _started(budget, 2)
     held[0].is_sending = True
     clock.now += 2
-    room.touch(held[1])
+    budget.keepalive(held[1])
 
     for _ in range(3):
         with pytest.raises(RequestError):
-            room.take(Context())
+            budget.acquire(Context())
     assert cut == ["ipv4:127.0.0.1:1"], "once"
     assert not tasks[0].done()
 
     await _end(tasks[:1])  # the connection's end ends the call
-    room.give_back(room.take(Context()))
+    budget.release(budget.acquire(Context()))
     await _end(tasks[1:])
-    assert room.size == 0
+    assert budget.size == 0
 
 
 async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
-    room = Room(clock, 1, "requests")
-    _, tasks = await _started(room, 1)
+    budget = Budget(clock, 1, "requests")
+    _, tasks = await _started(budget, 1)
     order = []
 
     async def wait(name):
-        hold = await room.wait(Context())
+        reservation = await budget.wait(Context())
         order.append(name)
-        room.give_back(hold)
+        budget.release(reservation)
 
     waiting = []
     for name in "abc":
         waiting.append(asyncio.create_task(wait(name)))
-        while room.waiting < len(waiting):
+        while budget.waiting < len(waiting):
             await asyncio.sleep(0)
     waiting[1].cancel()
     await _end(tasks)
     await asyncio.gather(waiting[0], waiting[2])
     assert order == ["c", "a"]
-    assert (room.size, room.waiting) == (0, 0)
+    assert (budget.size, budget.waiting) == (0, 0)
 
 
 async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
     """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
     of them was over before it began, and the loop did nothing but look."""
     monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: None)
-    room = Room(clock, 2, "answers")
-    held, tasks = await _started(room, 2)
+    budget = Budget(clock, 2, "answers")
+    held, tasks = await _started(budget, 2)
     held[0].is_sending = True
     clock.now += 10
 
-    waiting = asyncio.create_task(room.wait(Context()))
-    while not room.waiting:
+    waiting = asyncio.create_task(budget.wait(Context()))
+    while not budget.waiting:
         await asyncio.sleep(0)
 
     assert held[0].is_evicted
@@ -168,45 +168,45 @@ async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock,
     assert clock.delays
     assert min(clock.delays) > 0
     await _end(tasks)
-    room.give_back(await waiting)
-    assert room.size == 0
+    budget.release(await waiting)
+    assert budget.size == 0
 
 
-async def _all_waiting(room, count):
-    while room.waiting < count:
+async def _all_waiting(budget, count):
+    while budget.waiting < count:
         await asyncio.sleep(0)
 
 
 async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
     """All that waited were let in at once when those inside had stood still, so that a newcomer found nobody who had: it
     waited as long again, and among all of them."""
-    room = Room(clock, 4, "requests")
-    _, tasks = await _started(room, 4)
-    waiting = [asyncio.create_task(room.wait(Context())) for _ in range(20)]
-    await _all_waiting(room, 20)
+    budget = Budget(clock, 4, "requests")
+    _, tasks = await _started(budget, 4)
+    waiting = [asyncio.create_task(budget.wait(Context())) for _ in range(20)]
+    await _all_waiting(budget, 20)
     clock.now += 2
-    room._on_timer()
+    budget._on_timer()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
     assert sum(task.done() for task in waiting) == 1
     assert waiting[-1].done(), "the newest"
-    newcomer = asyncio.create_task(room.wait(Context()))
+    newcomer = asyncio.create_task(budget.wait(Context()))
     await asyncio.sleep(0)
     assert newcomer.done()
-    assert room.evictions == 2
+    assert budget.evictions == 2
     await _end(waiting)
     await _end(tasks)
 
 
 async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
     """Only the newest was asked, and its answer was larger."""
-    room = Room(clock, 10, "answers")
-    _held, tasks = await _started(room, 10)
-    small = [asyncio.create_task(room.wait(Context(), 1)) for _ in range(3)]
-    await _all_waiting(room, 3)
-    large = asyncio.create_task(room.wait(Context(), 9))
-    await _all_waiting(room, 4)
+    budget = Budget(clock, 10, "answers")
+    _held, tasks = await _started(budget, 10)
+    small = [asyncio.create_task(budget.wait(Context(), 1)) for _ in range(3)]
+    await _all_waiting(budget, 3)
+    large = asyncio.create_task(budget.wait(Context(), 9))
+    await _all_waiting(budget, 4)
 
     await _end(tasks[:2])
     await asyncio.wait(small[1:])
@@ -216,21 +216,21 @@ async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
     await asyncio.wait([small[0]])
     assert not large.done()
     for task in small:
-        room.give_back(task.result())
-    room.give_back(await large)
-    assert (room.size, room.waiting) == (0, 0)
+        budget.release(task.result())
+    budget.release(await large)
+    assert (budget.size, budget.waiting) == (0, 0)
 
 
 def test_an_answer_larger_than_the_room_goes_alone():
-    async def take():
-        room = Room(asyncio.get_running_loop(), 10, "answers")
-        room.give_back(room.take(Context(), 100))
-        hold = room.take(Context(), 100)
+    async def acquire():
+        budget = Budget(asyncio.get_running_loop(), 10, "answers")
+        budget.release(budget.acquire(Context(), 100))
+        reservation = budget.acquire(Context(), 100)
         with pytest.raises(RequestError):
-            room.take(Context(), 1)
-        room.give_back(hold)
+            budget.acquire(Context(), 1)
+        budget.release(reservation)
 
-    asyncio.run(take())
+    asyncio.run(acquire())
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,17 @@ def test_one_connection_is_closed_and_no_other(family):
 async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(caplog):
     """gRPC sends a call's answer after we have returned it, and logs a traceback when the client is gone."""
     loop = asyncio.get_running_loop()
-    guard = CallGuard(loop, Limits(), _abort, {})
+    admission = AdmissionInterceptor(loop, Limits(), _abort, {})
     answered = asyncio.Event()
 
-    class Queue(pb_grpc.QueueServicer):
+    class Queue(pb_grpc.LogServicer):
         async def Poll(self, request, context):  # noqa: N802 -- the protocol's name
             answered.set()
             return pb.PollResponse(partitions=[pb.PartitionPollResult(batches=[bytes(MIB)])])
 
     quiet_grpc()
-    server = grpc.aio.server(interceptors=(guard,))
-    pb_grpc.add_QueueServicer_to_server(Queue(), server)
+    server = grpc.aio.server(interceptors=(admission,))
+    pb_grpc.add_LogServicer_to_server(Queue(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -287,11 +287,11 @@ async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(
             client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
             async with asyncio.timeout(30):
                 await answered.wait()
-                while guard.unsent.size < 2 * MIB:
+                while admission.unsent.size < 2 * MIB:
                     await asyncio.sleep(0)
-                assert guard.unsent.size > 0, "nobody has read it"
+                assert admission.unsent.size > 0, "nobody has read it"
                 assert await asyncio.to_thread(close_connections_to, *name) == 1
-                while guard.unsent.size:
+                while admission.unsent.size:
                     await asyncio.sleep(0.01)
     finally:
         await server.stop(0)

@@ -17,7 +17,7 @@ GROUPS = range(1, 9)
 
 
 def campaigning(engine) -> int:
-    return sum(group.core.role is not Role.FOLLOWER for group in engine.groups.values())
+    return sum(replica.core.role is not Role.FOLLOWER for replica in engine.replicas.values())
 
 
 async def test_the_first_campaigns_of_new_groups_pass_the_gate_too():
@@ -29,7 +29,7 @@ async def test_the_first_campaigns_of_new_groups_pass_the_gate_too():
             cluster.create_group(group_id)
         engine = cluster.nodes[1].engine
         for group_id in GROUPS:
-            engine.campaigns.begin_first(engine.groups[group_id])
+            engine.campaigns.begin_first(engine.replicas[group_id])
         assert campaigning(engine) == 2
         cluster.heal()
         for group_id in GROUPS:
@@ -38,11 +38,11 @@ async def test_the_first_campaigns_of_new_groups_pass_the_gate_too():
 
 async def test_the_first_campaign_makes_a_leader_long_before_an_election_timeout():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(1)
-        cluster.nodes[2].engine.campaigns.begin_first(groups[2])
-        while not groups[2].is_leader:
-            await next_progress([groups[2]])
-        assert groups[2].term == 6, "the first campaign after the log's synthetic start won"
+        replicas = cluster.create_group(1)
+        cluster.nodes[2].engine.campaigns.begin_first(replicas[2])
+        while not replicas[2].is_leader:
+            await next_progress([replicas[2]])
+        assert replicas[2].term == 6, "the first campaign after the log's synthetic start won"
 
 
 async def test_a_vote_is_asked_for_once_the_disk_holds_what_the_request_names():
@@ -90,12 +90,12 @@ async def test_the_first_campaign_waits_for_answers_that_take_longer_than_its_fi
             cluster.loop.call_later(0.7 * FIRST_CAMPAIGN_SECONDS, deliver, *frame)
 
         cluster.deliver = deliver_late
-        groups = cluster.create_group(1)
-        cluster.nodes[2].engine.campaigns.begin_first(groups[2])
+        replicas = cluster.create_group(1)
+        cluster.nodes[2].engine.campaigns.begin_first(replicas[2])
         async with asyncio.timeout(2.5):
-            while not groups[2].is_leader:
-                await next_progress([groups[2]])
-        assert groups[2].term == 6
+            while not replicas[2].is_leader:
+                await next_progress([replicas[2]])
+        assert replicas[2].term == 6
 
 
 async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gate_allows():
@@ -106,31 +106,31 @@ async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gat
         for group_id in GROUPS:
             led[(await cluster.leader(group_id)).replica_id] += 1
         engine = cluster.nodes[min(led, key=lambda node_id: led[node_id])].engine
-        followers = [group for group in engine.groups.values() if group.core.role is Role.FOLLOWER]
+        followers = [replica for replica in engine.replicas.values() if replica.core.role is Role.FOLLOWER]
         assert len(followers) > 2
         for node_id in cluster.nodes:
             cluster.isolate(node_id)
-        for group in followers:
-            group.core.forget_leader()
-            engine.campaigns._ask_if_leaderless(group, group.core.term)
-        assert sum(group.core.role is Role.PRE_CANDIDATE for group in followers) == 2
+        for replica in followers:
+            replica.core.forget_leader()
+            engine.campaigns._ask_if_leaderless(replica, replica.core.term)
+        assert sum(replica.core.role is Role.PRE_CANDIDATE for replica in followers) == 2
 
 
 async def test_a_group_without_a_majority_has_a_leader_soon_after_its_peer_returned():
     """Its pre-votes failed until the timeout was stretched to the fourfold: the peer's return ends the stretch."""
     async with EngineCluster(2) as cluster:
-        groups = cluster.create_group(1, (1, 2))
+        replicas = cluster.create_group(1, (1, 2))
         cluster.isolate(1)
         for _ in range(3):
-            groups[1].core.campaign()
-            groups[1].core.tick(0)
-        assert groups[1].core._failed_pre_votes == 2
+            replicas[1].core.campaign()
+            replicas[1].core.tick(0)
+        assert replicas[1].core._failed_pre_votes == 2
         cluster.heal()
         engine = cluster.nodes[1].engine
         engine.timing = TIMING
         engine.campaigns._uniform = lambda: 0.0
         engine.campaigns.on_peer_up(2)
-        assert groups[1].core._failed_pre_votes == 0
+        assert replicas[1].core._failed_pre_votes == 0
         await cluster.leader(1)
 
 
@@ -140,8 +140,8 @@ class _Delays:
     def __init__(self):
         self.of_group = {}
 
-    def call_later(self, delay, callback, group, *_):
-        self.of_group[group.group_id] = delay
+    def call_later(self, delay, callback, replica, *_):
+        self.of_group[replica.group_id] = delay
 
 
 async def test_the_followers_of_a_process_that_is_gone_take_turns():
@@ -151,11 +151,11 @@ async def test_the_followers_of_a_process_that_is_gone_take_turns():
             cluster.create_group(group_id)
             await cluster.leader(group_id)
         gone = (await cluster.leader(1)).replica_id
-        led = [group_id for group_id in GROUPS if cluster.nodes[gone].engine.groups[group_id].is_leader]
+        led = [group_id for group_id in GROUPS if cluster.nodes[gone].engine.replicas[group_id].is_leader]
         for group_id in led:  # every follower knows its leader, else there is nothing to be refused
             for node in cluster.nodes.values():
-                while not node.engine.groups[group_id].core.leader_id:
-                    await next_progress([node.engine.groups[group_id]])
+                while not node.engine.replicas[group_id].core.leader_id:
+                    await next_progress([node.engine.replicas[group_id]])
         delays = []
         for node_id, node in cluster.nodes.items():
             if node_id != gone:
@@ -171,9 +171,9 @@ async def test_the_followers_of_a_process_that_is_gone_take_turns():
 
 async def test_a_campaign_under_way_is_not_disturbed():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(1)
+        replicas = cluster.create_group(1)
         leader = await cluster.leader(1)
-        follower = next(group for group in groups.values() if group is not leader)
+        follower = next(replica for replica in replicas.values() if replica is not leader)
         engine = cluster.nodes[follower.replica_id].engine
         for node_id in cluster.nodes:
             cluster.isolate(node_id)

@@ -7,7 +7,7 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.replica import replica_log as group_log
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
-from raftmq.broker.replica.replica_log import GroupLog
+from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.memory_log_store import MemoryLogStore
@@ -54,7 +54,7 @@ async def write_while(leader, lagging):
     writing = asyncio.create_task(write())
     try:
         async with asyncio.timeout(30):
-            while lagging.machine.next_offset < MISSED:
+            while lagging.state_machine.next_offset < MISSED:
                 await next_progress([lagging])
     finally:
         writing.cancel()
@@ -63,9 +63,9 @@ async def write_while(leader, lagging):
 
 async def test_a_follower_that_is_far_behind_catches_up_although_records_keep_coming():
     async with EngineCluster(limits=Limits(recent_entries_bytes_max=2000)) as cluster:
-        groups = cluster.create_group(7)
+        replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
-        lagging = groups[1 if leader.replica_id != 1 else 2]
+        lagging = replicas[1 if leader.replica_id != 1 else 2]
         cluster.isolate(lagging.replica_id)
         for number in range(MISSED):
             await leader.propose([data(number)])[1]
@@ -84,7 +84,7 @@ async def test_a_replica_that_was_restarted_applies_what_it_has_although_records
         restarted = 1 if leader.replica_id != 1 else 2
         cluster.restart(restarted)
         reads = SlowReads(cluster)
-        lagging = cluster.group(7, restarted)
+        lagging = cluster.replica(7, restarted)
         await write_while(leader, lagging)
         assert reads.counts[restarted] < READS_MAX
 
@@ -99,7 +99,7 @@ class Fetches:
     def __init__(self):
         self.asked = []
         loop = asyncio.get_running_loop()
-        self.log = GroupLog(
+        self.log = ReplicaLog(
             ReplicaKey(GroupId(7), ReplicaId(1)), MemoryLogStore(), loop, self._fetch, RecentEntriesBudget(1)
         )
 

@@ -29,7 +29,7 @@ async def test_a_partition_is_described_as_its_leader_sees_it():
         first, second = (await node.admin.describe_topic(request, node.call())).states
         assert (first.log_start_offset, first.high_watermark, list(first.in_sync_nodes)) == (2, 3, [1])
         assert first.size_bytes > second.size_bytes > 0
-        assert first.leader_epoch == node.partition(topic).group.term
+        assert first.leader_epoch == node.partition(topic).replica.term
         assert (second.log_start_offset, second.high_watermark) == (0, 0)
         assert not (await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())).states
 
@@ -70,9 +70,9 @@ async def test_the_patience_with_others_ends_before_the_clients(monkeypatch):
 async def test_a_broker_tells_what_is_wrong_with_it():
     async with running() as node:
         topic = await node.topic("flights", partitions=4)
-        groups = [GroupId(p.group_id) for p in topic.partitions]
-        node.short, node.not_served = [groups[2], groups[0]], [groups[1]]
-        node.damaged = {ReplicaKey(groups[3], ReplicaId(9)): "a checksum"}
+        replicas = [GroupId(p.group_id) for p in topic.partitions]
+        node.short, node.not_served = [replicas[2], replicas[0]], [replicas[1]]
+        node.damaged = {ReplicaKey(replicas[3], ReplicaId(9)): "a checksum"}
         node.said = ["replica 9 of group 4 is not served", "x" * 10_000]
         node.reasons = [NotReady(Reason.DISK_RESERVE, "5 MB are free")]
         answer = await described(node)

@@ -60,7 +60,7 @@ async def test_who_does_not_lead_shows_nothing_and_who_never_committed_is_not_be
         await append(node, topic, 1, 10)
         await commit(node, topic, "g", 1, 0)
         await commit(node, topic, "g", 5, 1)
-        group_id = node.partition(topic, 1).group.group_id
+        group_id = node.partition(topic, 1).replica.group_id
         node.lose_leadership(group_id, (NodeId(2), "node-2:9400", Term(9)))
         assert (await measured(node, lag_of(node), topic)).records == {Reader("g", "orders"): 9}
         other = await node.topic("unread")

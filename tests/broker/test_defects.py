@@ -33,13 +33,13 @@ async def test_a_defect_in_a_beat_stops_its_own_group_only():
             cluster.create_group(group_id)
         leaders = [await cluster.leader(group_id) for group_id in (GROUP, OTHER)]
         follower = next(n for n in cluster.nodes if n not in [leader.replica_id for leader in leaders])
-        bad, good = cluster.group(GROUP, follower), cluster.group(OTHER, follower)
+        bad, good = cluster.replica(GROUP, follower), cluster.replica(OTHER, follower)
         bad.core.__class__ = type("Bad", (type(bad.core),), {"on_quiet_beat": fail, "__slots__": ()})
         await until(lambda: bad.is_closed)
         assert [group_id for group_id, _ in cluster.nodes[follower].broken] == [GROUP]
         assert not good.is_closed
         await leaders[1].propose([data(1)])[1]
-        await until(lambda: good.machine.next_offset == 1)
+        await until(lambda: good.state_machine.next_offset == 1)
 
 
 @pytest.mark.parametrize("part", ["_heartbeats", "publisher"])
@@ -50,7 +50,7 @@ async def test_what_cannot_be_sent_keeps_nothing_else_from_being_sent(part):
         leader = await cluster.leader(GROUP)
         engine = cluster.nodes[leader.replica_id].engine
         flushed, failures = [], []
-        cluster.nodes[leader.replica_id].note_failure = lambda work, error: failures.append(work)
+        cluster.nodes[leader.replica_id].record_failure = lambda work, error: failures.append(work)
         engine._transport.flush = lambda: flushed.append(1)
         setattr(getattr(engine, part), "flush" if part == "_heartbeats" else "publish_changes", fail)
         engine.mark_dirty(leader)
@@ -80,7 +80,7 @@ async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
         leader = await cluster.leader(GROUP)
         await leader.propose([data(1)])[1]
         await until(lambda: not leader.append_in_flight)
-        leader.machine.take_dirty_rows = fail
+        leader.state_machine.take_dirty_rows = fail
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         await until(lambda: leader.is_closed)
 
@@ -90,7 +90,7 @@ async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
     failures, flushed = [], []
 
     class Handler:
-        def note_failure(self, work, error):
+        def record_failure(self, work, error):
             failures.append(work)
 
     class Link:
@@ -131,7 +131,7 @@ async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(node
             told.append(1)
 
         monkeypatch.setattr(node.reconciler, "_replace_missing", fail)
-        monkeypatch.setattr(node.reconciler, "_tend_partition", fail)
+        monkeypatch.setattr(node.reconciler, "_maintain_partition", fail)
         monkeypatch.setattr(node.reconciler, "_tell_leaders_of_damage", tell)
         await create(node, "flights")
         await until(lambda: node.supervisor.failures[Work.RECONCILER] >= 3 and told)
@@ -164,12 +164,12 @@ async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
     first = min(node.partitions)
 
     async def tend(partition):
-        if partition.group.group_id == first:
+        if partition.replica.group_id == first:
             fail()
-        tended.add(partition.group.group_id)
+        tended.add(partition.replica.group_id)
 
     with alive(node, monkeypatch):
-        monkeypatch.setattr(node._housekeeping, "_tend", tend)
+        monkeypatch.setattr(node._housekeeping, "_maintain", tend)
         await until(lambda: tended == node.partitions.keys() - {first})
         assert node.supervisor.failures[Work.HOUSEKEEPING]
 
@@ -212,10 +212,10 @@ async def test_a_commit_that_failed_in_a_loop_still_ends_the_process(nodes, monk
     ended = asyncio.Event()
     monkeypatch.setattr(node._parts, "end_process", ended.set)
 
-    async def tend_maps():
+    async def grow_maps():
         raise CommitFailedError((1, 1), "fsync")
 
-    monkeypatch.setattr(node._housekeeping, "tend_maps", tend_maps)
+    monkeypatch.setattr(node._housekeeping, "grow_maps", grow_maps)
     async with asyncio.timeout(WAIT_SECONDS):
         await ended.wait()
 
@@ -227,12 +227,12 @@ async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other
     is_planned_for = "raftmq.broker.consumer_groups.coordinator.is_planned_for"
     from raftmq.broker.consumer_groups.planner import is_planned_for as real
 
-    def planted(machine: Metadata, group):
-        return fail() if group.name == "bad" else real(machine, group)
+    def planted(machine: Metadata, replica):
+        return fail() if replica.name == "bad" else real(machine, replica)
 
     monkeypatch.setattr(is_planned_for, planted)
     for name in ("bad", "good"):
         request = pb.HeartbeatRequest(group=name, member_id="m", subscription=pb.Subscription(topics=[topic.name]))
         await node.grpc.groups.heartbeat(request, Call(node.loop.time() + WAIT_SECONDS))
-    await until(lambda: node.metadata.machine.consumer_group("good").row.target_epoch)
+    await until(lambda: node.metadata.state_machine.consumer_group("good").row.target_epoch)
     assert node.supervisor.failures[Work.COORDINATOR]

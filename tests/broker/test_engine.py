@@ -19,15 +19,15 @@ from tests.broker.harness import batch
 
 async def test_three_replicas_elect_commit_and_agree():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(7)
+        replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
         for number in range(20):
             _, future = leader.propose([data(number)])
             await future
-        for group in groups.values():
-            while group.machine.next_offset < 20:
-                await next_progress([group])
-        rows = {tuple(group.machine.rows()) for group in groups.values()}
+        for replica in replicas.values():
+            while replica.state_machine.next_offset < 20:
+                await next_progress([replica])
+        rows = {tuple(replica.state_machine.rows()) for replica in replicas.values()}
     assert len(rows) == 1
 
 
@@ -41,16 +41,16 @@ async def test_proposals_during_a_commit_share_the_next_one():
         futures = [leader.propose([data(n)])[1] for n in range(500)]
         await asyncio.gather(*futures)
         assert engine.counters.commit_seconds.count - before < 50
-        assert leader.machine.next_offset == 500
+        assert leader.state_machine.next_offset == 500
 
 
 async def test_a_follower_refuses_and_names_the_leader():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(7)
+        replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
         await leader.propose([data(0)])[1]
-        follower = groups[1 if leader.replica_id != 1 else 2]
-        while follower.machine.next_offset < 1:
+        follower = replicas[1 if leader.replica_id != 1 else 2]
+        while follower.state_machine.next_offset < 1:
             await next_progress([follower])
         with pytest.raises(RequestError) as refused:
             follower.propose([data(1)])
@@ -75,7 +75,7 @@ async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_
         assert lost.value.code == pb.LEADERSHIP_LOST
         assert lost.value.detail.outcome == pb.UNKNOWN_OUTCOME
         cluster.heal()
-        while old.machine.next_offset < 2:
+        while old.state_machine.next_offset < 2:
             await next_progress([old])
         entries = [e for e in old.log.entries(6, old.core.commit_index, 10**6) if e.record_count]
     assert [e.payload[64:] for e in entries] == [b"0", b"2"]
@@ -83,15 +83,15 @@ async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_
 
 async def test_read_index_waits_for_what_was_committed_before():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(7)
+        replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
         await leader.propose([data(0)])[1]
-        follower = groups[1 if leader.replica_id != 1 else 2]
+        follower = replicas[1 if leader.replica_id != 1 else 2]
         while not follower.core.leader_id:
             await next_progress([follower])
         index = await follower.read_index()
         assert index >= leader.core.commit_index
-        assert follower.machine.next_offset == 1
+        assert follower.state_machine.next_offset == 1
 
 
 async def test_a_cut_off_leader_confirms_no_read():
@@ -118,7 +118,7 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
-        while joiner.machine.next_offset < 50:
+        while joiner.state_machine.next_offset < 50:
             await next_progress([joiner])
         await leader.propose_membership(
             MembershipChange(
@@ -130,7 +130,7 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         )
         while 4 not in joiner.core.membership.voters or joiner.core.membership.is_joint:
             await next_progress([joiner])
-        assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+        assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
 
 
 async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
@@ -146,7 +146,7 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
             assert cluster.nodes[4].broken == []
             await next_progress([joiner])
         assert joiner.core.state_floor > joiner.core.first_index  # else nothing was passed over
-        assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+        assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
 
 
 async def write_and_truncate(cluster, leader):
@@ -159,13 +159,13 @@ async def write_and_truncate(cluster, leader):
         await asyncio.sleep(0.001)
 
 
-async def appended(group, payload):
+async def appended(replica, payload):
     """What the leader answers to a batch, as its service does."""
     loop = asyncio.get_running_loop()
-    appends = PartitionAppends(loop, group, TopicConfig, ProducerFence(lambda: pytest.fail("no producer has a name")))
+    appends = PartitionAppends(loop, replica, TopicConfig, ProducerFence(lambda: pytest.fail("no producer has a name")))
     ticket = appends.begin([payload], loop.time() + 10)
     await appends.finish(ticket, loop.time() + 10)
-    return ticket.result(group.machine.log_start_offset)
+    return ticket.result(replica.state_machine.log_start_offset)
 
 
 async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote():
@@ -181,7 +181,7 @@ async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote(
         await write_and_truncate(cluster, leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
-        while joiner.machine.next_offset < 53:
+        while joiner.state_machine.next_offset < 53:
             await next_progress([joiner])
         assert joiner.log_start.index > 40
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_VOTER, 4),)))
@@ -195,19 +195,19 @@ async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote(
 
         assert not result.HasField("error")
         assert result.base_offsets == [0]
-        assert joiner.machine.next_offset == 53
+        assert joiner.state_machine.next_offset == 53
 
 
 async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(7)
+        replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
-        lagging = groups[1 if leader.replica_id != 1 else 2]
+        lagging = replicas[1 if leader.replica_id != 1 else 2]
         cluster.isolate(lagging.replica_id)
         await write_and_truncate(cluster, leader)
         cluster.heal()
-        end = leader.machine.next_offset
-        while lagging.machine.next_offset < end:
+        end = leader.state_machine.next_offset
+        while lagging.state_machine.next_offset < end:
             await next_progress([lagging])
         assert lagging.log_start.index > 40
 
@@ -284,7 +284,7 @@ async def test_a_machine_that_is_ahead_of_its_core_stops_the_replica():
     async with EngineCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
-        leader.machine.applied_index += 5  # damaged memory
+        leader.state_machine.applied_index += 5  # damaged memory
         await leader.propose([data(0)])[1]  # it is committed all the same
         ((group_id, error),) = cluster.nodes[leader.replica_id].broken
         assert (group_id, error.name) == (7, "machine_at_applied_index")
@@ -294,16 +294,16 @@ async def test_five_hundred_groups_elect_and_commit():
     # production's election timeout: a busy machine must not make one pass of five hundred groups look like a dead leader
     async with EngineCluster(timing=dataclasses.replace(TIMING, data_tick_seconds=0.3)) as cluster:
         for group_id in range(1, 501):
-            groups = cluster.create_group(group_id)
-            first = 1 + group_id % len(groups)
-            cluster.nodes[first].engine.campaigns.begin_first(groups[first])
+            replicas = cluster.create_group(group_id)
+            first = 1 + group_id % len(replicas)
+            cluster.nodes[first].engine.campaigns.begin_first(replicas[first])
         leaders = [await cluster.leader(group_id) for group_id in range(1, 501)]
         await asyncio.gather(*(leader.propose([data(1)])[1] for leader in leaders))
-        assert all(leader.machine.next_offset == 1 for leader in leaders)
+        assert all(leader.state_machine.next_offset == 1 for leader in leaders)
         for node in cluster.nodes.values():
-            for group in node.engine.groups.values():
-                while group.machine.next_offset < 1:
-                    await next_progress([group])
+            for replica in node.engine.replicas.values():
+                while replica.state_machine.next_offset < 1:
+                    await next_progress([replica])
         assert [node.engine.inbound_bytes for node in cluster.nodes.values()] == [0, 0, 0]
 
 
@@ -314,12 +314,12 @@ async def test_replica_ids_that_a_peer_makes_up_do_not_fill_the_memory():
         cluster.create_group(7)
         await cluster.leader(7)
         node = cluster.nodes[1]
-        group = node.engine.groups[7]
-        group.learned_nodes.clear()
+        replica = node.engine.replicas[7]
+        replica.learned_nodes.clear()
         for source in range(100, 100 + 3 * bound):
             node.engine.on_message(2, 7, HeartbeatResponse(source, 1, 0, 0))
-        assert len(group.learned_nodes) == bound
+        assert len(replica.learned_nodes) == bound
         for member in (2, 3):
             node.engine.on_message(member, 7, HeartbeatResponse(member, 1, 0, 0))
-        assert {group.learned_nodes[2], group.learned_nodes[3]} == {2, 3}, "a member's answers are waited for"
-        assert len(group.learned_nodes) == bound
+        assert {replica.learned_nodes[2], replica.learned_nodes[3]} == {2, 3}, "a member's answers are waited for"
+        assert len(replica.learned_nodes) == bound

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Proposal
@@ -48,15 +48,15 @@ async def test_a_link_that_loses_one_direction_costs_at_most_one_election_and_no
         cluster.cuts.add((led_by, cut_off) if direction == "from the leader" else (cut_off, led_by))
         others = tuple(n for n in (1, 2, 3) if n != cut_off)
         assert await write_for(cluster, 7, 4 * ELECTION_SECONDS, others) > 0
-        terms = [cluster.group(7, n).term for n in (1, 2, 3)]
+        terms = [cluster.replica(7, n).term for n in (1, 2, 3)]
         assert max(terms) <= term + 1
         cluster.heal()
         assert await write_for(cluster, 7, ELECTION_SECONDS, (1, 2, 3)) > 0
         leader = await cluster.leader(7)
-        follower = cluster.group(7, cut_off)
-        while follower.machine.next_offset < leader.machine.next_offset:
+        follower = cluster.replica(7, cut_off)
+        while follower.state_machine.next_offset < leader.state_machine.next_offset:
             await next_progress([follower])
-        assert max(cluster.group(7, n).term for n in (1, 2, 3)) <= term + 2
+        assert max(cluster.replica(7, n).term for n in (1, 2, 3)) <= term + 2
 
 
 async def test_a_leader_that_hears_nobody_steps_down_and_one_that_is_not_heard_is_replaced() -> None:
@@ -73,7 +73,7 @@ async def test_a_leader_that_hears_nobody_steps_down_and_one_that_is_not_heard_i
         assert successor.term == term + 1
         cluster.heal()
         await successor.propose([data(1)])[1]
-        while leader.machine.next_offset < successor.machine.next_offset:
+        while leader.state_machine.next_offset < successor.state_machine.next_offset:
             await next_progress([leader])
         assert leader.term == successor.term == term + 1
 
@@ -88,7 +88,7 @@ class JumpingClock(WallClock):
         return super().now_ms() + self.jump_ms
 
 
-async def proposed(leader: Group[StateMachine], proposal: Proposal) -> tuple[Appended, asyncio.Future[list[object]]]:
+async def proposed(leader: Replica[StateMachine], proposal: Proposal) -> tuple[Appended, asyncio.Future[list[object]]]:
     """As a client that tries again: a node whose clock leaps takes nothing until another one has said what time it is."""
     while True:
         try:
@@ -116,4 +116,4 @@ async def test_a_clock_that_jumps_by_an_hour_moves_no_leader_and_times_never_dec
         assert times == sorted(times)
         assert times[-1] - times[0] >= 5 * HOUR_MS, "forward jumps are followed; backward ones are waited out"
         assert leader.is_leader
-        assert {cluster.group(7, n).term for n in (1, 2, 3)} == {term}
+        assert {cluster.replica(7, n).term for n in (1, 2, 3)} == {term}

@@ -21,45 +21,45 @@ GROUP = 7
 TRIM = Proposal(EntryKind.COMMAND, lc.encode_command(lc.TrimLog(1)))
 
 
-def downgrade(group) -> None:
+def downgrade(replica) -> None:
     """Make a replica's program one that has never heard of trimming."""
-    apply = group.machine.apply
+    apply = replica.state_machine.apply
 
     def older(entry):
         is_trim = entry.kind is EntryKind.COMMAND and isinstance(lc.decode_command(entry.payload), lc.TrimLog)
         return apply(dataclasses.replace(entry, payload=b"\x81\xa1t\xa6future") if is_trim else entry)
 
-    group.machine.apply = older
+    replica.state_machine.apply = older
 
 
 async def test_an_older_broker_stops_its_replica_and_continues_after_an_upgrade():
     """If it went on, its state would differ from its peers'."""
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(GROUP)
+        replicas = cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         await leader.propose([data(0)])[1]
         await leader.propose([data(1)])[1]
-        older = next(number for number, group in groups.items() if group is not leader)
-        downgrade(groups[older])
+        older = next(number for number, replica in replicas.items() if replica is not leader)
+        downgrade(replicas[older])
         await leader.propose([TRIM])[1]
         await leader.propose([data(2)])[1]
         node = cluster.nodes[older]
         while not node.broken:
-            await next_progress([groups[older], leader])
+            await next_progress([replicas[older], leader])
         ((group_id, error),) = node.broken
         assert group_id == GROUP
         assert isinstance(error, UnsupportedCommandError)
-        assert GROUP not in node.engine.groups, "it is silent"
-        assert groups[older].machine.log_start_offset == 0, "nothing of it was applied"
+        assert GROUP not in node.engine.replicas, "it is silent"
+        assert replicas[older].state_machine.log_start_offset == 0, "nothing of it was applied"
 
         cluster.restart(older)  # with a program that reads the command
-        upgraded = cluster.nodes[older].engine.groups[GROUP]
-        while upgraded.machine.next_offset < 3:
+        upgraded = cluster.nodes[older].engine.replicas[GROUP]
+        while upgraded.state_machine.next_offset < 3:
             await next_progress([upgraded, leader])
         rows = [
-            tuple(node.engine.groups[GROUP].machine.rows())
+            tuple(node.engine.replicas[GROUP].state_machine.rows())
             for node in cluster.nodes.values()
-            if node.engine.groups[GROUP].machine.applied_index == upgraded.machine.applied_index
+            if node.engine.replicas[GROUP].state_machine.applied_index == upgraded.state_machine.applied_index
         ]
         assert len(rows) >= 2
         assert all(one == other for one, other in itertools.pairwise(rows))
@@ -73,14 +73,14 @@ async def test_a_command_above_the_clusters_level_is_not_proposed(monkeypatch):
         monkeypatch.setattr(feature_levels, "LOG_LEVELS", {**feature_levels.LOG_LEVELS, lc.TrimLog: 2})
         levels = {**feature_levels.METADATA_LEVELS, mc.CreateTopic: 2}
         monkeypatch.setattr(feature_levels, "METADATA_LEVELS", levels)
-        last = partition.group.core.last_index
+        last = partition.replica.core.last_index
         with pytest.raises(RequestError, match="needs feature level 2, and the cluster is at 1") as refused:
-            partition.group.propose([TRIM])
+            partition.replica.propose([TRIM])
         assert refused.value.code == pb.UNSUPPORTED_VERSION
-        assert partition.group.core.last_index == last
+        assert partition.replica.core.last_index == last
         with pytest.raises(RequestError, match="upgrade every broker first"):
             await node.topic("another")
-        assert node.metadata.machine.topic_by_name("another") is None
+        assert node.metadata.state_machine.topic_by_name("another") is None
 
 
 async def test_a_command_that_cannot_be_read_back_is_not_proposed():

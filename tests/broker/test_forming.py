@@ -72,7 +72,7 @@ async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(n
             await asyncio.sleep(0.01)
     replaced = await nodes.serve("empty", join=[one.client_address], node_id=int(two.node_id), **same)
     assert replaced.node_id == two.node_id
-    assert [node.node_id for node in one.metadata.machine.nodes()] == [one.node_id, two.node_id]
+    assert [node.node_id for node in one.metadata.state_machine.nodes()] == [one.node_id, two.node_id]
 
 
 async def test_two_clusters_at_each_others_addresses_say_so(nodes):

@@ -5,10 +5,10 @@ import dataclasses
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import _ConfirmedRead
-from raftmq.broker.replica.replica_log import RETRY_SECONDS, GroupLog
+from raftmq.broker.replica.replica_log import RETRY_SECONDS, ReplicaLog
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendRequest, ReadIndexResponse
@@ -22,25 +22,25 @@ from tests.broker.engine_cluster import TIMING, EngineCluster, state_durable
 GROUP = 7
 
 
-async def asked(group) -> tuple[asyncio.Future[LogIndex], int]:
+async def asked(replica) -> tuple[asyncio.Future[LogIndex], int]:
     """A read of a follower on its way to the leader, and its id."""
-    read = asyncio.ensure_future(group.read_index())
-    while not group._reads:
+    read = asyncio.ensure_future(replica.read_index())
+    while not replica._reads:
         await asyncio.sleep(0)
-    return read, next(iter(group._reads))
+    return read, next(iter(replica._reads))
 
 
 async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
     """It waited for ever: only reads without a confirmation were expired."""
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
-        group.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
-        read, request_id = await asked(group)
-        group.on_read_confirmed(request_id, 50)
-        group.expire_reads(0.0)
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(replica)
+        replica.on_read_confirmed(request_id, 50)
+        replica.expire_reads(0.0)
         await asyncio.sleep(0)
         assert not read.done(), "it is young"
-        group.expire_reads(cluster.loop.time() + 1)
+        replica.expire_reads(cluster.loop.time() + 1)
         with pytest.raises(RequestError) as given_up:
             await asyncio.wait_for(read, 5)
     assert given_up.value.code == pb.NOT_READY
@@ -59,7 +59,7 @@ async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as
 
     monkeypatch.setattr(asyncio, "sleep", pause)
     loop = asyncio.get_running_loop()
-    log = GroupLog(key, MemoryLogStore(), loop, refused, RecentEntriesBudget(1))
+    log = ReplicaLog(key, MemoryLogStore(), loop, refused, RecentEntriesBudget(1))
     told = loop.create_future()
     log.on_fetched = told.set_result
     assert log.entries(LogIndex(6), LogIndex(7), 100) is None
@@ -69,12 +69,12 @@ async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as
 
 async def test_the_engine_gives_up_old_reads_by_itself():
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         cluster.isolate(1)
-        group.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
-        read, request_id = await asked(group)
-        group.core.step(ReadIndexResponse(2, 1, 6, request_id, 50))
-        cluster.nodes[1].engine.mark_dirty(group)
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(replica)
+        replica.core.step(ReadIndexResponse(2, 1, 6, request_id, 50))
+        cluster.nodes[1].engine.mark_dirty(replica)
         cluster.nodes[1].engine.timing = dataclasses.replace(TIMING, read_index_seconds=0.05)
         with pytest.raises(RequestError):
             await asyncio.wait_for(read, 5)

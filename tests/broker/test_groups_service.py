@@ -28,7 +28,7 @@ class Member:
         self.assignment: dict[tuple[int, int], int] = {}
         self.held: set[tuple[int, int]] = set()
 
-    async def beat(self, **changes: object) -> pb.HeartbeatResponse:
+    async def heartbeat(self, **changes: object) -> pb.HeartbeatResponse:
         request = pb.HeartbeatRequest(
             group=self.group, member_id=self.member_id, member_epoch=self.epoch, subscription=self.subscription,
             **(self.said | changes),
@@ -47,9 +47,9 @@ class Member:
 
     async def follow(self) -> None:
         """Hear what there is and hold exactly that, until both agree."""
-        await self.beat()
+        await self.heartbeat()
         self.held = set(self.assignment)
-        await self.beat()
+        await self.heartbeat()
         self.held = set(self.assignment)
 
     async def open(self, *parts: tuple[int, int], epoch: int = 0) -> list[pb.PartitionOpenResult]:
@@ -61,12 +61,12 @@ class Member:
 
     async def commit(self, part: tuple[int, int], offset: int, epoch: int = 0, finished: bytes = b"") -> int:
         """The error's code; 0: committed."""
-        request = pb.AckRequest(group=self.group, member_id=self.member_id)
+        request = pb.CommitOffsetsRequest(group=self.group, member_id=self.member_id)
         owner_epoch = epoch or self.assignment.get(part, 0)
         request.partitions.add(
             topic_id=part[0], partition=part[1], owner_epoch=owner_epoch, offset=offset, finished=finished
         )
-        return (await self.node.offsets.ack(request, self.node.call())).partitions[0].error.code
+        return (await self.node.offsets.commit_offsets(request, self.node.call())).partitions[0].error.code
 
 
 @pytest.fixture
@@ -119,16 +119,16 @@ async def test_what_is_finished_beyond_the_offset_is_told_to_the_next_owner_and_
 async def test_a_member_joins_and_gets_everything(node: Harness) -> None:
     topic = await node.topic(partitions=3)
     member = Member(node, "m1")
-    joined = await member.beat()
+    joined = await member.heartbeat()
     assert (joined.has_assignment, len(joined.assignment), joined.is_rebalancing) == (True, 0, True)
     await tick(node)
-    answer = await member.beat()
+    answer = await member.heartbeat()
     assert answer.assignment[0].topic == "flights"
     assert list(answer.assignment[0].partitions) == [0, 1, 2]
     assert not answer.is_rebalancing
     assert answer.coordinator.address == "node-1:9400"
     assert answer.metadata_revision >= topic.topic_id
-    again = await member.beat()
+    again = await member.heartbeat()
     assert not again.has_assignment, "it knows"
 
 
@@ -136,11 +136,11 @@ async def test_heartbeats_write_nothing(node: Harness) -> None:
     await node.topic(partitions=3)
     member = Member(node, "m1")
     await settle(node, member)
-    index = node.metadata.machine.applied_index
+    index = node.metadata.state_machine.applied_index
     for _ in range(50):
-        await member.beat()
+        await member.heartbeat()
         await tick(node)
-    assert node.metadata.core.last_index == node.metadata.machine.applied_index == index
+    assert node.metadata.core.last_index == node.metadata.state_machine.applied_index == index
 
 
 async def test_a_newcomer_gets_what_the_others_gave_up_and_not_before(node: Harness) -> None:
@@ -148,17 +148,17 @@ async def test_a_newcomer_gets_what_the_others_gave_up_and_not_before(node: Harn
     first, second = Member(node, "m1"), Member(node, "m2")
     await settle(node, first)
     assert len(first.held) == 4
-    await second.beat()
+    await second.heartbeat()
     await tick(node)
-    await second.beat()
+    await second.heartbeat()
     assert second.assignment == {}
-    await first.beat()
+    await first.heartbeat()
     assert len(first.assignment) == 2
-    await second.beat()
+    await second.heartbeat()
     assert second.assignment == {}, "the first still holds them"
     first.held = set(first.assignment)
-    await first.beat()
-    await second.beat()
+    await first.heartbeat()
+    await second.heartbeat()
     assert len(second.assignment) == 2
     assert not set(second.assignment) & first.held
 
@@ -166,16 +166,16 @@ async def test_a_newcomer_gets_what_the_others_gave_up_and_not_before(node: Harn
 async def test_a_lost_answer_costs_nothing(node: Harness) -> None:
     await node.topic(partitions=2)
     member = Member(node, "m1")
-    await member.beat()
+    await member.heartbeat()
     member.epoch = 0
-    await member.beat()
-    assert node.metadata.machine.member_count == 1
+    await member.heartbeat()
+    assert node.metadata.state_machine.member_count == 1
     await tick(node)
     known = member.epoch
-    await member.beat()
+    await member.heartbeat()
     member.epoch, expected = known, member.assignment
     member.assignment = {}
-    await member.beat()
+    await member.heartbeat()
     assert member.assignment == expected
 
 
@@ -187,7 +187,7 @@ async def test_leaving_frees_partitions_at_once(node: Harness) -> None:
     await settle(node, second)
     assert len(second.held) == 4
     with pytest.raises(RequestError) as raised:
-        await first.beat()
+        await first.heartbeat()
     assert code_of(raised) == pb.UNKNOWN_MEMBER
     with pytest.raises(RequestError) as raised:
         await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
@@ -200,15 +200,15 @@ async def test_a_static_member_comes_back_to_its_partitions(node: Harness) -> No
     await settle(node, first, second)
     had = dict(first.assignment)
     reborn = Member(node, "m3", instance_id="i1")
-    await reborn.beat()
+    await reborn.heartbeat()
     assert reborn.assignment.keys() == had.keys()
     assert all(reborn.assignment[part] > had[part] for part in had)
     with pytest.raises(RequestError) as raised:
-        await first.beat()
+        await first.heartbeat()
     assert code_of(raised) == pb.FENCED
     left = await node.groups_service.leave(pb.LeaveRequest(group="g", instance_id="i1"), node.call())
     assert left.metadata_revision
-    assert node.metadata.machine.member_count == 1
+    assert node.metadata.state_machine.member_count == 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_a_join_that_makes_no_sense_is_refused(node: Harness, changes: dic
     with pytest.raises(RequestError) as raised:
         await node.groups_service.heartbeat(pb.HeartbeatRequest(**(said | changes)), node.call())
     assert code_of(raised) == pb.INVALID_ARGUMENT
-    assert node.metadata.machine.consumer_group_count == 0
+    assert node.metadata.state_machine.consumer_group_count == 0
 
 
 async def test_a_heartbeat_that_names_too_much_is_refused(node: Harness) -> None:
@@ -239,7 +239,7 @@ async def test_a_node_that_does_not_coordinate_passes_the_heartbeat_on(node: Har
     node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
     node.forwarder.answer = pb.HeartbeatResponse(member_epoch=7)
     member = Member(node, "m1")
-    assert (await member.beat()).member_epoch == 7
+    assert (await member.heartbeat()).member_epoch == 7
     assert [call[:2] for call in node.forwarder.calls] == [("node-2:9400", "/raftmq.v1.Groups/Heartbeat")]
 
 
@@ -258,13 +258,13 @@ async def test_a_node_that_does_not_coordinate_passes_the_heartbeat_on(node: Har
 async def test_limits_are_kept(limits: Limits, refused: tuple[str, str]) -> None:
     async with running(limits) as node:
         first = Member(node, "m1", instance_id="i1")
-        await first.beat()
+        await first.heartbeat()
         with pytest.raises(RequestError) as raised:
-            await Member(node, refused[1], refused[0]).beat()
+            await Member(node, refused[1], refused[0]).heartbeat()
         assert code_of(raised) == pb.TOO_MANY_MEMBERS
         assert raised.value.detail.retriable
-        await first.beat(client_id="who is in may change")
-        assert node.metadata.machine.member_count == 1
+        await first.heartbeat(client_id="who is in may change")
+        assert node.metadata.state_machine.member_count == 1
 
 
 # -------------------------------------------------------------------------------------------------------------- topics
@@ -309,12 +309,12 @@ async def test_a_silent_member_is_out_after_its_session(node: Harness, monkeypat
     await settle(node, silent, other)
     for _ in range(59):
         await clock.advance(0.1)
-        await other.beat()
+        await other.heartbeat()
         await tick(node)
-    assert node.metadata.machine.member_count == 2
+    assert node.metadata.state_machine.member_count == 2
     await clock.advance(0.2)
     await tick(node)
-    assert node.metadata.machine.member_count == 1
+    assert node.metadata.state_machine.member_count == 1
     assert node.coordinator.expired_total == 1
     await settle(node, other)
     assert len(other.held) == 2
@@ -339,10 +339,10 @@ async def test_a_new_coordinator_gives_everyone_a_full_session(node: Harness, mo
     for _ in range(59):
         await clock.advance(0.1)
         await tick(node)
-    assert node.metadata.machine.member_count == 1
+    assert node.metadata.state_machine.member_count == 1
     await clock.advance(0.3)
     await tick(node)
-    assert node.metadata.machine.member_count == 0
+    assert node.metadata.state_machine.member_count == 0
 
 
 async def test_time_in_which_the_node_stood_still_does_not_count(
@@ -354,8 +354,8 @@ async def test_time_in_which_the_node_stood_still_does_not_count(
     await settle(node, member)
     await clock.advance(60)
     await tick(node)
-    assert node.metadata.machine.member_count == 1
-    await member.beat()
+    assert node.metadata.state_machine.member_count == 1
+    await member.heartbeat()
 
 
 async def test_a_member_that_gives_nothing_up_is_out_in_the_end(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,15 +364,15 @@ async def test_a_member_that_gives_nothing_up_is_out_in_the_end(node: Harness, m
     holding = Member(node, "m1", rebalance_timeout_ms=3000)
     await settle(node, holding)
     waiting = Member(node, "m2")
-    await waiting.beat()
+    await waiting.heartbeat()
     await tick(node)
     for _ in range(40):
         await clock.advance(0.1)
-        if "m1" in node.metadata.machine.consumer_group("g").members:
-            await holding.beat()
-        await waiting.beat()
+        if "m1" in node.metadata.state_machine.consumer_group("g").members:
+            await holding.heartbeat()
+        await waiting.heartbeat()
         await tick(node)
-    assert list(node.metadata.machine.consumer_group("g").members) == ["m2"]
+    assert list(node.metadata.state_machine.consumer_group("g").members) == ["m2"]
 
 
 async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
@@ -381,17 +381,17 @@ async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
     """Else nobody would ever end it: its client went away before the answer."""
     clock = VirtualTime(node, monkeypatch)
     node.hold_commits = True
-    joining = asyncio.create_task(Member(node, "m1", session_timeout_ms=6000).beat())
+    joining = asyncio.create_task(Member(node, "m1", session_timeout_ms=6000).heartbeat())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     joining.cancel()
     node.release_commits()
     await node.metadata.wait_progress()
-    assert node.metadata.machine.member_count == 1
+    assert node.metadata.state_machine.member_count == 1
     for _ in range(62):
         await clock.advance(0.1)
         await tick(node)
-    assert node.metadata.machine.member_count == 0
+    assert node.metadata.state_machine.member_count == 0
 
 
 async def test_a_member_is_not_heard_while_its_end_is_being_written(
@@ -410,13 +410,13 @@ async def test_a_member_is_not_heard_while_its_end_is_being_written(
     ending = asyncio.create_task(node.coordinator.tick())
     await asyncio.sleep(0)
     with pytest.raises(RequestError) as refused:
-        await late.beat()
+        await late.heartbeat()
     assert code_of(refused) == pb.THROTTLED
-    await other.beat()
+    await other.heartbeat()
     node.release_commits()
     await ending
     with pytest.raises(RequestError) as refused:
-        await late.beat()
+        await late.heartbeat()
     assert code_of(refused) == pb.UNKNOWN_MEMBER
 
 
@@ -436,7 +436,7 @@ async def test_an_expiry_that_could_not_be_proposed_is_made_up_for(
     node.uncommitted = 0
     await clock.advance(0.1)
     await tick(node)
-    assert node.metadata.machine.member_count == 0
+    assert node.metadata.state_machine.member_count == 0
     assert node.coordinator.expired_total == 1
 
 
@@ -474,7 +474,7 @@ async def test_a_group_that_is_left_after_its_assignor_failed_is_not_looked_for_
 
     monkeypatch.setattr(node.coordinator._runner, "run", failing)
     member = Member(node, "m1")
-    await member.beat()
+    await member.heartbeat()
     await tick(node)
     assert node.coordinator._must_look, "it is tried again"
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
@@ -489,28 +489,28 @@ async def test_empty_groups_are_forgotten_after_the_retention(node: Harness) -> 
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
     node.clock_ms += 7 * 86_400_000 - 1000
     await node.coordinator.expire_groups()
-    assert node.metadata.machine.consumer_group_count == 1
+    assert node.metadata.state_machine.consumer_group_count == 1
     node.clock_ms += 2000
     node.trusts_clock = False
     await node.coordinator.expire_groups()
-    assert node.metadata.machine.consumer_group_count == 1, "who does not know the time calls nothing old"
+    assert node.metadata.state_machine.consumer_group_count == 1, "who does not know the time calls nothing old"
     node.trusts_clock = True
     await node.coordinator.expire_groups()
-    assert node.metadata.machine.consumer_group_count == 0
+    assert node.metadata.state_machine.consumer_group_count == 0
 
 
 async def test_heartbeats_come_seldom_in_large_clusters_and_soon_while_something_moves(node: Harness) -> None:
     await node.topic(partitions=2)
     member = Member(node, "m1")
-    joined = await member.beat()
+    joined = await member.heartbeat()
     assert joined.next_heartbeat_ms == 100
     await settle(node, member)
-    assert (await member.beat()).next_heartbeat_ms == 500
+    assert (await member.heartbeat()).next_heartbeat_ms == 500
     others = [Member(node, f"o{number}", "other") for number in range(400)]
     for other in others:
-        await other.beat()
-    assert (await member.beat()).next_heartbeat_ms == 2005
-    assert (await member.beat(session_timeout_ms=3000)).next_heartbeat_ms == 1000, "three in a session at least"
+        await other.heartbeat()
+    assert (await member.heartbeat()).next_heartbeat_ms == 2005
+    assert (await member.heartbeat(session_timeout_ms=3000)).next_heartbeat_ms == 1000, "three in a session at least"
 
 
 # ------------------------------------------------------------------------------------------------- fences and offsets
@@ -600,7 +600,7 @@ async def test_a_partition_without_a_leader_has_an_error_and_the_others_an_answe
     topic = await node.topic(partitions=2)
     member = Member(node, "m1")
     await settle(node, member)
-    node.lose_leadership(node.partition(topic, 1).group.group_id)
+    node.lose_leadership(node.partition(topic, 1).replica.group_id)
     found = await node.groups_service.describe(pb.DescribeGroupRequest(group="g"), node.call())
     assert [offset.error.code for offset in found.offsets] == [0, pb.NO_LEADER]
 
@@ -643,7 +643,7 @@ async def test_a_reset_under_members_makes_them_begin_again(node: Harness) -> No
     before = dict(member.assignment)
     await node.groups_service.reset_offsets(reset_request(topic, 7, fence_members=True), node.call())
     assert await member.commit(part, 3) == pb.FENCED
-    await member.beat()
+    await member.heartbeat()
     assert member.assignment[part] > before[part]
     assert member.assignment[topic.topic_id, 1] == before[topic.topic_id, 1]
     assert (await member.open(part))[0].offset == 7

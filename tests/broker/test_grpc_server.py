@@ -82,7 +82,7 @@ def test_every_method_has_a_right():
 
 async def test_a_topic_is_created_written_and_read_over_the_wire():
     async with serving() as (node, _, channel, _address):
-        admin, queue = pb_grpc.AdminStub(channel), pb_grpc.QueueStub(channel)
+        admin, queue = pb_grpc.AdminStub(channel), pb_grpc.LogStub(channel)
         topic = (await admin.CreateTopic(pb.CreateTopicRequest(name="flights"), timeout=5)).topic
         data = batch(3)
         answer = await queue.Append(append_request(topic, data, correlation_id=4), timeout=5)
@@ -128,7 +128,7 @@ async def test_a_call_for_another_cluster_is_refused_and_changes_nothing():
     """Addresses are used again, and topic ids are small numbers that two clusters have in common."""
     async with serving() as (node, _server, channel, _address):
         topic = await node.topic("t")
-        stub, another = pb_grpc.QueueStub(channel), ((CLUSTER_KEY, "another"),)
+        stub, another = pb_grpc.LogStub(channel), ((CLUSTER_KEY, "another"),)
 
         async def streamed(number, metadata):
             stream = stub.AppendStream(metadata=metadata)
@@ -170,7 +170,7 @@ async def test_a_defect_is_the_callers_internal_error_and_a_log_event_and_the_br
 
 async def test_a_message_that_is_not_ours_does_not_reach_a_service():
     async with serving() as (_, _server, channel, _address):
-        call = channel.unary_unary("/raftmq.v1.Queue/Append")
+        call = channel.unary_unary("/raftmq.v1.Log/Append")
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call(b"\xff" * 100, timeout=5)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -182,7 +182,7 @@ async def test_a_message_above_the_limit_is_refused_unread():
     async with serving() as (node, _server, channel, _address):
         topic = await node.topic()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await pb_grpc.QueueStub(channel).Append(append_request(topic, b"x" * (5 << 20)), timeout=5)
+            await pb_grpc.LogStub(channel).Append(append_request(topic, b"x" * (5 << 20)), timeout=5)
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -196,7 +196,7 @@ async def test_a_principal_without_the_right_is_refused_on_calls_and_streams():
 
     async with serving(authenticate=authenticate) as (node, _server, channel, _address):
         topic = await node.topic()
-        queue = pb_grpc.QueueStub(channel)
+        queue = pb_grpc.LogStub(channel)
         key = (("key", "sesame"),)
         await queue.Poll(poll_request(topic, 0), timeout=5, metadata=key)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -235,7 +235,7 @@ async def test_a_port_in_use_is_an_os_error():
 async def test_health_follows_readiness_and_reflection_names_the_services(monkeypatch):
     monkeypatch.setattr("raftmq.broker.grpc_port.server._HEALTH_SECONDS", 0.01)
     async with serving() as (node, _server, channel, _address):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="raftmq.v1.Queue"))
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="raftmq.v1.Log"))
         while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
             pass
         node.reasons = [NotReady(Reason.STOPPING, "stopping")]
@@ -244,7 +244,7 @@ async def test_health_follows_readiness_and_reflection_names_the_services(monkey
         call = stub.ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         names = {service.name for service in (await call.read()).list_services_response.service}
-        assert {"raftmq.v1.Queue", "raftmq.v1.Admin", "raftmq.v1.Topology", "grpc.health.v1.Health"} <= names
+        assert {"raftmq.v1.Log", "raftmq.v1.Admin", "raftmq.v1.Topology", "grpc.health.v1.Health"} <= names
         call.cancel()
 
 
@@ -261,7 +261,7 @@ async def test_stop_does_not_wait_for_parked_polls():
 async def test_stop_ends_open_append_streams_after_their_last_answer():
     async with serving() as (node, server, channel, _address):
         topic = await node.topic()
-        stream = pb_grpc.QueueStub(channel).AppendStream()
+        stream = pb_grpc.LogStub(channel).AppendStream()
         await stream.write(append_request(topic, batch(1), correlation_id=1))
         assert (await stream.read()).correlation_id == 1
         await asyncio.wait_for(server.stop(30), 5)
@@ -273,11 +273,11 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
         topic = await node.topic()
         node.hold_commits = True
         before = len(asyncio.all_tasks())
-        stream = pb_grpc.QueueStub(channel).AppendStream()
+        stream = pb_grpc.LogStub(channel).AppendStream()
         await stream.write(append_request(topic, batch(1), correlation_id=1))
         watch = pb_grpc.TopologyStub(channel).Watch(pb.WatchRequest())
         assert (await watch.read()).is_full
-        core = node.partition(topic).group.core
+        core = node.partition(topic).replica.core
         while core.last_index == core.commit_index:
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) > before
@@ -294,7 +294,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
 
 
 async def _poll(channel, topic):
-    return await pb_grpc.QueueStub(channel).Poll(poll_request(topic, 0, max_wait_ms=60_000), timeout=60)
+    return await pb_grpc.LogStub(channel).Poll(poll_request(topic, 0, max_wait_ms=60_000), timeout=60)
 
 
 async def test_forwarding_over_the_wire_brings_back_answer_and_error():

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raftmq.broker.cluster.leadership_drain import hand_over
+from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.raft.membership import MembershipChange, MembershipOp
 from raftmq.raft.ready import RefusalReason, Role
 
@@ -19,8 +19,8 @@ async def test_every_led_group_has_another_leader_before_the_node_goes():
             await (await cluster.leader(group_id)).propose([data(0)])[1]
         engine = cluster.nodes[1].engine
         async with asyncio.timeout(5):
-            await hand_over(engine, lambda node_id: True, lambda: True, 5.0)
-        assert not any(group.is_leader for group in engine.groups.values())
+            await drain_leadership(engine, lambda node_id: True, lambda: True, 5.0)
+        assert not any(replica.is_leader for replica in engine.replicas.values())
         for group_id in GROUPS:
             await (await cluster.leader(group_id, among=[2, 3])).propose([data(1)])[1]
 
@@ -32,7 +32,7 @@ async def test_nobody_is_waited_for_when_nobody_is_there():
         cluster.isolate(leader.replica_id)
         started = cluster.loop.time()
         engine = cluster.nodes[leader.replica_id].engine
-        await hand_over(engine, lambda node_id: False, lambda: False, 5.0)
+        await drain_leadership(engine, lambda node_id: False, lambda: False, 5.0)
         assert cluster.loop.time() - started < 1.0
 
 
@@ -58,7 +58,7 @@ async def test_a_leader_whose_disk_hangs_hands_over_to_a_voter_and_never_to_a_le
     async with EngineCluster(4) as cluster:
         leader = await learner_ahead(cluster)
         engine = cluster.nodes[leader.replica_id].engine
-        engine.commits.is_hanging = lambda group, elections=1: group is leader and elections == 1
+        engine.commits.is_hanging = lambda replica, elections=1: replica is leader and elections == 1
         engine._check_disk(leader)
         assert leader.core.role is Role.LEADER, "it leads until another takes over"
         assert leader.core.propose([data(1)], 0).reason is RefusalReason.TRANSFERRING
@@ -73,7 +73,7 @@ async def test_a_leader_whose_disk_hangs_and_who_reaches_no_voter_steps_down():
         for voter in {1, 2, 3} - {leader.replica_id}:
             cluster.isolate(voter)
         engine = cluster.nodes[leader.replica_id].engine
-        engine.commits.is_hanging = lambda group, elections=1: group is leader and elections == 1
+        engine.commits.is_hanging = lambda replica, elections=1: replica is leader and elections == 1
         engine._check_disk(leader)
         assert leader.core.role is Role.FOLLOWER
 
@@ -99,14 +99,14 @@ async def test_a_node_that_stops_offers_its_leadership_to_no_learner():
         leader = await learner_ahead(cluster)
         engine = cluster.nodes[leader.replica_id].engine
         async with asyncio.timeout(5):
-            await hand_over(engine, lambda node_id: True, lambda: True, 5.0)
+            await drain_leadership(engine, lambda node_id: True, lambda: True, 5.0)
         assert not leader.is_leader
-        assert not cluster.group(1, 4).is_leader
+        assert not cluster.replica(1, 4).is_leader
 
 
 async def test_a_group_of_one_stays_with_its_only_voter():
     async with EngineCluster(1) as cluster:
         cluster.create_group(1, (1,))
         leader = await cluster.leader(1)
-        await hand_over(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
+        await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
         assert leader.is_leader

@@ -1,7 +1,7 @@
 """Counting by size, as Prometheus reads it."""
 
 from raftmq.broker.base.histogram import Histogram
-from raftmq.broker.base.log_throttle import LogPace
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.metric_catalog import CATALOG, SECTIONS
 
 
@@ -36,7 +36,7 @@ def test_the_names_of_metrics_follow_prometheus():
 
 def test_what_lasts_is_said_once_per_interval_and_what_comes_again_at_once():
     now = 0.0
-    pace = LogPace(60, clock=lambda: now)
+    pace = LogThrottle(60, clock=lambda: now)
     assert [pace.is_due("a"), pace.is_due("b"), pace.is_due("a")] == [True, True, False]
     now = 59.9
     assert not pace.is_due("a")
@@ -47,7 +47,7 @@ def test_what_lasts_is_said_once_per_interval_and_what_comes_again_at_once():
 
 
 def test_a_pace_forgets_the_oldest_of_too_many():
-    pace = LogPace(60, clock=lambda: 0.0)
+    pace = LogThrottle(60, clock=lambda: 0.0)
     assert all(pace.is_due(number) for number in range(1000))
     assert pace.is_due(0)
     assert not pace.is_due(999)

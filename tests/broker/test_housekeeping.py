@@ -18,7 +18,7 @@ class Partition:
     """As far as housekeeping looks at one: nothing is too old, everything up to an index may go."""
 
     def __init__(self) -> None:
-        self.group = SimpleNamespace(group_id=1, key=None, is_closed=False)
+        self.replica = SimpleNamespace(group_id=1, key=None, is_closed=False)
         self.retention = self.offsets = self
 
     async def enforce(self) -> None: ...
@@ -45,13 +45,13 @@ async def test_the_log_is_not_deleted_past_a_learner_that_catches_up(spared: Log
         commits=SimpleNamespace(flush_state=lambda _: None, truncate=truncate),
     )
     replicas = SimpleNamespace()
-    metadata = SimpleNamespace(require=lambda: SimpleNamespace(machine=None))
+    metadata = SimpleNamespace(require=lambda: SimpleNamespace(state_machine=None))
     partition = Partition()
     housekeeping = Housekeeping(
         engine, None, None, replicas, metadata, {}, lambda _: spared, Timing(), StrictSupervisor()
     )
 
-    await housekeeping._tend(partition)
+    await housekeeping._maintain(partition)
 
     assert truncated == [deleted]
 
@@ -67,9 +67,9 @@ async def test_offsets_are_forgotten_only_by_a_clock_that_is_trusted(is_trusted:
     engine = SimpleNamespace(
         loop=asyncio.get_running_loop(), now_ms=lambda: 10**12, clocks=SimpleNamespace(is_trusted=is_trusted)
     )
-    metadata = SimpleNamespace(require=lambda: SimpleNamespace(machine=None))
+    metadata = SimpleNamespace(require=lambda: SimpleNamespace(state_machine=None))
     housekeeping = Housekeeping(engine, None, None, None, metadata, {}, lambda _: None, Timing(), StrictSupervisor())
 
-    await housekeeping._expire_offsets(SimpleNamespace(offsets=SimpleNamespace(expire=expire), group=None))
+    await housekeeping._expire_offsets(SimpleNamespace(offsets=SimpleNamespace(expire=expire), replica=None))
 
     assert expiries == [10**12 - 7 * 86_400_000] * asked

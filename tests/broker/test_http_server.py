@@ -46,7 +46,7 @@ async def serving():
             node.loop, node, node.store, ReaderPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
             node.limits, node.timing,
         )  # fmt: skip
-        node.engine.groups = node.groups
+        node.engine.replicas = node.replicas
         node.watchdog = Watchdog(node.loop, 1.0)
         node.gc_pauses = GcPauses()
         node.other_clusters = SimpleNamespace(addresses=dict)
@@ -143,7 +143,7 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_not_ready", ("reason", "stopping")] == 0
         assert values["raftmq_build_info", ("python_version", platform.python_version()), ("version", "1.2.3")] == 1
         assert values["raftmq_partitions_without_leader",] == 0
-        assert values["raftmq_places_limit", ("place", "polls")] == node.limits.parked_polls_max
+        assert values["raftmq_slots_limit", ("slot", "polls")] == node.limits.parked_polls_max
         assert values["raftmq_budget_limit_bytes", ("budget", "unsent")] == node.limits.unsent_bytes_max
         assert values["raftmq_process_threads",] >= 1
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3

@@ -26,10 +26,10 @@ class World:
         self.now = 100.0
         self.connected = {2, 3}
         self.sent: list[tuple[int, list[tuple[int, int, int]]]] = []
-        self.groups: dict[GroupId, Any] = {}
+        self.replicas: dict[GroupId, Any] = {}
         self.table = LeadershipTable(lambda group_id: None)
         self.publisher = LeadershipPublisher(
-            cast("Any", SimpleNamespace(time=lambda: self.now)), self.table, self.groups, cast("Any", self), TIMING
+            cast("Any", SimpleNamespace(time=lambda: self.now)), self.table, self.replicas, cast("Any", self), TIMING
         )
         self.publisher.node_id = NodeId(1)
         self.publisher.peers = (NodeId(2), NodeId(3))
@@ -45,11 +45,11 @@ class World:
 
     def host(self, *, leader_id=0, role=Role.FOLLOWER, leaderless_since=None):
         core = SimpleNamespace(leader_id=leader_id, role=role, term=Term(3))
-        group = SimpleNamespace(
-            group_id=GROUP, core=core, leaderless_since=leaderless_since, node_of=lambda replica: NodeId(replica)
+        replica = SimpleNamespace(
+            group_id=GROUP, core=core, leaderless_since=leaderless_since, node_of=lambda voter: NodeId(voter)
         )
-        self.groups[GROUP] = group
-        return group
+        self.replicas[GROUP] = replica
+        return replica
 
     def lose(self, node_id):
         self.connected.discard(node_id)
@@ -121,11 +121,11 @@ def test_a_claim_that_is_not_repeated_in_time_ends(world):
 def test_a_withdrawal_that_was_lost_is_told_again():
     """A led group 7, steps down while B is cut off, and nobody takes over: B must hear of it when it is back."""
     world = World()
-    group = world.host(leader_id=1, role=Role.LEADER)
-    world.publisher.on_role_change(group, RoleChange(Role.LEADER, Term(3), ReplicaId(1)))
+    replica = world.host(leader_id=1, role=Role.LEADER)
+    world.publisher.on_role_change(replica, RoleChange(Role.LEADER, Term(3), ReplicaId(1)))
     world.publisher.publish_changes()
-    group.core.role, group.core.leader_id = Role.FOLLOWER, ReplicaId(0)
-    world.publisher.on_role_change(group, RoleChange(Role.FOLLOWER, Term(3), ReplicaId(0)))
+    replica.core.role, replica.core.leader_id = Role.FOLLOWER, ReplicaId(0)
+    world.publisher.on_role_change(replica, RoleChange(Role.FOLLOWER, Term(3), ReplicaId(0)))
     world.publisher.publish_changes()
     world.sent.clear()
     world.publisher.on_peer_up(NodeId(3))
@@ -134,8 +134,8 @@ def test_a_withdrawal_that_was_lost_is_told_again():
     other.publisher.on_rows(NodeId(1), [(GROUP, 3, 1)])
     other.publisher.on_rows(NodeId(1), world.sent[0][1])
     assert not other.publisher.is_led(GROUP)
-    group.core.leader_id = ReplicaId(3)
-    world.publisher.on_role_change(group, RoleChange(Role.FOLLOWER, Term(4), ReplicaId(3)))
+    replica.core.leader_id = ReplicaId(3)
+    world.publisher.on_role_change(replica, RoleChange(Role.FOLLOWER, Term(4), ReplicaId(3)))
     world.sent.clear()
     world.publisher.publish_all()
     assert world.sent == []

@@ -116,14 +116,14 @@ async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes
             )  # fmt: skip
             await node.nodes.register_node(request, node.call())
         node.connected = {2, 3}
-        assert [n.partitions_max for n in node.metadata.machine.nodes()] == [
+        assert [n.partitions_max for n in node.metadata.state_machine.nodes()] == [
             0,
             1,
             30,
         ]  # 0: registered by an older version
         create = pb.CreateTopicRequest(name="wide", partitions=30, replication_factor=1, timeout_ms=200)
         await node.admin.create_topic(create, node.call())
-        machine = node.metadata.machine
+        machine = node.metadata.state_machine
         counts = [machine.replica_count_of_node(number) for number in (1, 2, 3)]
         assert counts == [10, 1, 19]
         create = pb.CreateTopicRequest(name="more", partitions=1, replication_factor=2)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
-from raftmq.broker.cluster.replica_manager import LocalReplicas
-from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
@@ -26,7 +26,7 @@ from tests.fsm.histories import register
 
 
 def hosted(log: MetadataLog, node_id: int) -> list[ReplicaId]:
-    return [key.replica_id for key in LocalReplicas._wanted(log.state, NodeId(node_id))]
+    return [key.replica_id for key in ReplicaManager._wanted(log.state, NodeId(node_id))]
 
 
 def test_a_replica_whose_disk_was_lost_is_never_hosted_again() -> None:
@@ -46,7 +46,7 @@ def test_a_replica_whose_disk_was_lost_is_never_hosted_again() -> None:
 
 
 KEY = ReplicaKey(7, 1)
-FOUNDER = born(Membership((1, 2, 3)))
+FOUNDER = founder_state(Membership((1, 2, 3)))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path / "node.mdb")
 
 
-@pytest.mark.parametrize("state", [FOUNDER, unborn()])
+@pytest.mark.parametrize("state", [FOUNDER, joiner_state()])
 def test_the_file_of_a_creation_that_a_crash_interrupted_is_used(
     store: LmdbLogStore, registry: Registry, state: RestoredState
 ) -> None:

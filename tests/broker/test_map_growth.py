@@ -9,8 +9,8 @@ from raftmq.broker.base.limits import Timing
 from raftmq.broker.cluster.housekeeping import Housekeeping
 from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
-from raftmq.broker.cluster.replica_manager import LocalReplicas
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
@@ -38,7 +38,7 @@ def registry(tmp_path):
 def new_store(tmp_path, registry) -> LmdbLogStore:
     store = LmdbLogStore(tmp_path, map_bytes=MIB)
     if not registry.has_replica(KEY):
-        create_replica(store, registry, KEY, born(Membership((1,))))
+        create_replica(store, registry, KEY, founder_state(Membership((1,))))
     return store
 
 
@@ -71,18 +71,18 @@ async def test_housekeeping_doubles_a_nearly_full_map_and_appends_go_on(tmp_path
     index = fill(store)
     loop = asyncio.get_running_loop()
     writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
-    engine = SimpleNamespace(loop=loop, groups={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
-    replicas = LocalReplicas(
+    engine = SimpleNamespace(loop=loop, replicas={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
+    replicas = ReplicaManager(
         loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda _: None, lambda _: None
     )
     with ThreadPoolExecutor(1) as readers:
         housekeeping = Housekeeping(
             engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
         )
-        await housekeeping.tend_maps()
+        await housekeeping.grow_maps()
         assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION, "what the gauge shows is what was found"
         assert store.map_bytes(KEY) == 2 * MIB
-        await housekeeping.tend_maps()
+        await housekeeping.grow_maps()
         assert store.map_bytes(KEY) == 2 * MIB
         assert engine.map_used_fraction_max <= NEARLY_FULL_FRACTION
     writers.close()

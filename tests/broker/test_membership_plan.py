@@ -5,7 +5,7 @@ import random
 
 import pytest
 from raftmq.broker.cluster.membership_plan import (
-    Target,
+    MembershipTarget,
     choose_metadata_voters,
     has_healthy_majority,
     is_reached,
@@ -22,7 +22,7 @@ from tests.fsm.histories import register
 
 
 def target(voters, learners=(), lost=()):
-    return Target(frozenset(voters), frozenset(learners), frozenset(lost), revision=7)
+    return MembershipTarget(frozenset(voters), frozenset(learners), frozenset(lost), revision=7)
 
 
 def steps(membership, wanted, caught_up=()):
@@ -214,7 +214,7 @@ def test_those_that_still_vote_and_those_that_shall_both_need_a_majority():
 
 def test_a_newcomer_takes_the_place_of_its_predecessor():
     predecessors = {ReplicaId(4): frozenset({ReplicaId(3)}), ReplicaId(6): frozenset({ReplicaId(1)})}
-    wanted = Target(frozenset({2, 4, 6}), lost=frozenset({1, 3}), predecessors=predecessors)
+    wanted = MembershipTarget(frozenset({2, 4, 6}), lost=frozenset({1, 3}), predecessors=predecessors)
     assert steps(Membership((1, 2, 3), (4, 6)), wanted, {4}) == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3))
     assert steps(Membership((1, 2, 3), (4, 6)), wanted, {6}) == ((MembershipOp.ADD_VOTER, 6), (MembershipOp.REMOVE, 1))
 
@@ -222,15 +222,15 @@ def test_a_newcomer_takes_the_place_of_its_predecessor():
 def test_a_newcomer_whose_predecessor_has_left_need_not_wait_for_a_slow_one():
     """Node 5 was removed and its replica 5 left; then node 4 lost its disk and did not come back: 4 voted on, and 6 waited for 7."""
     predecessors = {ReplicaId(6): frozenset({ReplicaId(5)}), ReplicaId(7): frozenset({ReplicaId(4)})}
-    wanted = Target(frozenset({1, 2, 3, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
+    wanted = MembershipTarget(frozenset({1, 2, 3, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
     assert steps(Membership((1, 2, 3, 4), (6, 7)), wanted, {6}) == ((MembershipOp.ADD_VOTER, 6),)
-    alone = Target(frozenset({1, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
+    alone = MembershipTarget(frozenset({1, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
     assert steps(Membership((1,), (6, 7)), alone, {6}) is None, "two are no better than one"
 
 
 def test_a_partitions_row_names_voters_and_lost_ones():
     wanted = partition_target(partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True), ReplicaView(5, 5)]))
-    assert wanted == Target(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
+    assert wanted == MembershipTarget(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
     replaced = partition_target(
         PartitionView(
             1,

@@ -50,11 +50,11 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     node = await nodes.serve("one", bootstrap=True)
     request = pb.CreateTopicRequest(name="flights", partitions=1)
     await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))
-    (group,) = node.partition_groups()
+    (replica,) = node.partition_replicas()
     may_go_on = threading.Event()
     for _ in range(node.limits.upkeep_threads):
         node._readers.upkeep.submit(may_go_on.wait)
-    node.engine.break_group(group, DamagedReplicaError(group.key, "a flipped byte"))
+    node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a flipped byte"))
     shutdown = node._readers.upkeep.shutdown
 
     def go_on_and_shutdown(**arguments):  # all of it waits until nobody waits any longer
@@ -64,7 +64,7 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     monkeypatch.setattr(node._readers.upkeep, "shutdown", go_on_and_shutdown)
     await nodes.stop(node)
     registry = Registry(node.config.data_dir / "node.mdb")
-    assert registry.quarantined() == {group.key: f"{DamagedReplicaError(group.key, 'a flipped byte')}"}
+    assert registry.quarantined() == {replica.key: f"{DamagedReplicaError(replica.key, 'a flipped byte')}"}
     registry.close(is_clean=True)
 
 
@@ -72,14 +72,14 @@ async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_nod
     """Trimming its log read a row; that the operating system had nothing left for that ended the process."""
     node = await nodes.serve("one", bootstrap=True)
     monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 1)
-    group = node.metadata
+    replica = node.metadata
 
     def refuse(key, index):
         raise StorageUnavailableError(key, "no memory")
 
     monkeypatch.setattr(node.store, "header", refuse)
-    await state_durable(node.engine, group)
-    group.log.clear()
+    await state_durable(node.engine, replica)
+    replica.log.clear()
     await node._housekeeping._trim_metadata()
-    assert not group.is_closed
-    assert group.pending_truncation is None
+    assert not replica.is_closed
+    assert replica.pending_truncation is None

@@ -30,11 +30,11 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
     node = await nodes.serve("one", bootstrap=True)
     create = pb.CreateTopicRequest(name="flights")
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
-    (group,) = node.partition_groups()
+    (group,) = node.partition_replicas()
     while not group.is_leader:  # it has a leader, which has yet to be confirmed
         await asyncio.shield(group.wait_progress())
     async with grpc.aio.insecure_channel(node.client_address) as channel:
-        queue = pb_grpc.QueueStub(channel)
+        queue = pb_grpc.LogStub(channel)
         stream = queue.AppendStream()
         for number in range(3):
             await stream.write(append_request(topic, batch(2, sequence=2 * number), correlation_id=number))
@@ -49,7 +49,7 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
         assert len((await queue.Poll(poll_request(topic, 0))).partitions[0].batches) == 3
         with pytest.raises(grpc.aio.AioRpcError):
             await queue.Poll(pb.PollRequest())
-        malformed = channel.unary_unary("/raftmq.v1.Queue/Poll")
+        malformed = channel.unary_unary("/raftmq.v1.Log/Poll")
         with pytest.raises(grpc.aio.AioRpcError):
             await malformed(b"\xff\xff\xff")
     values = await scrape(node)
@@ -136,8 +136,10 @@ async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
     for number in range(3):
         await append(topic, number, node)
-    part = pb.PartitionAck(topic_id=topic.topic_id, partition=0, offset=1)
-    answer = await node.grpc.offsets.ack(pb.AckRequest(group='b"ill', partitions=[part]), Call(node.loop.time() + 10))
+    part = pb.PartitionCommit(topic_id=topic.topic_id, partition=0, offset=1)
+    answer = await node.grpc.offsets.commit_offsets(
+        pb.CommitOffsetsRequest(group='b"ill', partitions=[part]), Call(node.loop.time() + 10)
+    )
     assert not answer.partitions[0].HasField("error")
     values = await scrape(node)
     labels = r'{group="b\"ill",topic="flights"}'
@@ -155,8 +157,10 @@ async def test_a_partition_that_goes_while_lags_are_measured_does_not_fail_the_p
     create = pb.CreateTopicRequest(name="flights", partitions=2)
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
     for part in topic.partitions:
-        ack = pb.PartitionAck(topic_id=topic.topic_id, partition=part.partition, offset=0)
-        answer = await node.grpc.offsets.ack(pb.AckRequest(group="g", partitions=[ack]), Call(node.loop.time() + 10))
+        ack = pb.PartitionCommit(topic_id=topic.topic_id, partition=part.partition, offset=0)
+        answer = await node.grpc.offsets.commit_offsets(
+            pb.CommitOffsetsRequest(group="g", partitions=[ack]), Call(node.loop.time() + 10)
+        )
         assert not answer.partitions[0].HasField("error")
     last = list(node._partitions)[-1]
     page = asyncio.create_task(node.http._metrics.render())

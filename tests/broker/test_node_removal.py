@@ -17,8 +17,8 @@ async def four_nodes(node: Harness) -> None:
         await node.register(number, f"uuid-{number}")
     plans = (PartitionPlan((1, 2, 3)), PartitionPlan((2, 3)), PartitionPlan((3,)))
     await node._metadata(CreateTopic("t", "log", 3, {}, plans))
-    voters = tuple(sorted(node.metadata.machine.node(n).metadata_replica_id for n in (1, 2, 3)))
-    await node._metadata(SetMetadataMembership(voters, node.metadata.machine.revision))
+    voters = tuple(sorted(node.metadata.state_machine.node(n).metadata_replica_id for n in (1, 2, 3)))
+    await node._metadata(SetMetadataMembership(voters, node.metadata.state_machine.revision))
     node.connected = {2, 3, 4}
 
 
@@ -27,10 +27,10 @@ async def remove(node: Harness, node_id: int, *, force: bool = False) -> pb.Remo
 
 
 async def refusal(node: Harness, node_id: int, *, force: bool = False) -> RequestError:
-    before = node.metadata.machine.revision
+    before = node.metadata.state_machine.revision
     with pytest.raises(RequestError) as caught:
         await remove(node, node_id, force=force)
-    assert node.metadata.machine.revision == before, "refused before anything was proposed"
+    assert node.metadata.state_machine.revision == before, "refused before anything was proposed"
     assert caught.value.code not in RETRIABLE_CODES, "clients would ask again until their time is over"
     return caught.value
 
@@ -38,10 +38,10 @@ async def refusal(node: Harness, node_id: int, *, force: bool = False) -> Reques
 async def test_a_dead_node_is_given_up_with_its_replicas_and_its_vote():
     async with running() as node:
         await four_nodes(node)
-        gone = node.metadata.machine.node(3)
+        gone = node.metadata.state_machine.node(3)
         node.connected = {2, 4}
         answer = await remove(node, 3, force=True)
-        machine = node.metadata.machine
+        machine = node.metadata.state_machine
         assert answer.replica_count == 3
         assert answer.metadata_revision == machine.revision
         assert [(name.topic, name.partition) for name in answer.without_majority] == [("t", 1), ("t", 2)]
@@ -80,14 +80,14 @@ async def test_without_force_a_node_must_hold_nothing():
         assert "--force" in str(refused)
         answer = await remove(node, 4)
         assert (answer.replica_count, answer.without_majority_count) == (0, 0)
-        assert node.metadata.machine.node(4).state == "removed"
+        assert node.metadata.state_machine.node(4).state == "removed"
 
 
 async def test_a_node_that_only_votes_is_named_as_such():
     async with running() as node:
         await node.register(2, "uuid-2")
-        voters = tuple(node.metadata.machine.node(n).metadata_replica_id for n in (1, 2))
-        await node._metadata(SetMetadataMembership(voters, node.metadata.machine.revision))
+        voters = tuple(node.metadata.state_machine.node(n).metadata_replica_id for n in (1, 2))
+        await node._metadata(SetMetadataMembership(voters, node.metadata.state_machine.revision))
         assert "broker 2 still votes on metadata:" in str(await refusal(node, 2))
 
 

@@ -38,7 +38,7 @@ async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeyp
         refused = await _refused(node.nodes.register_node(registration("uuid-2"), node.call()))
         assert refused.code == pb.NOT_FORMED
         assert refused.detail.retriable
-        assert node.metadata.machine.nodes() == ()
+        assert node.metadata.state_machine.nodes() == ()
         await node.register(1, "uuid-1")
         answer = await node.nodes.register_node(registration("uuid-2"), node.call())
         assert {n.node_id for n in answer.nodes} == {1, 2}
@@ -52,7 +52,7 @@ async def three_nodes(node: Harness) -> PartitionView:
     await node.register(3, "uuid-3")
     await node._metadata(CreateTopic("t", "log", 3, {}, (PartitionPlan((1, 2, 3)),)))
     node.connected = {2, 3}
-    partition = node.metadata.machine.partition(1)
+    partition = node.metadata.state_machine.partition(1)
     assert partition is not None
     return partition
 
@@ -89,7 +89,7 @@ async def test_a_new_disk_takes_the_place_of_a_lost_one():
         node.connected = {3}
         answer = await node.nodes.register_node(registration("new-disk", 2), node.call())
         assert answer.node_id == 2
-        after = node.metadata.machine.partition(1)
+        after = node.metadata.state_machine.partition(1)
         assert after.replicas[1].node_id == 2
         assert after.replicas[1].replica_id != before.replicas[1].replica_id
         assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(before.replicas[1].replica_id, True)]
@@ -104,7 +104,7 @@ async def test_a_node_that_runs_keeps_its_id():
         refusal = await _refused(node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call()))
         assert refusal.code == pb.NODE_ID_TAKEN
         assert "running at node-2:9400" in str(refusal)
-        assert node.metadata.machine.partition(1) == before
+        assert node.metadata.state_machine.partition(1) == before
 
 
 async def test_a_disk_is_given_up_only_while_a_majority_is_left_or_by_the_operators_word():
@@ -122,12 +122,12 @@ async def test_a_disk_is_given_up_only_while_a_majority_is_left_or_by_the_operat
 async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
     async with running() as node:
         await three_nodes(node)
-        old = node.metadata.machine.node(2).metadata_replica_id
+        old = node.metadata.state_machine.node(2).metadata_replica_id
         request = registration("uuid-2", 2, damaged_metadata_replica_id=old)
         first = await node.nodes.register_node(request, node.call())
         again = await node.nodes.register_node(request, node.call())
         assert first.metadata_replica_id == again.metadata_replica_id != old
-        assert [r.replica_id for r in node.metadata.machine.metadata_retiring] == [old]
+        assert [r.replica_id for r in node.metadata.state_machine.metadata_retiring] == [old]
 
 
 async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
@@ -152,14 +152,14 @@ async def test_reports_of_a_leader_replace_and_forget_replicas_and_may_come_twic
         request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", damaged=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
-        after = node.metadata.machine.partition(1)
+        after = node.metadata.state_machine.partition(1)
         assert after.replicas[2].node_id == 3
         assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(damaged.replica_id, True)]
         request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", left=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
-        assert node.metadata.machine.partition(1).retiring == ()
-        assert node.metadata.machine.partition(1).replicas == after.replicas
+        assert node.metadata.state_machine.partition(1).retiring == ()
+        assert node.metadata.state_machine.partition(1).replicas == after.replicas
 
 
 async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_change_nothing():
@@ -175,8 +175,8 @@ async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_ch
         await node.nodes.report_replicas(left, node.call())
         stranger = pb.ReportReplicasRequest(node_id=4, uuid="uuid-4", damaged=reports, left=reports)
         await node.nodes.report_replicas(stranger, node.call())
-        assert node.metadata.machine.partition(1) == before
-        await node._metadata(SetReplicas(1, (1, 2), node.metadata.machine.revision))
-        moved = node.metadata.machine.partition(1)
+        assert node.metadata.state_machine.partition(1) == before
+        await node._metadata(SetReplicas(1, (1, 2), node.metadata.state_machine.revision))
+        moved = node.metadata.state_machine.partition(1)
         await node.nodes.report_replicas(stranger, node.call())
-        assert node.metadata.machine.partition(1) == moved
+        assert node.metadata.state_machine.partition(1) == moved

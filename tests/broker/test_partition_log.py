@@ -1,4 +1,4 @@
-"""One partition through `PartitionLog` and the Queue service, on a real core."""
+"""One partition through `PartitionLog` and the Log service, on a real core."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ async def test_batches_of_one_call_are_one_proposal_with_dense_offsets():
     async with running() as node:
         topic = await node.topic()
         log = node.partition(topic)
-        before = log.group.core.last_index
+        before = log.replica.core.last_index
         result = await node.append(topic, batch(3, sequence=0), batch(2, sequence=3), batch(4, producer=0))
         assert not result.HasField("error")
         assert list(result.base_offsets) == [0, 3, 5]
-        assert result.leader_epoch == log.group.term
+        assert result.leader_epoch == log.replica.term
         assert log.high_watermark == 9
-        assert log.group.core.last_index == before + 3
+        assert log.replica.core.last_index == before + 3
         assert (await node.append(topic, batch(1, producer=0))).base_offsets == [9]
 
 
@@ -186,7 +186,7 @@ async def test_batches_of_a_lost_term_are_forgotten_by_the_next():
     async with running() as node:
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
-        core = node.partition(topic).group.core
+        core = node.partition(topic).replica.core
         start, term = core.last_index, core.term
         node.hold_commits = True
         lost = [asyncio.create_task(node.append(topic, batch(1, sequence=number))) for number in range(5)]
@@ -202,7 +202,7 @@ async def test_batches_of_a_lost_term_are_forgotten_by_the_next():
                 entries=(entry,), commit_index=LogIndex(start + 1),
             )
         )  # fmt: skip
-        node.mark_dirty(node.partition(topic).group)
+        node.mark_dirty(node.partition(topic).replica)
         assert {(await task).error.code for task in lost} == {pb.LEADERSHIP_LOST}
         node.campaign(group_id)
         await _turns()
@@ -227,13 +227,13 @@ async def test_a_request_whose_deadline_has_passed_is_dropped_before_proposing()
     async with running() as node:
         topic = await node.topic()
         log = node.partition(topic)
-        last = log.group.core.last_index
+        last = log.replica.core.last_index
         with pytest.raises(RequestError) as raised:
             await node.queue.append(append_request(topic, batch(1)), node.call(-1))
         assert raised.value.code == pb.REQUEST_TIMED_OUT
         assert raised.value.detail.outcome == pb.NOT_APPLIED
         assert log.appends.begin([batch(1)], node.loop.time() - 1).result(0).error.outcome == pb.NOT_APPLIED
-        assert log.group.core.last_index == last
+        assert log.replica.core.last_index == last
 
 
 async def test_a_full_budget_throttles_and_nothing_is_appended():
@@ -294,12 +294,12 @@ async def test_hostile_batches_are_refused_by_type_before_anything_is_proposed(n
     async with running() as node:
         topic = await node.topic(max_batch_bytes="4096")
         log = node.partition(topic)
-        last = log.group.core.last_index
+        last = log.replica.core.last_index
         result = await node.append(topic, data)
         assert result.error.code == code, result.error
         assert result.error.outcome == pb.NOT_APPLIED
         assert not result.error.retriable
-        assert log.group.core.last_index == last
+        assert log.replica.core.last_index == last
         assert (await node.append(topic, GOOD)).base_offsets == [0]
 
 
@@ -349,13 +349,13 @@ async def test_a_cold_reader_does_not_walk_through_the_commands_behind_what_it_r
         topic = await node.topic()
         log = node.partition(topic)
         await node.append(topic, batch(2, sequence=0))
-        log.group.log.clear()
+        log.replica.log.clear()
         assert [entry.base_offset for entry in await log.read(0, 200)] == [0]
         deadline = node.loop.time() + 10
         for number in range(300):
             await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
         await node.append(topic, batch(2, sequence=2), batch(2, sequence=4))
-        log.group.log.clear()
+        log.replica.log.clear()
         read = []
         entries = node.store.entries
         monkeypatch.setattr(
@@ -371,16 +371,16 @@ async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
     async with running() as node:
         topic = await node.topic()
         log = node.partition(topic)
-        group = log.group
+        replica = log.replica
         await node.append(topic, batch(5))
         await log.delete_records(-1, node.loop.time() + 5)
         await truncate(log)
-        assert group.log_start.index > 6
+        assert replica.log_start.index > 6
         deadline = node.loop.time() + 10
         for number in range(100):
             await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
         index = await truncation_index(log)
-        assert index == group.durable_state_index - 10
+        assert index == replica.durable_state_index - 10
         await truncate(log)
         assert await truncation_index(log) is None, "too little to be worth a write"
         for number in range(9):
@@ -398,12 +398,12 @@ async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
 async def truncate(log):
     """As housekeeping does."""
     index = await truncation_index(log)
-    log.group.core.compacted(await log.group.find_position(index))
+    log.replica.core.compacted(await log.replica.find_position(index))
 
 
 async def truncation_index(log):
     """Return the truncation index as if the whole applied state were durable."""
-    log.group.durable_state_index = log.group.core.applied_index
+    log.replica.durable_state_index = log.replica.core.applied_index
     return await log.truncation_index()
 
 
@@ -448,9 +448,9 @@ async def test_truncation_stops_before_the_batch_that_holds_the_start():
         await log.delete_records(7, node.loop.time() + 5)
         index = await log.truncation_index()
         assert index is not None
-        assert log.group.log.recent.get(index + 1).base_offset == 5
+        assert log.replica.log.recent.get(index + 1).base_offset == 5
         await log.delete_records(-1, node.loop.time() + 5)
-        assert await log.truncation_index() == log.group.core.applied_index
+        assert await log.truncation_index() == log.replica.core.applied_index
 
 
 async def test_retention_by_time_trims_an_idle_partition_and_keeps_what_is_young():
@@ -559,14 +559,14 @@ async def test_damage_found_by_a_read_is_reported_and_never_served():
         topic = await node.topic()
         log = node.partition(topic)
         reported = []
-        log._on_damage = lambda group, error: reported.append(group.group_id)
+        log._on_damage = lambda replica, error: reported.append(replica.group_id)
         await node.append(topic, batch(1, sequence=0))
         await node.append(topic, batch(1, sequence=1))
-        node.store.damage(log.group.key)
+        node.store.damage(log.replica.key)
         with pytest.raises(RequestError) as raised:
             await log.read(0, 1 << 20)
         assert raised.value.code == pb.REPLICA_QUARANTINED
-        assert reported == [log.group.group_id]
+        assert reported == [log.replica.group_id]
 
 
 async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by(monkeypatch):

@@ -46,14 +46,14 @@ async def test_commits_that_wait_go_as_one_entry_and_the_last_of_an_owner_wins(
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()
-    index = partition.group.core.last_index
+    index = partition.replica.core.last_index
     waiting = [commit(node, partition, offset) for offset in range(2, 50)]
     other = commit(node, partition, 7, "h")
     await turn()
-    assert partition.group.core.last_index == index, "one entry in flight"
+    assert partition.replica.core.last_index == index, "one entry in flight"
     node.release_commits()
     await asyncio.gather(first, other, *waiting)
-    assert partition.group.core.last_index == index + 1
+    assert partition.replica.core.last_index == index + 1
     assert [partition.offsets.of(group).offset for group in ("g", "h")] == [49, 7]
 
 
@@ -79,7 +79,7 @@ async def test_a_leader_that_steps_down_leaves_the_outcome_open_and_refuses_what
     await turn()
     waiting = commit(node, partition, 2, "h")
     await turn()
-    node.lose_leadership(partition.group.group_id)
+    node.lose_leadership(partition.replica.group_id)
     with pytest.raises(RequestError) as raised:
         await proposed
     assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME
@@ -135,44 +135,44 @@ async def test_offsets_nobody_touched_are_forgotten_unless_their_group_lives(
     before_ms = node.clock_ms - 500
     deadline = node.loop.time() + 10
     assert await partition.offsets.expire(lambda group: group == "alive", before_ms, deadline) == 1
-    assert [group for group, _ in partition.group.machine.group_offsets()] == ["alive", "new"]
-    index = partition.group.core.last_index
+    assert [group for group, _ in partition.replica.state_machine.group_offsets()] == ["alive", "new"]
+    index = partition.replica.core.last_index
     assert await partition.offsets.expire(lambda group: group == "alive", before_ms, deadline) == 0
-    assert partition.group.core.last_index == index, "nothing to forget writes nothing"
-    node.lose_leadership(partition.group.group_id)
+    assert partition.replica.core.last_index == index, "nothing to forget writes nothing"
+    node.lose_leadership(partition.replica.group_id)
     assert await partition.offsets.expire(lambda _: False, before_ms, deadline) == 0
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, partition: PartitionLog) -> None:
     """An entry stays on every replica as long as the records around it: a commit that changes nothing needs none."""
     await commit(node, partition, 7)
-    index = partition.group.core.last_index
+    index = partition.replica.core.last_index
     for _ in range(20):
         await commit(node, partition, 7)
-    assert partition.group.core.last_index == index
+    assert partition.replica.core.last_index == index
     await commit(node, partition, 8)
     await commit(node, partition, 7)
-    assert partition.group.core.last_index == index + 2
+    assert partition.replica.core.last_index == index + 2
     await partition.offsets.commit(CommitOffset("g", "", 0, 7, "a note"), node.loop.time() + 10)
-    assert partition.group.core.last_index == index + 3
+    assert partition.replica.core.last_index == index + 3
 
 
 async def test_the_same_offset_with_something_else_finished_is_a_change(node: Harness, partition: PartitionLog) -> None:
     for ranges in ([(9, 10)], [(9, 12)], []):
         finished = encode_ranges(7, ranges)
-        index = partition.group.core.last_index
+        index = partition.replica.core.last_index
         for _ in range(3):
             await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", finished), node.loop.time() + 10)
-        assert partition.group.core.last_index == index + 1
+        assert partition.replica.core.last_index == index + 1
         assert partition.offsets.of("g").finished == finished
 
 
 async def test_ranges_are_judged_before_anything_is_proposed(node: Harness, partition: PartitionLog) -> None:
-    index = partition.group.core.last_index
+    index = partition.replica.core.last_index
     with pytest.raises(RequestError, match="the last one is alone") as raised:
         await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", b"\x01"), node.loop.time() + 10)
     assert raised.value.code == pb.INVALID_ARGUMENT
-    assert partition.group.core.last_index == index
+    assert partition.replica.core.last_index == index
 
 
 async def test_the_bytes_of_one_entry_of_commits_are_bounded(
@@ -182,26 +182,26 @@ async def test_the_bytes_of_one_entry_of_commits_are_bounded(
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()
-    index = partition.group.core.last_index
+    index = partition.replica.core.last_index
     deadline = node.loop.time() + 10
     commands = [CommitOffset(f"g{number}", "", 0, 7, "n" * 10, encode_ranges(7, [(9, 12)])) for number in range(6)]
     waiting = [asyncio.create_task(partition.offsets.commit(command, deadline)) for command in commands]
     await turn()
     node.release_commits()
     await asyncio.gather(first, *waiting)
-    assert partition.group.core.last_index == index + 3, "two commits of 42 bytes in each"
+    assert partition.replica.core.last_index == index + 3, "two commits of 42 bytes in each"
     assert [partition.offsets.of(f"g{number}").offset for number in range(6)] == [7] * 6
 
 
 async def test_an_offset_committed_again_and_again_counts_as_used(node: Harness, partition: PartitionLog) -> None:
     await commit(node, partition, 7)
-    index = partition.group.core.last_index
+    index = partition.replica.core.last_index
     node.clock_ms += int(partition_offsets.TOUCH_SECONDS_MAX * 1000) + 1
     await commit(node, partition, 7)
-    assert partition.group.core.last_index == index + 1
+    assert partition.replica.core.last_index == index + 1
     assert partition.offsets.of("g").touched_time_ms == node.clock_ms
     await commit(node, partition, 7)
-    assert partition.group.core.last_index == index + 1
+    assert partition.replica.core.last_index == index + 1
 
 
 async def test_a_commit_behind_one_that_is_under_way_is_written(node: Harness, partition: PartitionLog) -> None:
@@ -230,15 +230,15 @@ async def test_an_unchanged_offset_is_not_confirmed_by_a_leader_that_was_succeed
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await commit(node, partition, 7)
-    group = partition.group
-    read_index = group.read_index
+    replica = partition.replica
+    read_index = replica.read_index
 
     async def deposed() -> LogIndex:
         index = await read_index()
-        node.lose_leadership(group.group_id)
+        node.lose_leadership(replica.group_id)
         return index
 
-    monkeypatch.setattr(group, "read_index", deposed)
+    monkeypatch.setattr(replica, "read_index", deposed)
     with pytest.raises(RequestError) as raised:
         await commit(node, partition, 7)
     assert raised.value.detail.outcome == pb.NOT_APPLIED

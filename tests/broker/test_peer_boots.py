@@ -22,7 +22,7 @@ def hello(uuid: str = "uuid-2") -> Hello:
 
 async def test_a_connection_that_is_given_up_takes_no_boot_from_the_disk(tmp_path: Path) -> None:
     registry, threads, may_go_on = Registry(tmp_path / "node.mdb"), ThreadPoolExecutor(1), Event()
-    boots = PeerBoots(registry, SimpleNamespace(group=None), threads.submit, Limits())
+    boots = PeerBoots(registry, SimpleNamespace(replica=None), threads.submit, Limits())
     threads.submit(may_go_on.wait)  # the disk is slow: the write has not begun
     try:
         waiting = boots.remember(hello())
@@ -53,7 +53,7 @@ async def test_a_boot_whose_write_failed_is_written_again(tmp_path: Path) -> Non
             done.set_result(function(*arguments))
         return done
 
-    boots = PeerBoots(registry, SimpleNamespace(group=None), write, Limits())
+    boots = PeerBoots(registry, SimpleNamespace(replica=None), write, Limits())
     first = boots.remember(hello())
     assert first is not None
     await asyncio.wait([first])
@@ -68,7 +68,7 @@ async def test_a_boot_whose_write_failed_is_written_again(tmp_path: Path) -> Non
 async def test_no_more_is_kept_of_strangers_than_may_be(tmp_path: Path) -> None:
     registry, threads = Registry(tmp_path / "node.mdb"), ThreadPoolExecutor(1)
     limits = Limits(known_boots_max=3)
-    boots = PeerBoots(registry, SimpleNamespace(group=None), threads.submit, limits)
+    boots = PeerBoots(registry, SimpleNamespace(replica=None), threads.submit, limits)
     for number in range(10):
         remembered = boots.remember(hello(f"stranger-{number}"))
         assert remembered is not None

@@ -15,7 +15,7 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.clock_watch import ClockWatch
-from raftmq.broker.peers.clocks import Agreement, PeerClocks, Standing
+from raftmq.broker.peers.clocks import Agreement, ClockStanding, PeerClocks
 from raftmq.broker.peers.codec import FrameError, FrameType, encode_clock, encode_clock_question
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.ready import Role
@@ -367,19 +367,19 @@ async def test_a_clock_that_leaps_takes_no_records_until_it_was_compared() -> No
 
 async def test_leaderships_of_a_node_whose_clock_is_wrong_go_to_those_who_agree_a_few_at_a_time() -> None:
     async with ClockCluster(limits=Limits(clock_hand_overs_max=2)) as cluster:
-        groups = range(1, 8)
-        for group_id in groups:
+        replicas = range(1, 8)
+        for group_id in replicas:
             cluster.create_group(group_id)
             leader = await cluster.leader(group_id)
             if leader.replica_id != 1:
                 leader.core.transfer_leader(1)
                 cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         engine = cluster.nodes[1].engine
-        await until(lambda: all(engine.groups[group_id].is_leader for group_id in groups))
+        await until(lambda: all(engine.replicas[group_id].is_leader for group_id in replicas))
         watch = ClockWatch(engine, lambda node_id: True)
         watch.look()
         assert watch.not_ready() is None
-        assert led(engine) == len(groups)
+        assert led(engine) == len(replicas)
         cluster.walls[1].wrong_ms = 200 * HOUR_MS
         await cluster.until(1, D)
         reason = watch.not_ready()
@@ -387,16 +387,16 @@ async def test_leaderships_of_a_node_whose_clock_is_wrong_go_to_those_who_agree_
         assert reason.reason is Reason.CLOCK_DIFFERS
         assert "720,000 s ahead" in reason.message
         assert watch.offset_seconds == pytest.approx(720_000, abs=2)
-        for left in range(len(groups) - 2, -2, -2):
+        for left in range(len(replicas) - 2, -2, -2):
             watch.look()
             await until(partial(leads_at_most, engine, left))
             assert led(engine) >= left
-        for group_id in groups:
+        for group_id in replicas:
             assert (await cluster.leader(group_id, among=[2, 3])).replica_id != 1
 
 
 def led(engine) -> int:
-    return sum(group.core.role is Role.LEADER for group in engine.groups.values())
+    return sum(replica.core.role is Role.LEADER for replica in engine.replicas.values())
 
 
 def leads_at_most(engine, count: int) -> bool:
@@ -413,7 +413,7 @@ async def test_leaderships_stay_where_nobody_who_agrees_can_take_them() -> None:
             leader.core.transfer_leader(1)
             cluster.nodes[2].engine.mark_dirty(leader)
         engine = cluster.nodes[1].engine
-        await until(lambda: engine.groups[2].is_leader)
+        await until(lambda: engine.replicas[2].is_leader)
         cluster.walls[1].wrong_ms = cluster.walls[2].wrong_ms = 200 * HOUR_MS
         cluster.walls[2].wrong_ms += HOUR_MS
         watch = ClockWatch(engine, lambda node_id: True)
@@ -426,14 +426,14 @@ async def test_leaderships_stay_where_nobody_who_agrees_can_take_them() -> None:
         disconnected.look()
         assert led(engine) == 2, "nobody is within reach"
         watch.look()
-        await until(lambda: not engine.groups[2].is_leader)
-        assert engine.groups[1].is_leader, "it is the only voter"
+        await until(lambda: not engine.replicas[2].is_leader)
+        assert engine.replicas[1].is_leader, "it is the only voter"
 
 
 async def test_a_clock_that_differs_is_logged_once_and_again_after_it_agreed() -> None:
     found = [D, D, U, D, A, D, D]
-    clocks = SimpleNamespace(look=lambda: Standing(found.pop(0), 11_000.0, frozenset()))
-    engine = SimpleNamespace(clocks=clocks, groups={}, limits=Limits())
+    clocks = SimpleNamespace(look=lambda: ClockStanding(found.pop(0), 11_000.0, frozenset()))
+    engine = SimpleNamespace(clocks=clocks, replicas={}, limits=Limits())
     watch = ClockWatch(engine, lambda node_id: True)
     with structlog.testing.capture_logs() as logs:
         while found:

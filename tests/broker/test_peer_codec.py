@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.broker.peers import codec
-from raftmq.broker.peers.codec import Beats, FrameError, FrameType
+from raftmq.broker.peers.codec import FrameError, FrameType, HeartbeatColumns
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (
@@ -119,13 +119,13 @@ def test_a_number_that_no_cluster_reaches_is_refused(message):
 @pytest.mark.parametrize("column", range(5))
 def test_a_number_that_no_cluster_reaches_is_refused_in_columns_too(column):
     row = [1, 2, 3, 4, 5, 2**64 - 1]
-    beats = Beats()
-    beats.add(*row)
-    codec.decode_beats(joined(beats.encode()))
+    heartbeats = HeartbeatColumns()
+    heartbeats.add(*row)
+    codec.decode_beats(joined(heartbeats.encode()))
     row[column] = TOO_HIGH
-    beats.add(*row)
+    heartbeats.add(*row)
     with pytest.raises(FrameError, match="no cluster reaches"):
-        codec.decode_beats(joined(beats.encode()))
+        codec.decode_beats(joined(heartbeats.encode()))
     with pytest.raises(FrameError, match="no cluster reaches"):
         codec.decode_leadership(joined(codec.encode_leadership([(1, 2, 3), (1, TOO_HIGH, 3)])))
 
@@ -152,12 +152,12 @@ def test_a_number_that_no_cluster_reaches_is_refused_in_a_snapshot_too(changes):
 
 
 def test_beats_are_columns_that_survive_the_wire():
-    beats = Beats()
+    heartbeats = HeartbeatColumns()
     rows = [tuple(random.Random(i).randrange(codec.NUMBER_MAX) for _ in range(6)) for i in range(100)]
     for row in rows:
-        beats.add(*row)
+        heartbeats.add(*row)
 
-    columns = codec.decode_beats(joined(beats.encode()))
+    columns = codec.decode_beats(joined(heartbeats.encode()))
 
     assert list(zip(*columns, strict=True)) == rows
 
@@ -184,7 +184,7 @@ def test_snapshot_rows_survive_the_wire(rows):
 
 
 def test_a_frame_carries_length_type_and_checksum():
-    data = joined(codec.frame(FrameType.BEATS, [b"ab", b"cd"]))
+    data = joined(codec.frame(FrameType.HEARTBEATS, [b"ab", b"cd"]))
     length, frame_type, crc = codec.FRAME_HEADER.unpack_from(data)
-    assert (length, frame_type) == (4, FrameType.BEATS)
+    assert (length, frame_type) == (4, FrameType.HEARTBEATS)
     assert crc == crc32c(b"abcd")

@@ -62,17 +62,17 @@ def write(function, *arguments) -> Future[object]:
     return done
 
 
-def directory(group=None, registry=None):
+def directory(replica=None, registry=None):
     transport, publisher = Transport(), SimpleNamespace(peers=())
     registry = registry or Registry()
     peers = PeerDirectory(
         registry,
-        SimpleNamespace(group=group),
+        SimpleNamespace(replica=replica),
         transport,
         publisher,
         lambda function, *arguments: function(*arguments),
         Limits().groups_ahead_max,
-        PeerBoots(registry, SimpleNamespace(group=group), write, Limits()),
+        PeerBoots(registry, SimpleNamespace(replica=replica), write, Limits()),
         OtherClusters(lambda: 0.0),
     )
     return peers, registry, transport, publisher
@@ -137,7 +137,7 @@ async def test_only_a_node_with_a_replica_may_lead_a_known_partition():
     async with running() as node:
         topic = await node.topic()
         group_id = topic.partitions[0].group_id
-        assert node.metadata.machine.partition(group_id).replicas == (ReplicaView(2, 1),)
+        assert node.metadata.state_machine.partition(group_id).replicas == (ReplicaView(2, 1),)
         peers = directory(node.metadata)[0]
         assert [peers.may_lead(group_id, node_id) for node_id in (1, 2)] == [True, False]
         assert peers.may_lead(group_id + 1, 2), "a partition not heard of yet"
@@ -158,7 +158,7 @@ async def test_partitions_that_do_not_exist_have_no_leader():
         topic = await node.topic()
         first = topic.partitions[0].group_id
         peers = directory(node.metadata)[0]
-        following = node.metadata.machine.next_group_id
+        following = node.metadata.state_machine.next_group_id
         assert peers.may_lead(following, 2), "a partition that is newer than this copy of metadata"
         assert not peers.may_lead(following + Limits().groups_ahead_max, 2)
         assert not peers.may_lead(1 << 60, 2)
@@ -169,7 +169,7 @@ async def test_partitions_that_do_not_exist_have_no_leader():
 
 async def test_writes_of_boots_are_remembered_for_known_nodes_alone():
     """Identities are the sender's to choose: without a bound a peer's defect would fill the memory."""
-    boots = PeerBoots(Registry(), SimpleNamespace(group=None), lambda *arguments: Future(), Limits(known_boots_max=2))
+    boots = PeerBoots(Registry(), SimpleNamespace(replica=None), lambda *arguments: Future(), Limits(known_boots_max=2))
     for number in range(20):
         assert boots.remember(hello(uuid=f"uuid-{number}")) is not None
     assert boots._under_way.keys() == boots._known.keys() == {"uuid-18", "uuid-19"}

@@ -494,7 +494,7 @@ async def test_a_later_boot_waits_while_an_earlier_process_is_connected_and_is_r
         assert "still connected as boot 1" in reason
         async with asyncio.timeout(10):
             while not reason.startswith("stale data directory"):
-                original.writelines(frame(FrameType.BEATS, [b""]))
+                original.writelines(frame(FrameType.HEARTBEATS, [b""]))
                 await recorder.frames.get()
                 kind, reason = await _answer(address, _boot(2, channel=Channel.APPEND))
                 assert kind == FrameType.REFUSED
@@ -528,7 +528,7 @@ async def test_nothing_is_exchanged_before_a_boot_is_remembered():
         writer.close()
 
 
-@pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.BEATS])
+@pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.HEARTBEATS])
 async def test_a_peer_that_speaks_before_it_is_welcomed_is_closed_without_an_answer(kind):
     """A second HELLO must not be answered beside the first."""
     async with transport(1) as (_, recorder, address):

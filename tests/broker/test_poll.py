@@ -29,7 +29,7 @@ async def test_what_is_there_is_answered_at_once():
         assert list(result.base_offsets) == [0]
         assert (result.log_start_offset, result.high_watermark) == (0, 3)
         assert result.append_times_ms == [node.clock_ms]
-        assert result.leader_epoch == node.partition(topic).group.term
+        assert result.leader_epoch == node.partition(topic).replica.term
 
 
 async def test_a_poll_at_the_end_waits_and_the_next_record_wakes_it():
@@ -92,7 +92,7 @@ async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callb
         request = pb.PollRequest(max_wait_ms=60_000, max_bytes=1 << 20)
         for number in range(3):
             request.partitions.add(topic_id=topic.topic_id, partition=number)
-        idle = node.partition(topic, 2).group.wait_progress()
+        idle = node.partition(topic, 2).replica.wait_progress()
         for round_number in range(5):
             for part in request.partitions:
                 part.offset = node.partition(topic, part.partition).high_watermark
@@ -180,12 +180,12 @@ async def test_a_leader_that_cannot_confirm_its_end_does_not_call_an_offset_out_
     """It may have been succeeded by a leader whose log is longer: its reader must not be thrown back."""
     async with running() as node:
         topic = await node.topic()
-        group = node.partition(topic).group
+        replica = node.partition(topic).replica
 
         async def deposed():
             raise RequestError(pb.NOT_LEADER, "a quorum did not confirm")
 
-        monkeypatch.setattr(group, "read_index", deposed)
+        monkeypatch.setattr(replica, "read_index", deposed)
         answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
         assert answer.partitions[0].error.code == pb.NOT_LEADER
 

@@ -167,7 +167,7 @@ async def test_fencing_waits_until_the_broker_knows_the_epoch_and_names_all_brok
         await node.register(2, "uuid-2")
         answer = await init(node)
         assert list((await fence(node, answer)).addresses) == ["node-1:9400", "node-2:9400"]
-        answer.metadata_revision = node.metadata.machine.applied_index + 1
+        answer.metadata_revision = node.metadata.state_machine.applied_index + 1
         waiting = asyncio.ensure_future(fence(node, answer))
         for _ in range(10):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The Queue service beyond one partition's appends: streams, unknown topics, positions, producer ids."""
+"""The Log service beyond one partition's appends: streams, unknown topics, positions, producer ids."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_streams_requests_take_effect_in_their_order_while_none_is_commi
         for _ in range(20):
             await asyncio.sleep(0)
         # five batches are in the log and wait for their commit; only the gap can be answered
-        assert node.partition(topic).group.core.last_index - node.partition(topic).group.core.commit_index == 5
+        assert node.partition(topic).replica.core.last_index - node.partition(topic).replica.core.commit_index == 5
         node.release_commits()
         requests.send(None)
         found = [await first] + [answer async for answer in answers]
@@ -178,7 +178,7 @@ async def test_a_request_waits_for_the_metadata_revision_it_names():
     async with running() as node:
         topic = await node.topic()
         request = append_request(topic, batch(1))
-        request.metadata_revision = node.metadata.machine.applied_index + 1
+        request.metadata_revision = node.metadata.state_machine.applied_index + 1
         pending = asyncio.create_task(node.queue.append(request, node.call()))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -225,7 +225,7 @@ async def test_latest_is_not_told_by_a_replica_that_cannot_confirm_it():
 
 async def test_anonymous_producer_ids_come_from_one_block_and_are_never_alike():
     async with running() as node:
-        before = node.metadata.machine.applied_index
+        before = node.metadata.state_machine.applied_index
         answers = await asyncio.gather(
             *(node.queue.init_producer(pb.InitProducerRequest(), node.call()) for _ in range(50))
         )
@@ -233,7 +233,7 @@ async def test_anonymous_producer_ids_come_from_one_block_and_are_never_alike():
         assert len(ids) == 50
         assert 0 not in ids
         assert {answer.epoch for answer in answers} == {0}
-        assert node.metadata.machine.applied_index == before + 1
+        assert node.metadata.state_machine.applied_index == before + 1
 
 
 async def test_a_named_producer_fences_its_predecessor_and_keeps_its_id():
@@ -279,7 +279,7 @@ async def test_a_node_that_does_not_lead_asks_the_metadata_leader_for_producer_i
         node.forwarder.answer = pb.InitProducerResponse(producer_id=77)
         assert (await node.queue.init_producer(pb.InitProducerRequest(), node.call())).producer_id == 77
         ((address, path, _),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Queue/InitProducer")
+        assert (address, path) == ("node-2:9400", "/raftmq.v1.Log/InitProducer")
         with pytest.raises(RequestError) as raised:
             await node.queue.init_producer(pb.InitProducerRequest(), node.call(is_forwarded=True))
         assert raised.value.code == pb.NOT_LEADER

@@ -38,19 +38,19 @@ async def node(nodes: Nodes) -> Node:
 
 
 async def test_a_damaged_replica_is_remembered_while_clients_read(node: Node) -> None:
-    (group,) = node.partition_groups()
+    (replica,) = node.partition_replicas()
     with clients_that_read_without_end(node):
-        node.engine.break_group(group, DamagedReplicaError(group.key, "a flipped byte"))
+        node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a flipped byte"))
         async with asyncio.timeout(WAIT_SECONDS):
-            while group.key not in node.registry.quarantined():
+            while replica.key not in node.registry.quarantined():
                 await asyncio.sleep(0.01)
 
 
 async def test_a_follower_catches_up_while_clients_read(node: Node) -> None:
-    (group,) = node.partition_groups()
-    log, last = group.log, group.core.last_index
+    (replica,) = node.partition_replicas()
+    log, last = replica.log, replica.core.last_index
     log.recent.clear()
-    first = LogIndex(group.log_start.index + 1)
+    first = LogIndex(replica.log_start.index + 1)
     with clients_that_read_without_end(node):
         assert log.entries(first, last, 1024) is None, "it is read by a thread"
         async with asyncio.timeout(WAIT_SECONDS):
@@ -60,9 +60,9 @@ async def test_a_follower_catches_up_while_clients_read(node: Node) -> None:
 
 async def test_a_snapshot_is_read_while_clients_read(node: Node) -> None:
     sender = node.engine.snapshots._sender
-    (group,) = node.partition_groups()
+    (replica,) = node.partition_replicas()
     with clients_that_read_without_end(node):
         async with asyncio.timeout(WAIT_SECONDS):
-            index, _, rows = await node.loop.run_in_executor(sender._readers, node.store.snapshot, group.key)
+            index, _, rows = await node.loop.run_in_executor(sender._readers, node.store.snapshot, replica.key)
     rows.close()
-    assert index == group.durable_state_index
+    assert index == replica.durable_state_index

@@ -119,8 +119,8 @@ async def test_a_quarantined_replica_leaves_the_node_ready_with_a_warning(nodes)
     node = await nodes.serve("one", bootstrap=True)
     await node.grpc.admin.create_topic(pb.CreateTopicRequest(name="flights"), Call(node.loop.time() + 10))
     await until(node)
-    (group,) = node.partition_groups()
-    node.engine.break_group(group, DamagedReplicaError(group.key, "a checksum is wrong"))
+    (replica,) = node.partition_replicas()
+    node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a checksum is wrong"))
     async with asyncio.timeout(WAIT_SECONDS):
         while not node.warnings():
             await asyncio.sleep(0.02)
@@ -169,6 +169,6 @@ async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from
     await nodes.stop(moving)
     moved = nodes.begin("two", listen="127.0.0.1:0", peer_listen="127.0.0.1:0", http_listen="127.0.0.1:0")
     async with asyncio.timeout(WAIT_SECONDS):
-        while leader.metadata.machine.node(2).client_address in (moving.client_address, ""):
+        while leader.metadata.state_machine.node(2).client_address in (moving.client_address, ""):
             await asyncio.shield(leader.metadata.wait_progress())
-    assert leader.metadata.machine.node(2).client_address == moved.client_address
+    assert leader.metadata.state_machine.node(2).client_address == moved.client_address

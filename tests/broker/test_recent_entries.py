@@ -67,13 +67,13 @@ def test_a_replaced_suffix_is_gone_and_a_gap_starts_anew():
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 3)), max_size=60))
 def test_the_budget_holds_over_all_groups_and_runs_stay_contiguous(steps):
     budget = RecentEntriesBudget(2000)
-    groups = [RecentEntries(budget) for _ in range(3)]
+    replicas = [RecentEntries(budget) for _ in range(3)]
     last = [0, 0, 0]
     for which, count, back in steps:
         first = max(1, last[which] + 1 - back)
-        groups[which].append(run(first, count))
+        replicas[which].append(run(first, count))
         last[which] = first + count - 1
-        held = [g.slice(g.first_index, 10**9, 10**9) or () for g in groups]
+        held = [g.slice(g.first_index, 10**9, 10**9) or () for g in replicas]
         assert budget.bytes_used == sum(300 for run_ in held for _ in run_)
         assert budget.bytes_used <= max(2000, 300)
         for run_ in held:

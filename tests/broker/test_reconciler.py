@@ -56,14 +56,14 @@ class Host:
         self.loop = cluster.loop
         self.limits = Limits()
         self.timing = TIMING
-        self.metadata = SimpleNamespace(is_leader=False, machine=desired)
+        self.metadata = SimpleNamespace(is_leader=False, state_machine=desired)
         self.damaged: dict[tuple[int, int], str] = {}
         self.told: list[tuple[str, pb.ReportDamageRequest]] = []
         self.reports: list[pb.ReportReplicasRequest] = []
         self._cluster = cluster
 
-    def partition_groups(self):
-        return list(self._cluster.nodes[self.node_id].engine.groups.values())
+    def partition_replicas(self):
+        return list(self._cluster.nodes[self.node_id].engine.replicas.values())
 
     def is_connected(self, node_id):
         return not self._cluster.is_cut(self.node_id, node_id)
@@ -80,7 +80,7 @@ class Host:
     async def report_replicas(self, request):
         self.reports.append(request)
 
-    def note_failure(self, work, error):
+    def record_failure(self, work, error):
         raise error
 
 
@@ -95,12 +95,12 @@ async def rounds(hosts, until) -> None:
                 except RequestError:
                     continue
             await asyncio.wait(
-                [group.wait_progress() for host in hosts for group in host.partition_groups()], timeout=0.05
+                [replica.wait_progress() for host in hosts for replica in host.partition_replicas()], timeout=0.05
             )
 
 
 def voters(cluster, node_id):
-    return cluster.group(GROUP, node_id).core.membership.voters
+    return cluster.replica(GROUP, node_id).core.membership.voters
 
 
 async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is_out():
@@ -122,8 +122,8 @@ async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is
         (report,) = [report for host in hosts for report in host.reports]
         assert [(r.group_id, r.replica_id) for r in report.left] == [(GROUP, gone)]
         assert not report.damaged
-        newcomer = cluster.group(GROUP, 4)
-        while newcomer.machine.next_offset < 50:
+        newcomer = cluster.replica(GROUP, 4)
+        while newcomer.state_machine.next_offset < 50:
             await next_progress([newcomer])
 
 
@@ -215,7 +215,7 @@ async def test_a_replica_is_reported_as_left_only_when_a_crash_of_the_others_doe
         async with asyncio.timeout(30):
             now = await cluster.leader(GROUP, among=(stays, 3))
         assert now.core.membership.voters == (stays, 3)
-        assert now.machine.next_offset == 1
+        assert now.state_machine.next_offset == 1
 
 
 async def test_a_leader_with_older_metadata_takes_nobody_in_who_was_reported_as_left():
@@ -236,8 +236,8 @@ async def test_a_leader_with_older_metadata_takes_nobody_in_who_was_reported_as_
         cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         behind = Host(cluster, other, older)
         looks = iter(range(20))
-        await rounds([behind], lambda: cluster.group(GROUP, other).is_leader and next(looks, None) is None)
-        assert cluster.group(GROUP, other).core.membership.member_ids == (1, 2)
+        await rounds([behind], lambda: cluster.replica(GROUP, other).is_leader and next(looks, None) is None)
+        assert cluster.replica(GROUP, other).core.membership.member_ids == (1, 2)
 
 
 async def test_an_exchange_is_finished_by_the_next_leader():
@@ -269,7 +269,7 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
         teller = Host(cluster, sick, desired)
         teller.damaged = {key_of(sick): "a checksum"}
         while teller.leader_hint(GROUP)[0] != led_by:
-            await next_progress([cluster.group(GROUP, sick)])
+            await next_progress([cluster.replica(GROUP, sick)])
         cluster.isolate(sick)
         await Reconciler(teller, 3).round()
         ((address, request),) = teller.told
@@ -278,13 +278,13 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
 
         host = Host(cluster, led_by, desired)
         reconciler = Reconciler(host, 3)
-        reconciler.note_damage(key_of(sick))
+        reconciler.record_damage(key_of(sick))
         await reconciler.round()
         assert [[(r.group_id, r.replica_id) for r in report.damaged] for report in host.reports] == [[(GROUP, sick)]]
 
         cluster.isolate(other)
         reconciler = Reconciler(host, 3)
-        reconciler.note_damage(key_of(sick))
+        reconciler.record_damage(key_of(sick))
         await reconciler.round()
         assert len(host.reports) == 1, "nobody confirms that anything is left without it"
 
@@ -323,9 +323,9 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
         desired = Desired(1, 2, 3)
         host = Host(cluster, leader.replica_id, desired)
         reconciler = Reconciler(host, 3)
-        assert reconciler.spared_index(leader) is None
+        assert reconciler.retained_from_index(leader) is None
         desired.change(1, 2, 3, 4)
         while not leader.core.membership.learners:
             await reconciler.round()
             await next_progress([leader])
-        assert reconciler.spared_index(leader) == 0, "node 4 has nothing yet"
+        assert reconciler.retained_from_index(leader) == 0, "node 4 has nothing yet"

@@ -19,8 +19,8 @@ from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.peers.codec import FrameError, FrameType
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.initial_state import born
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.replica.replica import Replica
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.hard_state import HardState
@@ -45,7 +45,7 @@ async def test_a_cancelled_wait_is_cancelled_and_undoes_nothing() -> None:
         topic = await node.topic()
         node.hold_commits = True
         waiting = asyncio.create_task(node.append(topic, batch(2, sequence=0)))
-        while node.partition(topic).group.core.last_index == node.partition(topic).group.core.commit_index:
+        while node.partition(topic).replica.core.last_index == node.partition(topic).replica.core.commit_index:
             await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -82,7 +82,7 @@ async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
     "function",
     [
         RaftCore.step, RaftCore.propose, RaftCore.ready, RaftCore.append_done, RaftCore.apply_done,
-        Engine.on_frame, Engine.on_message, Engine.on_completions, Group.propose, Group.apply, PartitionAppends.begin,
+        Engine.on_frame, Engine.on_message, Engine.on_completions, Replica.propose, Replica.apply, PartitionAppends.begin,
     ],
     ids=lambda function: function.__qualname__,
 )  # fmt: skip
@@ -97,7 +97,7 @@ async def test_appends_that_run_at_once_get_an_offset_each() -> None:
         topic = await node.topic()
         node.hold_commits = True
         appends = [asyncio.create_task(node.append(topic, batch(3, producer=n))) for n in range(1, 101)]
-        while node.partition(topic).group.core.last_index < 100:
+        while node.partition(topic).replica.core.last_index < 100:
             await asyncio.sleep(0)
         node.release_commits()
         offsets = [(await append).base_offsets[0] for append in appends]
@@ -128,9 +128,9 @@ async def test_a_snapshot_travels_in_bounded_frames(monkeypatch: pytest.MonkeyPa
         await state_durable(cluster.nodes[leader.replica_id].engine, leader)
         joiner = cluster.add_empty(7, 4)
         await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
-        while joiner.machine.next_offset < 201:
+        while joiner.state_machine.next_offset < 201:
             await next_progress([joiner])
-        assert tuple(joiner.machine.rows()) == tuple(leader.machine.rows())
+        assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
     assert len(sizes) > 5
     largest_row = 200
     assert max(sizes) <= limits.snapshot_chunk_bytes + largest_row
@@ -167,7 +167,7 @@ def test_each_file_is_written_by_one_thread_whoever_asks(tmp_path: Path) -> None
 
     writers = WriterThreads(store, thread_count=3, on_done=on_done, on_error=lambda error: pytest.fail(str(error)))
     for key in keys:
-        store.create(key, born(Membership((1,))), ())
+        store.create(key, founder_state(Membership((1,))), ())
         store.open(key)
 
     def submit_all(key: ReplicaKey) -> None:
@@ -202,7 +202,7 @@ class _Bomb:
 @pytest.mark.parametrize(
     "frame_type",
     [
-        FrameType.MESSAGE, FrameType.BEATS, FrameType.BEAT_ECHOES, FrameType.LEADERSHIP,
+        FrameType.MESSAGE, FrameType.HEARTBEATS, FrameType.HEARTBEAT_RESPONSES, FrameType.LEADERSHIP,
         FrameType.SNAPSHOT_BEGIN, FrameType.SNAPSHOT_END, FrameType.CLOCK_QUESTION, FrameType.CLOCK,
     ],
 )  # fmt: skip
@@ -210,13 +210,13 @@ async def test_a_pickle_from_the_network_is_a_malformed_frame(frame_type: FrameT
     """PySyncObj unpickled what peers sent: whoever reached its port could run anything."""
     async with EngineCluster(1) as cluster:
         engine = cluster.nodes[1].engine
-        group = cluster.create_group(7, (1,))[1]
-        before = tuple(group.machine.rows())
+        replica = cluster.create_group(7, (1,))[1]
+        before = tuple(replica.state_machine.rows())
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             payload = pickle.dumps(_Bomb(tmp_path / "executed"), protocol)
             with pytest.raises(FrameError):
                 engine.on_frame(2, frame_type, memoryview(payload))
-        assert tuple(group.machine.rows()) == before
+        assert tuple(replica.state_machine.rows()) == before
     assert not (tmp_path / "executed").exists()
 
 

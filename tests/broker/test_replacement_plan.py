@@ -21,7 +21,13 @@ def wanted(group_id, node_ids, *, lost=(), leaving=(), factor=3):
 def plan(partitions, nodes, *, counts=None, takes=None, down=(), leaders=None, most=10):
     led_by = {p.view.group_id: p.view.replicas[0].node_id for p in partitions if p.view.replicas} | (leaders or {})
     return plan_replacements(
-        partitions, nodes, counts or {}, takes or {}, lambda n: n not in down, lambda group: led_by.get(group, 0), most
+        partitions,
+        nodes,
+        counts or {},
+        takes or {},
+        lambda n: n not in down,
+        lambda replica: led_by.get(replica, 0),
+        most,
     )
 
 
@@ -57,7 +63,7 @@ def test_hosts_count_before_racks_before_replicas():
 
 
 def test_what_is_planned_counts_for_the_next_choice():
-    found = plan([wanted(group, (1, 2)) for group in range(1, 7)], FIVE)
+    found = plan([wanted(replica, (1, 2)) for replica in range(1, 7)], FIVE)
     assert [ids[2] for ids in chosen(found).values()] == [3, 4, 5, 3, 4, 5]
 
 

@@ -42,7 +42,7 @@ async def test_a_voter_that_answers_and_takes_no_entries_lags():
         cluster.create_group(GROUP)
         leader, (full, _) = await followed(cluster)
         engine = cluster.nodes[full].engine
-        engine._admit_inbound = lambda group, message: False
+        engine._admit_inbound = lambda replica, message: False
         await leader.propose([data(2)])[1]
         await until(lambda: lagging_voters(leader) == {full})
         del engine._admit_inbound
@@ -63,7 +63,7 @@ async def test_a_replica_that_does_not_lead_knows_of_nobody():
     async with EngineCluster(timing=TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, others = await followed(cluster)
-        follower = cluster.group(GROUP, others[0])
+        follower = cluster.replica(GROUP, others[0])
         assert lagging_voters(follower) == frozenset()
         cluster.nodes[leader.replica_id].engine.remove_group(GROUP)
         assert lagging_voters(leader) == frozenset()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers.codec import FrameType, encode_snapshot_begin, encode_snapshot_rows
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
@@ -48,12 +48,12 @@ async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
             cluster.create_group(group_id)
         engines = [node.engine for node in cluster.nodes.values()]
 
-        def has_asked_or_waits(group):
-            return not group.is_dirty and (group.core.role is Role.PRE_CANDIDATE or group.core.campaign_due)
+        def has_asked_or_waits(replica):
+            return not replica.is_dirty and (replica.core.role is Role.PRE_CANDIDATE or replica.core.campaign_due)
 
         # everybody has timed out and nothing is on its way: whoever is a candidate then was not answered
         async with asyncio.timeout(10):
-            while not all(has_asked_or_waits(g) for e in engines for g in e.groups.values()):
+            while not all(has_asked_or_waits(g) for e in engines for g in e.replicas.values()):
                 await asyncio.sleep(0)
         cluster.heal()
         async with asyncio.timeout(10):
@@ -63,18 +63,18 @@ async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
 async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log():
     """The core may have taken in committed entries that no write holds yet; a crash after that write was fatal."""
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
         request = AppendRequest(2, 1, 6, 5, 5, (entry(6), entry(7)), 7)
         updates = []
         submit = node.writers.submit
         node.writers.submit = lambda key, update, token: (updates.append(update), submit(key, update, token))
-        await until(lambda: not group.is_dirty)
-        group.core.step(request)
-        node.engine.commits.flush_state(group)
+        await until(lambda: not replica.is_dirty)
+        replica.core.step(request)
+        node.engine.commits.flush_state(replica)
         assert updates[0].entries == ()
         assert updates[0].hard_state.commit_index <= 5
-        await until(lambda: not group.append_in_flight)
+        await until(lambda: not replica.append_in_flight)
         key = ReplicaKey(GROUP, 1)
         node.store.close(key)
         restored = node.store.open(key)
@@ -89,7 +89,7 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
 
 async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot():
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
         states = []
         install = node.store.install
@@ -97,10 +97,10 @@ async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot
             states.append(hard_state),
             install(key, hard_state, meta, rows),
         )
-        rows = list(group.machine.rows())
-        group.core.step(snapshot(20, rows))
-        group.core.step(AppendRequest(2, 1, 6, 20, 6, (entry(21), entry(22)), 22))
-        node.engine.mark_dirty(group)
+        rows = list(replica.state_machine.rows())
+        replica.core.step(snapshot(20, rows))
+        replica.core.step(AppendRequest(2, 1, 6, 20, 6, (entry(21), entry(22)), 22))
+        node.engine.mark_dirty(replica)
         await until(lambda: states)
         assert states[0].commit_index == 20
 
@@ -108,12 +108,12 @@ async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot
 async def test_derived_state_is_not_written_between_a_snapshot_and_its_installation():
     """The core stood on the snapshot, the machine did not: the write paired one's membership with the other's state."""
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
-        await until(lambda: not group.is_dirty)
-        group.core.step(snapshot(20, list(group.machine.rows()), members=(1, 2)))
-        node.engine.commits.flush_state(group)
-        assert not group.append_in_flight
+        await until(lambda: not replica.is_dirty)
+        replica.core.step(snapshot(20, list(replica.state_machine.rows()), members=(1, 2)))
+        node.engine.commits.flush_state(replica)
+        assert not replica.append_in_flight
 
 
 async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durable():
@@ -180,10 +180,10 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
 async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
     monkeypatch.setattr("raftmq.broker.replica.snapshots.SPACE_RETRY_SECONDS", 0.01)
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
         install = node.store.install
-        refusals = [StorageFullError(group.key, "no room")]
+        refusals = [StorageFullError(replica.key, "no room")]
 
         def refuse_once(*arguments):
             if refusals:
@@ -191,9 +191,11 @@ async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
             install(*arguments)
 
         node.store.install = refuse_once
-        group.core.step(snapshot(20, list(group.machine.rows())))
-        node.engine.mark_dirty(group)
-        await until(lambda: cluster.fatal or (group.log_start.index == 20 and not group.is_installing and not refusals))
+        replica.core.step(snapshot(20, list(replica.state_machine.rows())))
+        node.engine.mark_dirty(replica)
+        await until(
+            lambda: cluster.fatal or (replica.log_start.index == 20 and not replica.is_installing and not refusals)
+        )
         assert cluster.fatal == []
 
 
@@ -208,7 +210,7 @@ async def test_a_defect_in_one_group_stops_it_and_no_other():
         def defect(entry):
             raise ZeroDivisionError
 
-        first.machine.apply = defect
+        first.state_machine.apply = defect
         doomed = first.propose([data(0)])[1]
         fine = second.propose([data(0)])[1]
         with pytest.raises(Exception, match="changed before"):
@@ -238,14 +240,14 @@ async def test_a_tick_that_fails_does_not_end_the_ticking():
 async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
     """Read ids began at 1 in each boot: a leader that answered read 1 of the last boot late answered that of this one."""
     async with EngineCluster() as cluster:
-        group = cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
-        group.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
-        read = asyncio.ensure_future(group.read_index())
-        await until(lambda: group._reads)
-        group.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
-        cluster.nodes[1].engine.mark_dirty(group)
-        await until(lambda: not group.is_dirty)
-        assert group._reads
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read = asyncio.ensure_future(replica.read_index())
+        await until(lambda: replica._reads)
+        replica.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
+        cluster.nodes[1].engine.mark_dirty(replica)
+        await until(lambda: not replica.is_dirty)
+        assert replica._reads
         read.cancel()
 
 
@@ -270,14 +272,14 @@ async def test_snapshots_of_a_lost_peer_give_their_memory_back():
 
 async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
     async with EngineCluster() as cluster:
-        cluster.nodes[1].add(GROUP, born(Membership((1, 2, 3))))
+        cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         engine = cluster.nodes[1].engine
         good = AppendRequest(2, 1, 6, 5, 5, (entry(6),), 5)
         engine.on_message(2, GROUP, good)
         await until(lambda: engine.inbound_bytes == 0)
         gap = dataclasses.replace(good, entries=(entry(6), entry(9, payload=b"y" * 100)))
         engine.on_message(2, GROUP, gap)
-        await until(lambda: not engine.groups[GROUP].is_dirty)
+        await until(lambda: not engine.replicas[GROUP].is_dirty)
         assert engine.inbound_bytes == 0
 
 
@@ -285,7 +287,7 @@ async def test_inbound_bytes_of_a_replica_that_a_defect_stops_are_given_back(mon
     """A replica that is begun again and again, and stops each time, used up what the others may receive."""
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
-        group = node.add(GROUP, born(Membership((1, 2, 3))))
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
 
         def defect(*_: object) -> None:
             raise ZeroDivisionError
@@ -293,27 +295,27 @@ async def test_inbound_bytes_of_a_replica_that_a_defect_stops_are_given_back(mon
         monkeypatch.setattr(node.engine.commits, "_update", defect)
         node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 5, 5, (entry(6),), 5))
         await until(lambda: node.broken)
-        assert group.is_closed
+        assert replica.is_closed
         assert node.engine.inbound_bytes == 0
 
 
 async def test_an_append_and_a_proposal_larger_than_their_budgets_fit_when_nothing_is_held():
     limits = Limits(inbound_append_bytes_max=1, uncommitted_bytes_max=1)
     async with EngineCluster(limits=limits) as cluster:
-        groups = cluster.create_group(GROUP)
+        replicas = cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         async with asyncio.timeout(5):
             await leader.propose([data(0)])[1]
-            while any(group.machine.next_offset < 1 for group in groups.values()):
-                await next_progress(list(groups.values()))
+            while any(replica.state_machine.next_offset < 1 for replica in replicas.values()):
+                await next_progress(list(replicas.values()))
 
 
 async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
     async with EngineCluster() as cluster:
-        groups = cluster.create_group(GROUP)
+        replicas = cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         await leader.propose([data(0)])[1]
-        follower = groups[1 if leader.replica_id != 1 else 2]
+        follower = replicas[1 if leader.replica_id != 1 else 2]
         engine = cluster.nodes[follower.replica_id].engine
         engine.limits = Limits(inbound_append_bytes_max=1)
         engine._inbound.total += 1  # held by another group
@@ -322,7 +324,7 @@ async def test_an_append_dropped_for_lack_of_budget_is_sent_again():
         engine._inbound.total -= 1
         engine.limits = Limits()
         async with asyncio.timeout(5):
-            while follower.machine.next_offset < 2:
+            while follower.state_machine.next_offset < 2:
                 await next_progress([follower])
 
 

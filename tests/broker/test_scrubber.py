@@ -12,7 +12,7 @@ import pytest
 from raftmq.broker.base.limits import MIB, Limits, Timing
 from raftmq.broker.cluster.replica_files import create_replica
 from raftmq.broker.cluster.scrubber import Scrubber
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
@@ -39,12 +39,12 @@ class Parts:
         self.fatal: list[BaseException] = []
         self.broken: dict[int, Exception] = {}
         self.loop = asyncio.get_running_loop()
-        self.groups: dict[int, Any] = {}
+        self.replicas: dict[int, Any] = {}
         for key in KEYS:
             if not self.registry.has_replica(key):
-                create_replica(self.store, self.registry, key, born(Membership((1,))))
+                create_replica(self.store, self.registry, key, founder_state(Membership((1,))))
             self.store.open(key)
-            self.groups[key.group_id] = SimpleNamespace(key=key, group_id=key.group_id, is_closed=False)
+            self.replicas[key.group_id] = SimpleNamespace(key=key, group_id=key.group_id, is_closed=False)
         self.chance = random.Random(1)
 
     shuffle = lambda self, items: self.chance.shuffle(items)  # noqa: E731
@@ -56,9 +56,9 @@ class Parts:
     async def on_writer(self, key: ReplicaKey, function: Any) -> Any:
         return await asyncio.wrap_future(self.writers.run(key, function))
 
-    def break_group(self, group: Any, error: Exception) -> None:
-        group.is_closed = True
-        self.broken[group.group_id] = error
+    def break_replica(self, replica: Any, error: Exception) -> None:
+        replica.is_closed = True
+        self.broken[replica.group_id] = error
 
     def scrubber(self, limits: Limits | None = None, **timing: float) -> Scrubber:
         fast = limits or replace(Limits(), scrub_bytes_per_second=1 << 40)
@@ -119,7 +119,7 @@ async def test_damage_breaks_its_group_and_the_others_are_read(parts: Parts) -> 
 
 async def test_replicas_that_go_meanwhile_are_passed_over(parts: Parts) -> None:
     parts.store.close(KEYS[0])
-    parts.groups[9].is_closed = True
+    parts.replicas[9].is_closed = True
     scrubber = parts.scrubber()
     await scrubber.one_pass()
     assert (scrubber.passes_total, scrubber.damaged_total, parts.broken) == (1, 0, {})

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.membership import Membership
@@ -36,17 +36,19 @@ async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(mo
 
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
-        group = node.add(GROUP, born(Membership((1, 2, 3))))
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
         monkeypatch.setattr(LogPartition, "restore", slow)
-        machine = group.machine
-        group.core.step(snapshot(list(machine.rows())))
-        node.engine.mark_dirty(group)
+        machine = replica.state_machine
+        replica.core.step(snapshot(list(machine.rows())))
+        node.engine.mark_dirty(replica)
         await until(lambda: threads)
         assert threads[0] != threading.main_thread().name
-        assert (machine.applied_index, group.is_installing) == (5, True), "the old state serves, and nothing else moves"
+        assert (machine.applied_index, replica.is_installing) == (5, True), (
+            "the old state serves, and nothing else moves"
+        )
         may_restore.set()
-        await until(lambda: not group.is_installing and group.log_start.index == 20)
-        assert group.machine is machine, "who holds the machine sees the new state"
+        await until(lambda: not replica.is_installing and replica.log_start.index == 20)
+        assert replica.state_machine is machine, "who holds the machine sees the new state"
         assert machine.applied_index == 20
         assert node.broken == []
 
@@ -55,12 +57,12 @@ async def test_a_snapshot_that_makes_no_sense_leaves_the_file_as_it_was() -> Non
     """Rows must be restored before they replace the file."""
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
-        group = node.add(GROUP, born(Membership((1, 2, 3))))
-        before = list(node.store.state_rows(group.key))
-        group.core.step(snapshot([(b"\x01nonsense", b"\xff\xff\xff")]))
-        node.engine.mark_dirty(group)
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
+        before = list(node.store.state_rows(replica.key))
+        replica.core.step(snapshot([(b"\x01nonsense", b"\xff\xff\xff")]))
+        node.engine.mark_dirty(replica)
         await until(lambda: node.broken)
         await asyncio.sleep(0.05)
-        assert list(node.store.state_rows(group.key)) == before
-        node.store.close(group.key)
-        assert node.store.open(group.key).position.index == 5
+        assert list(node.store.state_rows(replica.key)) == before
+        node.store.close(replica.key)
+        assert node.store.open(replica.key).position.index == 5

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from raftmq.broker.base.limits import Timing
 from raftmq.broker.cluster import space_return
-from raftmq.broker.cluster.replica_manager import LocalReplicas
+from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.space_return import FileLook, SpaceReturn
 from raftmq.broker.replica.engine_counters import EngineCounters
-from raftmq.broker.replica.initial_state import born
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
@@ -43,32 +43,32 @@ class Site:
         self.store = LmdbLogStore(directory)
         self.writers = WriterThreads(self.store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
         self.readers = ThreadPoolExecutor(1)
-        self.groups: dict[GroupId, Any] = {}
+        self.replicas: dict[GroupId, Any] = {}
         for key in KEYS:
-            self.store.create(key, born(Membership((key.replica_id,))), ())
+            self.store.create(key, founder_state(Membership((key.replica_id,))), ())
             self.store.open(key)
             voters = Membership((key.replica_id, ReplicaId(8), ReplicaId(9)))
             core = SimpleNamespace(membership=voters)
-            self.groups[key.group_id] = SimpleNamespace(key=key, group_id=key.group_id, core=core)
+            self.replicas[key.group_id] = SimpleNamespace(key=key, group_id=key.group_id, core=core)
         self.counters = EngineCounters()
         engine: Any = SimpleNamespace(
             loop=asyncio.get_running_loop(),
-            groups=self.groups,
+            replicas=self.replicas,
             counters=self.counters,
             commits=SimpleNamespace(delete_truncated_rows=self._delete_rows),
-            break_group=lambda group, error: self.broken.append(group.group_id),
+            break_replica=lambda replica, error: self.broken.append(replica.group_id),
         )
         nobody: Any = None
-        replicas = LocalReplicas(
+        replicas = ReplicaManager(
             engine.loop, engine, self.store, self.writers, nobody, StrictSupervisor(), nobody, nobody, nobody
         )
         self.space = SpaceReturn(
             engine, self.store, self.readers, replicas, lambda: self.is_short, Timing(), StrictSupervisor()
         )
 
-    def _delete_rows(self, group: Any) -> None:
-        self.asked.append(group.key)
-        while self.store.delete_truncated(group.key, 256):
+    def _delete_rows(self, replica: Any) -> None:
+        self.asked.append(replica.key)
+        while self.store.delete_truncated(replica.key, 256):
             pass
 
     def fill(self, key: ReplicaKey, count: int, kept: int) -> None:
@@ -110,7 +110,7 @@ async def test_rows_that_were_left_and_their_pages_go_without_another_truncation
 
 async def test_a_file_with_little_to_give_is_left_alone_unless_the_disk_is_short(site: Site) -> None:
     site.fill(KEYS[0], 100, kept=80)
-    site._delete_rows(site.groups[KEYS[0].group_id])
+    site._delete_rows(site.replicas[KEYS[0].group_id])
     before = site.store.file_bytes(KEYS[0])
     await site.space.round()
     assert site.store.file_bytes(KEYS[0]) == before
@@ -131,7 +131,7 @@ def test_what_a_file_keeps_for_its_next_appends_is_in_proportion(used_mib: int, 
 
 async def test_the_trash_is_kept_for_a_while_unless_the_disk_is_short(site: Site, tmp_path: Path) -> None:
     site.store.retire(KEYS[0])
-    del site.groups[KEYS[0].group_id]
+    del site.replicas[KEYS[0].group_id]
     await site.space.round()
     assert len(list((tmp_path / "trash").iterdir())) == 1
     site.is_short = True
@@ -144,7 +144,7 @@ async def test_the_file_with_most_to_give_is_first_and_a_round_ends(
 ) -> None:
     for key, count in zip(KEYS, (60, 200), strict=True):
         site.fill(key, count, kept=5)
-        site._delete_rows(site.groups[key.group_id])
+        site._delete_rows(site.replicas[key.group_id])
     monkeypatch.setattr(space_return, "ROUND_SECONDS", 0.0)
     reclaim, asked = site.store.reclaim, []
 
@@ -173,7 +173,7 @@ async def test_a_file_that_fails_holds_nobody_up(
 ) -> None:
     for key in KEYS:
         site.fill(key, 100 + 100 * (key == KEYS[0]), kept=5)
-        site._delete_rows(site.groups[key.group_id])
+        site._delete_rows(site.replicas[key.group_id])
     reclaim = site.store.reclaim
 
     def failing(key: ReplicaKey) -> Any:
@@ -205,7 +205,7 @@ async def test_a_file_that_somebody_removed_is_noticed_while_it_is_in_use(site: 
 
 
 async def test_a_removed_file_without_another_replica_is_told_and_kept_open(site: Site) -> None:
-    site.groups[KEYS[0].group_id].core.membership = Membership((KEYS[0].replica_id,))
+    site.replicas[KEYS[0].group_id].core.membership = Membership((KEYS[0].replica_id,))
     site.store.path(KEYS[0]).unlink()
     with pytest.raises(MissingReplicaError, match="removed while it was in use"):
         await site.space.round()

@@ -59,7 +59,7 @@ async def test_an_older_copy_is_refused_and_silent(nodes):
     assert copy.registry.boot == original.registry.boot  # as if it had been restarted once
     (why,) = await until(copy, Reason.STALE_DIRECTORY)
     assert "--node-id" in why.message
-    assert copy.engine.groups == {}
+    assert copy.engine.replicas == {}
     assert copy.transport.connections() == {}
     async with asyncio.timeout(WAIT_SECONDS):
         while not copy.registry.refusal:
@@ -160,7 +160,7 @@ async def test_a_lone_broker_goes_on_with_an_older_registry(nodes):
     one = await nodes.serve("one")
     later = one.registry.boot
     async with asyncio.timeout(WAIT_SECONDS):
-        while one.metadata.machine.nodes()[0].boot != later:
+        while one.metadata.state_machine.nodes()[0].boot != later:
             await asyncio.sleep(0.01)
     await nodes.stop(one)
     file.write_bytes(older)

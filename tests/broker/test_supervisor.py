@@ -116,11 +116,11 @@ async def test_a_fatal_step_is_raised_too():
 
 async def test_what_has_not_failed_for_long_is_well_again(monkeypatch):
     supervisor, _ = made()
-    supervisor.note_failure(Work.DISK_WATCH, OSError("x"))
+    supervisor.record_failure(Work.DISK_WATCH, OSError("x"))
     assert Work.DISK_WATCH in supervisor.failing()
     monkeypatch.setattr(module, "STEADY_SECONDS", -1.0)
     assert not supervisor.failing()
-    supervisor.note_failure(Work.DISK_WATCH, OSError("x"))
+    supervisor.record_failure(Work.DISK_WATCH, OSError("x"))
     monkeypatch.setattr(module, "STEADY_SECONDS", 60.0)
     assert supervisor.failing()[Work.DISK_WATCH].endswith("(1 times)")
     assert supervisor.failures[Work.DISK_WATCH] == 2

@@ -76,7 +76,7 @@ async def test_deleted_topics_and_new_nodes_are_told():
         update = await _next(watch)
         assert list(update.deleted_topic_ids) == [topic.topic_id]
         assert [n.node_id for n in update.nodes] == [1, 2]
-        assert update.metadata_revision == node.metadata.machine.applied_index
+        assert update.metadata_revision == node.metadata.state_machine.applied_index
         await watch.aclose()
 
 

@@ -43,7 +43,7 @@ async def test_a_silent_replica_behind_a_whole_connection_counts():
 async def test_a_replica_reported_as_damaged_counts_at_once():
     async with EngineCluster() as cluster:
         leader, reconciler, damaged = await whole_group(cluster)
-        reconciler.note_damage(ReplicaKey(GROUP, damaged))
+        reconciler.record_damage(ReplicaKey(GROUP, damaged))
         assert reconciler.under_replicated() == [GROUP]
         assert reconciler.in_sync(leader) == {1, 2, 3} - {damaged}
 
@@ -125,7 +125,7 @@ async def test_a_damaged_replica_of_a_restarted_broker_counts_without_a_gap(node
     first, second, third = await three_nodes(nodes)
     damaged, *_ = await new_topic(first)
     await until_whole(first)
-    third.registry.quarantine(third.partitions[damaged].group.key, "a checksum")
+    third.registry.quarantine(third.partitions[damaged].replica.key, "a checksum")
     await nodes.stop(third)
     # nobody hears of it, so nobody makes another one, which would be counted because it does not vote yet
     monkeypatch.setattr(Node, "report_damage", refuse)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.readiness import Reason
-from raftmq.broker.environment import NodeParts
+from raftmq.broker.environment import NodeEnvironment
 from raftmq.client.admin.admin import Admin
 from raftmq.client.producer.producer import Producer
 
@@ -16,7 +16,7 @@ from tests.broker.whole_nodes import WAIT_SECONDS, three_voters, until
 HOUR_MS = 3_600_000
 
 
-class SetParts(NodeParts):
+class SetParts(NodeEnvironment):
     """Whose wall clock somebody sets."""
 
     def clock(self):
@@ -49,7 +49,7 @@ async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_ove
         for node in everyone:
             await node._housekeeping.round()
         async with asyncio.timeout(WAIT_SECONDS):
-            while any(group.is_leader for group in first.engine.groups.values()):
+            while any(replica.is_leader for replica in first.engine.replicas.values()):
                 await asyncio.sleep(0.05)
         for number in range(3):
             await producer.send_and_wait("flights", b"later", partition=number)
@@ -69,10 +69,10 @@ async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_ove
 async def lead_everything(node, others):
     """Until it leads all partitions."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not all(partition.group.is_leader for partition in node.partitions.values()):
+        while not all(partition.replica.is_leader for partition in node.partitions.values()):
             for other in others:
                 for group_id, partition in other.partitions.items():
-                    if partition.group.is_leader:
-                        partition.group.core.transfer_leader(node.partitions[group_id].group.replica_id)
-                        other.engine.mark_dirty(partition.group)
+                    if partition.replica.is_leader:
+                        partition.replica.core.transfer_leader(node.partitions[group_id].replica.replica_id)
+                        other.engine.mark_dirty(partition.replica)
             await asyncio.sleep(0.3)

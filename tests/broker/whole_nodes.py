@@ -10,7 +10,7 @@ import pytest
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.environment import NodeParts
+from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
 
 WAIT_SECONDS = 30.0
@@ -38,7 +38,7 @@ class Nodes:
         self._addresses: dict[Path, dict[str, object]] = {}
         """Where a node was when it stopped: it comes back there, else nobody would find it."""
 
-    def begin(self, name: str, parts: type[NodeParts] = NodeParts, **settings: object) -> Node:
+    def begin(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
         """Start a node, without waiting until it serves."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ class Nodes:
         self._running[node] = asyncio.ensure_future(node.start())
         return node
 
-    async def serve(self, name: str, parts: type[NodeParts] = NodeParts, **settings: object) -> Node:
+    async def serve(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
         """Start a node and wait until it serves."""
         node = self.begin(name, parts, **settings)
         await asyncio.wait_for(asyncio.shield(self._running[node]), WAIT_SECONDS)

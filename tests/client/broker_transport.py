@@ -71,7 +71,7 @@ class BrokerConnection:
             "ResetOffsets": node.groups_service.reset_offsets,
             "Delete": node.groups_service.delete,
             "OpenPartitions": node.offsets.open_partitions,
-            "Ack": node.offsets.ack,
+            "CommitOffsets": node.offsets.commit_offsets,
             "FetchOffsets": node.offsets.fetch_offsets,
             "Poll": node.queue.poll,
             "ListOffsets": node.queue.list_offsets,

@@ -277,7 +277,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
     )
 
 
-class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
+class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:
         self.cluster = cluster
         self.node_id = node_id
@@ -291,7 +291,7 @@ class FakeNode(rpc.QueueServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
     async def start(self) -> None:
         self.server = grpc.aio.server(interceptors=[ClusterCheck(self.cluster)], options=[("grpc.so_reuseport", 0)])
-        rpc.add_QueueServicer_to_server(self, self.server)
+        rpc.add_LogServicer_to_server(self, self.server)
         rpc.add_TopologyServicer_to_server(self, self.server)
         rpc.add_AdminServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")

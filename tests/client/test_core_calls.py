@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import grpc.aio
 import pytest
 from raftmq.client.connection import grpc_calls as core_calls
-from raftmq.client.connection.grpc_calls import CoreCalls, _calls_of, _stream_ended
+from raftmq.client.connection.grpc_calls import GrpcCalls, _calls_of, _stream_ended
 
 
 class _Stream:
@@ -35,7 +35,7 @@ class _Stream:
 
 
 async def test_a_cancelled_step_ends_only_when_the_core_has_answered() -> None:
-    calls, stream = CoreCalls(), _Stream()
+    calls, stream = GrpcCalls(), _Stream()
     reading = asyncio.create_task(calls.step(stream, stream.read()))
     await asyncio.sleep(0)
     reading.cancel()
@@ -52,7 +52,7 @@ async def test_a_cancelled_step_ends_only_when_the_core_has_answered() -> None:
 async def test_a_step_that_the_core_does_not_report_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that waits for a frozen broker to take more."""
     monkeypatch.setattr(core_calls, "STEPS_END_SECONDS", 0.01)
-    calls, stream = CoreCalls(), _Stream()
+    calls, stream = GrpcCalls(), _Stream()
     writing = asyncio.create_task(calls.step(stream, stream.read()))
     await asyncio.sleep(0)
     await calls.end()
@@ -62,7 +62,7 @@ async def test_a_step_that_the_core_does_not_report_holds_nobody_up_for_long(mon
 
 
 async def test_a_step_gives_what_the_stream_gives() -> None:
-    calls, stream = CoreCalls(), _Stream()
+    calls, stream = GrpcCalls(), _Stream()
     stream.reported.set()
     assert await calls.step(stream, stream.read()) == "answer"
     stream.cancel()
@@ -99,7 +99,7 @@ async def test_a_stream_is_known_by_its_own_status() -> None:
         core = mine._cython_call  # type: ignore[attr-defined] # as the product
         found = [task for task in asyncio.all_tasks() if core in _calls_of(task)]
         assert len(found) == 1
-        calls = CoreCalls()
+        calls = GrpcCalls()
         calls.add_stream(mine)
         calls.cancel(mine)
         await calls.end()
@@ -124,7 +124,7 @@ async def test_streams_that_end_together_are_looked_for_once(monkeypatch: pytest
         streams = [channel.unary_stream("/test.Streams/Watch")(b"x") for _ in range(20)]
         for stream in streams:
             assert await stream.read() == b"x"
-        calls = CoreCalls()
+        calls = GrpcCalls()
         for stream in streams:
             calls.add_stream(stream)
         monkeypatch.setattr(asyncio, "all_tasks", counted)

@@ -9,7 +9,7 @@ from raftmq.batch_header import CODEC_LZ4, parse_header
 from raftmq.client.codec.batch import decode_records, encode_body
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
-from raftmq.client.producer.sequenced_append import ExactAppender, NamedEpoch, tail_of
+from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, tail_of
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster, detail
@@ -54,20 +54,20 @@ def numbered(count: int) -> list[bytes]:
 
 
 async def test_batches_are_appended_in_order_and_their_offsets_returned(cluster, resolver, topic):
-    appender = ExactAppender(resolver)
+    appender = SequencedAppender(resolver)
     assert await appender.append(topic, 1, [batch(0, 3), batch(3, 2), batch(5, 1)]) == [0, 3, 5]
     assert values(cluster, 1) == numbered(6)
 
 
 async def test_what_was_written_under_the_same_sequences_is_not_written_again(cluster, resolver, topic):
-    appender = ExactAppender(resolver)
+    appender = SequencedAppender(resolver)
     await appender.append(topic, 0, [batch(0, 4), batch(4, 4)])
     assert await appender.append(topic, 0, [batch(0, 4), batch(4, 4), batch(8, 1)]) == [0, 4, 8]
     assert values(cluster) == numbered(9)
 
 
 async def test_a_batch_cut_in_another_way_goes_on_where_the_earlier_ones_ended(cluster, resolver, topic):
-    appender = ExactAppender(resolver)
+    appender = SequencedAppender(resolver)
     await appender.append(topic, 0, [batch(0, 4), batch(4, 4)])
     assert await appender.append(topic, 0, [batch(0, 6), batch(6, 6), batch(12, 1)]) == [-1, 8, 12]
     assert values(cluster) == numbered(13)
@@ -90,26 +90,26 @@ def test_the_tail_of_a_batch_is_its_last_records_under_their_sequences(codec):
 async def test_a_lost_answer_is_repeated_and_written_once(cluster, resolver, topic):
     hooks = iter(["drop", "swallow"])
     cluster.append_hook = lambda *_: next(hooks, None)
-    assert await ExactAppender(resolver).append(topic, 0, [batch(0, 2)]) == [0]
+    assert await SequencedAppender(resolver).append(topic, 0, [batch(0, 2)]) == [0]
     assert values(cluster) == numbered(2)
     assert len(cluster.append_requests) == 3
 
 
 async def test_a_new_leader_is_followed(cluster, resolver, topic):
     cluster.move_leader("t", 0, node=2, is_announced=False)
-    assert await ExactAppender(resolver).append(topic, 0, [batch(0, 2)]) == [0]
+    assert await SequencedAppender(resolver).append(topic, 0, [batch(0, 2)]) == [0]
     assert [node for node, _ in cluster.append_requests] == [1, 2]
 
 
 async def test_a_retriable_refusal_after_some_batches_repeats_only_the_rest(cluster, resolver, topic):
     verdicts = iter([None, detail(pb.LEADERSHIP_LOST)])
     cluster.append_hook = lambda *_: next(verdicts, None)
-    assert await ExactAppender(resolver).append(topic, 0, [batch(0, 1), batch(1, 1), batch(2, 1)]) == [0, 1, 2]
+    assert await SequencedAppender(resolver).append(topic, 0, [batch(0, 1), batch(1, 1), batch(2, 1)]) == [0, 1, 2]
     assert [len(request.partitions[0].batches) for _, request in cluster.append_requests] == [3, 2]
 
 
 async def test_refusals_that_no_retry_heals_are_raised(cluster, resolver, topic):
-    appender = ExactAppender(resolver)
+    appender = SequencedAppender(resolver)
     with pytest.raises(errors.OutOfOrderSequenceError):
         await appender.append(topic, 0, [batch(5, 1)])
     await appender.append(topic, 0, [batch(0, 1, epoch=2)])
@@ -126,7 +126,7 @@ async def test_a_gap_after_an_unanswered_try_is_as_certain_as_the_broker_is(
 ):
     """After one batch was written, the next try gets no answer, and is then told that what it follows is missing."""
     partition = cluster.topics["t"].partitions[0]
-    appender = ExactAppender(resolver, request_timeout_seconds=0.2)
+    appender = SequencedAppender(resolver, request_timeout_seconds=0.2)
     await appender.append(topic, 0, [batch(0, 2)])
 
     def swallow_once(*_):
@@ -144,13 +144,13 @@ async def test_a_gap_after_an_unanswered_try_is_as_certain_as_the_broker_is(
 async def test_what_cannot_be_acknowledged_in_time_may_be_written(cluster, resolver, topic):
     cluster.append_hook = lambda *_: detail(pb.THROTTLED)
     with pytest.raises(errors.DeliveryTimeoutError) as raised:
-        await ExactAppender(resolver, delivery_timeout_seconds=0.2).append(topic, 0, [batch(0, 1)])
+        await SequencedAppender(resolver, delivery_timeout_seconds=0.2).append(topic, 0, [batch(0, 1)])
     assert raised.value.outcome is errors.Outcome.UNKNOWN
     assert isinstance(raised.value.__cause__, errors.ThrottledError)
 
 
 async def test_those_who_claim_a_named_epoch_agree_on_its_stamp(cluster, resolver):
-    appender = ExactAppender(resolver)
+    appender = SequencedAppender(resolver)
     first = await appender.claim("job", 4, b"one")
     assert first == NamedEpoch(first.producer_id, 4, b"one")
     assert await appender.claim("job", 4, b"two") == first

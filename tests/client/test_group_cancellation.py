@@ -97,7 +97,7 @@ async def test_a_start_that_is_cancelled_leaves_no_member(node: Harness, members
         await consumer.close()
         assert tasks_of_clients() == []
         point += 1
-    group = node.metadata.machine.consumer_group("g")
+    group = node.metadata.state_machine.consumer_group("g")
     assert group is None or not group.members, "each said that it left"
 
 

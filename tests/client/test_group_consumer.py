@@ -69,7 +69,7 @@ class Members:
         return await self._stack.enter_async_context(self.make(*(topics or (TOPIC,)), **settings))
 
     async def committed(self, number: int, topic_id: int = 0, group: str = "g") -> int:
-        topics = {t.name: t for t in self.node.metadata.machine.topics()}
+        topics = {t.name: t for t in self.node.metadata.state_machine.topics()}
         request = pb.FetchOffsetsRequest(group=group)
         request.partitions.add(topic_id=topic_id or topics[TOPIC].topic_id, partition=number)
         return (await self.node.offsets.fetch_offsets(request, self.node.call())).partitions[0].offset
@@ -264,13 +264,13 @@ async def test_commits_keep_their_order_and_gather(node: Harness, members: Membe
     transport = BrokerTransport(node)
     consumer = await members.start(transport=transport, enable_auto_commit=False)
     await read(consumer, 10)
-    gate = transport.gates["Ack"] = asyncio.Event()
+    gate = transport.gates["CommitOffsets"] = asyncio.Event()
     tasks = [consumer.commit_nowait({part(0): offset}) for offset in (3, 5, 4, 7, 2)]
     await asyncio.sleep(0)
     gate.set()
     await asyncio.gather(*tasks)
     assert await consumer.committed(part(0)) == {part(0): 2}
-    assert transport.calls["Ack"] == 2
+    assert transport.calls["CommitOffsets"] == 2
 
 
 async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(node: Harness, members: Members) -> None:
@@ -493,7 +493,7 @@ async def test_a_static_member_that_closes_keeps_its_place(node: Harness, member
     await node.topic(TOPIC, partitions=2)
     async with members.make(TOPIC, group_instance_id="one") as first:
         await until(lambda: len(first.assignment()) == 2, first)
-    group = node.metadata.machine.consumer_group("g")
+    group = node.metadata.state_machine.consumer_group("g")
     assert group is not None
     assert [member.instance_id for member in group.members.values()] == ["one"]
 
@@ -505,7 +505,7 @@ async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(node
     await until(lambda: len(first.assignment()) == 2, first)
     await until(lambda: not first.assignment())
     assert heard.heard[-1] == ("lost", frozenset({0, 1}))
-    group = node.metadata.machine.consumer_group("g")
+    group = node.metadata.state_machine.consumer_group("g")
     assert group is not None
     await until(lambda: not group.members)
     await until(lambda: len(first.assignment()) == 2, first)
@@ -577,7 +577,7 @@ async def test_unsubscribing_gives_everything_up_and_leaves(node: Harness, membe
     consumer.unsubscribe()
     await until(lambda: not consumer.assignment(), consumer)
     assert await members.committed(0) == 5
-    group = node.metadata.machine.consumer_group("g")
+    group = node.metadata.state_machine.consumer_group("g")
     assert group is not None
     await until(lambda: not group.members)
     consumer.subscribe([TOPIC])

@@ -25,8 +25,7 @@ from raftmq.client.membership.group_member import (
 from raftmq.errors import FencedError
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
-from raftmq.fsm.heartbeat_validator import Heartbeat, judge_heartbeat
-from raftmq.fsm.heartbeat_validator import Subscription as HeardSubscription
+from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.log_commands import CommitOffset, Committed, Opened, OpenPartition
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -141,7 +140,7 @@ def test_a_refusal_is_for_good() -> None:
     made = holding({0: 5})
     made.on_refused(made.heartbeat(), FencedError("another"))
     assert (made.standing, made.steps().lose) == (Standing.FAILED, {P0: 5})
-    made.come()
+    made.join()
     assert made.standing is Standing.FAILED
 
 
@@ -151,9 +150,9 @@ def test_unsubscribing_gives_up_before_it_leaves() -> None:
     assert (made.steps().revoke, made.may_leave, owned_of(made)) == ({P0: 5}, False, [0])
     made.release([P0])
     assert made.may_leave
-    made.go()
+    made.leave()
     assert (made.standing, made.may_leave) == (Standing.OUT, False)
-    made.come()
+    made.join()
     assert made.standing is Standing.OUT
     made.subscribe(Subscription(("t",), "", ""))
     assert made.standing is Standing.JOINING
@@ -181,7 +180,7 @@ class Program:
     def shows(self) -> object:
         """All that there is to be seen of the member."""
         made = self.member
-        return made.standing, made.lives, made.heartbeat(), made.steps(), made.failure, made.may_leave
+        return made.standing, made.incarnation, made.heartbeat(), made.steps(), made.failure, made.may_leave
 
     def hear(self, request: pb.HeartbeatRequest, found: pb.HeartbeatResponse | int) -> None:
         """An answer arrives. One to an earlier life, to a member that is none any more, or of an older epoch changes nothing."""
@@ -248,19 +247,19 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     def receive(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse | int:
         """As the service does it; a number is an error's code."""
         said = request.subscription
-        heartbeat = Heartbeat(
+        heartbeat = MemberHeartbeat(
             "g", request.member_id, request.member_epoch, request.instance_id, request.client_id, request.rack,
             request.session_timeout_ms, request.rebalance_timeout_ms,
-            HeardSubscription(tuple(said.topics), said.pattern, said.assignor),
+            MemberSubscription(tuple(said.topics), said.pattern, said.assignor),
             frozenset((topic.topic_id, number) for topic in request.owned for number in topic.partitions),
         )  # fmt: skip
         for _ in range(4):
-            verdict = judge_heartbeat(self.metadata.consumer_group("g"), heartbeat)
-            if verdict is None:
+            result = validate_heartbeat(self.metadata.consumer_group("g"), heartbeat)
+            if result is None:
                 break
-            if isinstance(verdict, mc.Rejected):
-                return verdict.code
-            self.apply(verdict)
+            if isinstance(result, mc.Rejected):
+                return result.code
+            self.apply(result)
         group = self.metadata.consumer_group("g")
         assert group is not None
         row = group.members[request.member_id]
@@ -428,13 +427,13 @@ class MembersAndCoordinator(RuleBasedStateMachine):
                 assert set(made.steps().lose) == set(held), "any of it may be another's"
                 assert not made.steps().open
         elif what == "come":
-            made.come()
+            made.join()
             assert made.standing is before or (before, made.standing) == (Standing.OUT, Standing.JOINING)
             assert made.standing is not Standing.JOINING or made.subscription
         elif what == "go" or (what == "unsubscribe" and made.may_leave):
             is_leaving = made.may_leave
             self.apply(mc.LeaveConsumerGroup("g", (made.member_id,)))
-            made.go()
+            made.leave()
             program.granted = {}
             assert made.standing in (Standing.OUT, Standing.FAILED)
             assert not (is_leaving and made.subscription), "it would come back by itself"
@@ -477,7 +476,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     def each_life_has_an_id_of_its_own_and_begins_at_no_epoch(self) -> None:
         for program in self.programs:
             made = program.member
-            assert program.lives.setdefault(made.member_id, made.lives) == made.lives
+            assert program.lives.setdefault(made.member_id, made.incarnation) == made.incarnation
             assert made.epoch == 0 or made.standing is Standing.IN
             assert made.heartbeat().member_epoch == made.epoch
 
@@ -569,20 +568,20 @@ def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.a_program_starts("")
     first, second = machine.programs
 
-    def beat(program: Program) -> None:
+    def heartbeat(program: Program) -> None:
         request = program.member.heartbeat()
         found = machine.receive(request)
         assert isinstance(found, pb.HeartbeatResponse)
         program.member.on_answer(request, found)
 
-    beat(first)
+    heartbeat(first)
     machine.divide()
-    beat(first)
+    heartbeat(first)
     opening = {partition: grant.owner_epoch for partition, grant in first.member.steps().open.items()}
-    beat(second)
+    heartbeat(second)
     machine.divide()
-    beat(first)
-    beat(first)
+    heartbeat(first)
+    heartbeat(first)
     first.member.hold(opening)
     with pytest.raises(AssertionError):
         machine.a_member_of_the_group_reads_nothing_that_is_given_to_another()

@@ -10,7 +10,7 @@ import sys
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
-from raftmq.client.base.logs import Pace
+from raftmq.client.base.logs import LogThrottle
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
@@ -76,9 +76,9 @@ async def test_no_broker_is_a_warning_now_and_then(caplog: pytest.LogCaptureFixt
 
 
 def test_the_pace_lets_the_first_through_and_then_waits():
-    pace = Pace(60)
+    pace = LogThrottle(60)
     assert [pace.is_due() for _ in range(3)] == [True, False, False]
-    assert all(Pace(0).is_due() for _ in range(3))
+    assert all(LogThrottle(0).is_due() for _ in range(3))
 
 
 def test_without_a_handler_nothing_is_written():

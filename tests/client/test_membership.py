@@ -12,7 +12,7 @@ import pytest
 from raftmq import errors
 from raftmq.client.membership.group_member import GroupMember, MemberSettings, PartitionId, Standing, Subscription
 from raftmq.client.membership.heartbeat_runner import LoopWatch, ThreadHeartbeats
-from raftmq.client.membership.membership import FOREVER, GroupCall, Membership
+from raftmq.client.membership.member_calls import FOREVER, GroupCall, MemberCalls
 from raftmq.proto import queue_pb2 as pb
 
 from tests.client.fake_broker import FakeCluster
@@ -20,21 +20,21 @@ from tests.client.fake_broker import FakeCluster
 P0 = PartitionId(7, 0)
 
 
-def joining(now: float = 0.0, poll_seconds: float = 300.0, instance_id: str = "") -> Membership:
+def joining(now: float = 0.0, poll_seconds: float = 300.0, instance_id: str = "") -> MemberCalls:
     member = GroupMember(MemberSettings("g", instance_id, "c", "", 45_000, 300_000))
-    made = Membership(member, heartbeat_seconds=5, poll_seconds_max=poll_seconds, source=random.Random(1), now=now)
-    made.note_addresses(["a:1", "b:2", "c:3"])
+    made = MemberCalls(member, heartbeat_seconds=5, poll_seconds_max=poll_seconds, rng=random.Random(1), now=now)
+    made.record_addresses(["a:1", "b:2", "c:3"])
     made.subscribe(Subscription(("t",), "", ""), now)
     return made
 
 
-def call_of(made: Membership, now: float) -> GroupCall:
+def call_of(made: MemberCalls, now: float) -> GroupCall:
     found = made.next_call(now)
     assert isinstance(found, GroupCall)
     return found
 
 
-def answered(made: Membership, now: float, epoch: int = 5, next_ms: int = 500) -> GroupCall:
+def answered(made: MemberCalls, now: float, epoch: int = 5, next_ms: int = 500) -> GroupCall:
     call = call_of(made, now)
     answer = pb.HeartbeatResponse(member_epoch=epoch, has_assignment=True, next_heartbeat_ms=next_ms)
     answer.assignment.add(topic_id=7, topic="t", partitions=[0], owner_epochs=[5])
@@ -179,7 +179,7 @@ async def test_a_defect_in_the_thread_is_told_to_the_program(caplog: pytest.LogC
 async def test_calls_of_the_thread_say_which_cluster_they_are_for() -> None:
     async with FakeCluster() as cluster:
         made = joining(asyncio.get_running_loop().time())
-        made.note_addresses([cluster.bootstrap_servers])
+        made.record_addresses([cluster.bootstrap_servers])
         runner = ThreadHeartbeats(made, lambda: None, "mine")
         async with asyncio.timeout(20):
             while cluster.clusters_called.get("Heartbeat") != "mine":
@@ -193,7 +193,7 @@ async def test_closing_ends_a_call_that_hangs() -> None:
     server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     made = joining(asyncio.get_running_loop().time())
-    made.note_addresses([f"127.0.0.1:{port}"])
+    made.record_addresses([f"127.0.0.1:{port}"])
     runner = ThreadHeartbeats(made, lambda: None, "")
     async with asyncio.timeout(20):
         writer = await accepted.get()

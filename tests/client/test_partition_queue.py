@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from raftmq.client.base import settings
 from raftmq.client.producer.batch import ProducerBatch
-from raftmq.client.producer.partition_queue import Attempt, Identity, PartitionQueue
+from raftmq.client.producer.partition_queue import Attempt, PartitionQueue, ProducerIdentity
 
 PLENTY = 1 << 30
 
@@ -28,7 +28,7 @@ def take(queue: PartitionQueue) -> list[Attempt]:
 def test_what_must_be_sent_again_waits_until_everything_under_way_is_answered(
     producer_id: int, is_outcome_unknown: bool
 ):
-    queue = PartitionQueue("t", 1, 0, 5, Identity(producer_id, 0))
+    queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(producer_id, 0))
     first, second, third, fourth = filled(queue, 4)
     queue.ready.remove(fourth)
     sent = take(queue)
@@ -50,7 +50,7 @@ def test_what_must_be_sent_again_waits_until_everything_under_way_is_answered(
 
 
 def test_a_given_up_batch_without_idempotence_holds_nobody_up():
-    queue = PartitionQueue("t", 1, 0, 5, Identity(0, 0))
+    queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(0, 0))
     first, second = filled(queue, 2)
     take(queue)
     queue.is_broken = True
@@ -61,11 +61,11 @@ def test_a_given_up_batch_without_idempotence_holds_nobody_up():
     queue.finish(second)
     (third,) = filled(queue, 1)
     assert [attempt.batch for attempt in take(queue)] == [third]
-    assert queue.identity == Identity(0, 0)
+    assert queue.identity == ProducerIdentity(0, 0)
 
 
 def test_at_most_five_batches_are_under_way():
-    queue = PartitionQueue("t", 1, 0, 5, Identity(7, 0))
+    queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(7, 0))
     filled(queue, 9)
     assert len(take(queue)) == settings.BATCHES_IN_FLIGHT_MAX
     assert take(queue) == []

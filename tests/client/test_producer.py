@@ -10,7 +10,7 @@ from raftmq import errors
 from raftmq.batch_header import parse_header
 from raftmq.client.base import settings as limits
 from raftmq.client.producer.producer import Producer
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.fsm.producer_ids import REPLACEABLE_IDLE_MS
 from raftmq.proto import queue_pb2 as pb
 
@@ -349,12 +349,12 @@ async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pyte
 async def test_order_and_uniqueness_survive_any_faults(cluster: FakeCluster):
     """Refusals, lost answers, swallowed requests and leader changes at random: each record once, in order, per partition."""
     cluster.create_topic("t", partitions=3)
-    source = random.Random(7)
+    rng = random.Random(7)
 
     def verdict(*_: object):
-        roll = source.random()
+        roll = rng.random()
         if roll < 0.10:
-            return detail(source.choice([pb.THROTTLED, pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT, pb.NOT_READY]))
+            return detail(rng.choice([pb.THROTTLED, pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT, pb.NOT_READY]))
         return "drop" if roll < 0.14 else "swallow" if roll < 0.18 else None
 
     cluster.append_hook = verdict
@@ -364,7 +364,7 @@ async def test_order_and_uniqueness_survive_any_faults(cluster: FakeCluster):
             for _ in range(5):
                 async with cluster.appended:
                     await cluster.appended.wait()
-            cluster.move_leader("t", source.randrange(3), source.choice([1, 2]), is_announced=source.random() < 0.7)
+            cluster.move_leader("t", rng.randrange(3), rng.choice([1, 2]), is_announced=rng.random() < 0.7)
 
     task = asyncio.create_task(disturb())
     async with producer(cluster, request_timeout_ms=50, max_batch_size=2048) as p:
@@ -401,8 +401,8 @@ async def test_an_out_of_order_answer_is_repeated_behind_its_predecessor(cluster
 
 async def test_without_idempotence_definite_refusals_lose_and_repeat_nothing(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
-    source = random.Random(3)
-    cluster.append_hook = lambda *_: detail(pb.THROTTLED) if source.random() < 0.3 else None
+    rng = random.Random(3)
+    cluster.append_hook = lambda *_: detail(pb.THROTTLED) if rng.random() < 0.3 else None
     async with producer(cluster, enable_idempotence=False, max_batch_size=1024) as p:
         deliveries = [await p.send("t", b"%03d" % n + b"." * 90, partition=n % 2) for n in range(400)]
         await asyncio.gather(*map(p_result, deliveries))
@@ -819,4 +819,4 @@ def test_a_delivery_takes_no_longer_than_brokers_remember():
     with pytest.raises(errors.InvalidArgumentError, match="delivery_timeout_ms"):
         Producer(delivery_timeout_ms=longest + 1)
     with pytest.raises(errors.InvalidArgumentError, match="delivery_timeout_seconds"):
-        ExactAppender(None, delivery_timeout_seconds=longest / 1000 + 1)
+        SequencedAppender(None, delivery_timeout_seconds=longest / 1000 + 1)

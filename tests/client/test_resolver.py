@@ -51,7 +51,7 @@ async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
         assert (await resolver.topic("t", 1, partition=1)).partition_count == 2  # as known: nobody was asked
         assert (await resolver.topic("t", 1, partition=2)).partition_count == 3
         assert (await resolver.topic("t", 1, partition=9)).partition_count == 3  # certain: there is none
-        resolver.note_topic(older)  # an answer that was under way
+        resolver.record_topic(older)  # an answer that was under way
         assert resolver.topics["t"].partition_count == 3
     await resolver.close()
 
@@ -91,7 +91,7 @@ async def test_the_watch_moves_to_another_node_when_its_own_dies(cluster: FakeCl
 async def test_a_suspected_node_is_not_watched_any_more(cluster: FakeCluster):
     resolver = await started(cluster)
     before = resolver._watch_address
-    resolver.suspect(before)
+    resolver.mark_suspect(before)
     cluster.create_topic("u")
     await wait_until(resolver, lambda: "u" in resolver.topics)
     assert resolver._watch_address != before
@@ -103,11 +103,11 @@ async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
     group = topic.partitions[0].group_id
     resolver = await started(cluster)
     newer = errors.NotLeaderError(leader_node_id=2, leader_address=cluster.nodes[2].address, leader_epoch=5)
-    assert resolver.note_not_leader(group, newer)
+    assert resolver.on_not_leader(group, newer)
     assert resolver.leader(group) == Leader(2, 5)
     older = errors.NotLeaderError(leader_node_id=1, leader_epoch=4)
-    assert not resolver.note_not_leader(group, older)
-    assert not resolver.note_not_leader(group, errors.NotLeaderError())
+    assert not resolver.on_not_leader(group, older)
+    assert not resolver.on_not_leader(group, errors.NotLeaderError())
     cluster.changed()  # the table still says epoch 1
     cluster.create_topic("u")
     await wait_until(resolver, lambda: "u" in resolver.topics)
@@ -136,7 +136,7 @@ async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: 
         stranger.port = cluster.nodes[2].port
         await stranger.start()
         while "Watch" not in strangers.clusters_called:
-            resolver.suspect(cluster.nodes[1].address)
+            resolver.mark_suspect(cluster.nodes[1].address)
             await asyncio.sleep(0.01)
         cluster.create_topic("t")
         await wait_until(resolver, lambda: "t" in resolver.topics)

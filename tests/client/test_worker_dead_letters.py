@@ -59,7 +59,7 @@ def letters(producer: Producer, waits: list[float] | None = None) -> DeadLetters
         if waits is not None:
             waits.append(seconds)
 
-    return DeadLetters(producer, "orders.dead", "billing", sleep=sleep, source=random.Random(1))
+    return DeadLetters(producer, "orders.dead", "billing", sleep=sleep, rng=random.Random(1))
 
 
 def test_headers_say_where_it_came_from_and_why_it_is_here() -> None:

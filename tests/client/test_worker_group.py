@@ -14,7 +14,7 @@ from typing import TypedDict
 import pytest
 from raftmq.client.base import settings
 from raftmq.client.worker.back_pressure import WorkLimits
-from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
+from raftmq.client.worker.contiguous_offsets import ContiguousOffsets, Progress
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.handlers import Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
@@ -246,7 +246,7 @@ async def test_every_record_is_processed_and_in_order_whatever_moves(
 
 
 def commits_the_highest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PrefixTracker, "_compute", lambda self: Progress(self.highest_finished + 1))
+    patch.setattr(ContiguousOffsets, "_compute", lambda self: Progress(self.highest_finished + 1))
 
 
 def commits_what_failed(patch: pytest.MonkeyPatch) -> None:
@@ -268,8 +268,8 @@ def retries_let_the_key_go_on(patch: pytest.MonkeyPatch) -> None:
 
 def commits_the_prefix_only(patch: pytest.MonkeyPatch) -> None:
     """As it was once: whatever is finished behind a slow record is repeated after every stop."""
-    compute = PrefixTracker._compute
-    patch.setattr(PrefixTracker, "_compute", lambda self: compute(self)._replace(finished=b""))
+    compute = ContiguousOffsets._compute
+    patch.setattr(ContiguousOffsets, "_compute", lambda self: compute(self)._replace(finished=b""))
 
 
 def forgets_what_it_was_told(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.worker.contiguous_offsets import PrefixTracker, Progress
+from raftmq.client.worker.contiguous_offsets import ContiguousOffsets, Progress
 from raftmq.errors import InvariantError
 from raftmq.offset_ranges import decode_ranges, encode_ranges
 
@@ -56,7 +56,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, int]]:
 
 @given(runs())
 def test_it_says_what_the_twin_says_after_every_step(steps: list[tuple[str, int]]) -> None:
-    tracker, twin = PrefixTracker(), SlowTwin()
+    tracker, twin = ContiguousOffsets(), SlowTwin()
     for name, offset in steps:
         before = tracker.prefix
         if name == "take":
@@ -72,7 +72,7 @@ def test_it_says_what_the_twin_says_after_every_step(steps: list[tuple[str, int]
 
 
 def test_a_slow_record_holds_the_prefix_until_it_is_done() -> None:
-    tracker = PrefixTracker()
+    tracker = ContiguousOffsets()
     for offset in range(5, 9):
         tracker.take(offset)
     assert [tracker.finish(offset) for offset in (6, 7, 8)] == [False] * 3
@@ -83,7 +83,7 @@ def test_a_slow_record_holds_the_prefix_until_it_is_done() -> None:
 
 def test_a_record_that_comes_twice_is_a_defect() -> None:
     """It would be worked on twice at once, and the order of its key would be gone."""
-    tracker = PrefixTracker()
+    tracker = ContiguousOffsets()
     tracker.take(7)
     with pytest.raises(InvariantError, match="offsets_are_taken_in_order"):
         tracker.take(7)
@@ -102,7 +102,7 @@ def test_what_is_done_stays_done_through_any_number_of_owners(
     """`before`: which records earlier owners finished; the present one takes some and finishes some of those."""
     first = before.index(False) if False in before else len(before)
     done = {*range(first), *(offset for offset, is_done in enumerate(before) if is_done)}
-    tracker = PrefixTracker(ranges_of(sorted(one for one in done if one > first)))
+    tracker = ContiguousOffsets(ranges_of(sorted(one for one in done if one > first)))
     taken = range(first, min(first + taken_count, len(before)))
     open_ = [offset for offset in taken if tracker.take(offset)]
     assert open_ == [offset for offset in taken if offset not in done]
@@ -128,7 +128,7 @@ def ranges_of(offsets: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def test_nothing_done_is_no_progress() -> None:
-    tracker = PrefixTracker(((7, 9),))
+    tracker = ContiguousOffsets(((7, 9),))
     assert tracker.progress is None
     assert tracker.take(5)
     assert tracker.progress is None
@@ -138,7 +138,7 @@ def test_nothing_done_is_no_progress() -> None:
 
 def test_records_that_were_trimmed_are_no_obstacle() -> None:
     """Whether nobody, or an earlier owner, finished them."""
-    tracker = PrefixTracker(((7, 9), (20, 22)))
+    tracker = ContiguousOffsets(((7, 9), (20, 22)))
     assert tracker.take(12)
     tracker.finish(12)
     assert tracker.progress == Progress(13, encode_ranges(13, [(20, 22)]))
@@ -147,7 +147,7 @@ def test_records_that_were_trimmed_are_no_obstacle() -> None:
 
 
 def test_of_too_many_ranges_the_lowest_are_kept() -> None:
-    tracker = PrefixTracker()
+    tracker = ContiguousOffsets()
     for offset in range(5000):
         tracker.take(offset)
     for offset in range(4999, 0, -2):

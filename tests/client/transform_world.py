@@ -16,7 +16,7 @@ from raftmq.batch_header import parse_header
 from raftmq.client.codec.batch import decode_records
 from raftmq.client.connection.resolver import Leader, TopicInfo
 from raftmq.client.producer.partitioner import crc32_partition
-from raftmq.client.producer.sequenced_append import ExactAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.client.producer.sequenced_batches import cells_of
 from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
@@ -28,7 +28,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata_producers import init_named_producer
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_table import ProducerTable
-from raftmq.fsm.sequence_validator import Accept, AppendJudge, Duplicate, Fenced, Gap, Overlap
+from raftmq.fsm.sequence_validator import Accept, Duplicate, Fenced, Gap, Overlap, SequenceValidator
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import LogIndex, Record, TopicPartition
 
@@ -50,7 +50,7 @@ class OutputPartition:
         self.applied_index = LogIndex(0)
         self.expiry = _Clock()
         self.producers = ProducerTable(2)
-        self.judge = AppendJudge(self)  # as much of an `AppliedState` as the judge looks at
+        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the judge looks at
         self.records: list[tuple[str, bytes | None, int]] = []
         """The value, the key and the generation of each."""
 
@@ -62,16 +62,16 @@ class OutputPartition:
         epoch_min = self._world.batch_epoch_min(header.producer_id)
         if header.producer_epoch < epoch_min:
             return pb.ErrorDetail(code=pb.PRODUCER_FENCED, message="by name")
-        verdict = self.judge.judge(header)
-        if isinstance(verdict, Duplicate):
-            return max(verdict.base_offset, 0)
-        if isinstance(verdict, Overlap):
-            return pb.ErrorDetail(code=pb.SEQUENCE_OVERLAP, last_sequence=verdict.last_sequence)
-        if isinstance(verdict, Gap):
-            return pb.ErrorDetail(code=pb.OUT_OF_ORDER_SEQUENCE, is_certain=verdict.is_certain)
-        if isinstance(verdict, Fenced):
+        result = self.validate.validate(header)
+        if isinstance(result, Duplicate):
+            return max(result.base_offset, 0)
+        if isinstance(result, Overlap):
+            return pb.ErrorDetail(code=pb.SEQUENCE_OVERLAP, last_sequence=result.last_sequence)
+        if isinstance(result, Gap):
+            return pb.ErrorDetail(code=pb.OUT_OF_ORDER_SEQUENCE, is_certain=result.is_certain)
+        if isinstance(result, Fenced):
             return pb.ErrorDetail(code=pb.PRODUCER_FENCED, message="by the log")
-        assert isinstance(verdict, Accept)
+        assert isinstance(result, Accept)
         base_offset = len(self.records)
         for record in decode_records(batch, header, "out", 0, base_offset):
             assert record.value is not None
@@ -214,7 +214,7 @@ class Owner:
     def __init__(self, world: World, owner_epoch: int) -> None:
         self.world = world
         self.owner_epoch = owner_epoch
-        self.source = world.chance
+        self.rng = world.chance
         self.metadata_revision = 0
         self.resolver = self
         found = world.committed
@@ -222,7 +222,7 @@ class Owner:
         self._position = max(found[0] if found else 0, world.log_start)
         self._commits: list[tuple[int, str, asyncio.Future[None]]] = []
         self._committing: asyncio.Task[None] | None = None
-        parts = TransformParts("group", self, ExactAppender(self), self, crc32_partition, 0, 1.0)
+        parts = TransformParts("group", self, SequencedAppender(self), self, crc32_partition, 0, 1.0)
         self.transform = PartitionTransform(parts, IN)
         if found is None:
             self.transform.begin_at(self._position)
@@ -318,9 +318,9 @@ class Owner:
 
     def check(self) -> None: ...
 
-    def suspect(self, _: str) -> None: ...
+    def mark_suspect(self, _: str) -> None: ...
 
-    def note_revision(self, _: int) -> None: ...
+    def record_revision(self, _: int) -> None: ...
 
     def node_addresses(self) -> list[str]:
         return []

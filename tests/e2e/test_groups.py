@@ -144,7 +144,7 @@ async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_grou
 async def knows(brokers: Brokers, leaders: Leaders, part: tuple[int, int], group: str) -> bool:
     request = pb.FetchOffsetsRequest(group=group)
     address = await leaders.address(part)
-    answer = await brokers.call("/raftmq.v1.Queue/FetchOffsets", request, pb.FetchOffsetsResponse, address)
+    answer = await brokers.call("/raftmq.v1.Log/FetchOffsets", request, pb.FetchOffsetsResponse, address)
     return bool(answer.partitions)
 
 
@@ -157,8 +157,8 @@ async def commit(
     offset: int,
     group: str = "g",
 ) -> int:
-    request = pb.AckRequest(group=group, member_id=member_id)
+    request = pb.CommitOffsetsRequest(group=group, member_id=member_id)
     request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=owner_epoch, offset=offset)
     address = await leaders.address(part)
-    answer = await brokers.call("/raftmq.v1.Queue/Ack", request, pb.AckResponse, address)
+    answer = await brokers.call("/raftmq.v1.Log/CommitOffsets", request, pb.CommitOffsetsResponse, address)
     return int(answer.partitions[0].error.code)

@@ -10,14 +10,14 @@ from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.sequence_validator import (
     Accept,
-    AppendJudge,
     Duplicate,
     Fenced,
     Gap,
     JoinPending,
     Overlap,
+    SequenceResult,
+    SequenceValidator,
     TooManyProducers,
-    Verdict,
 )
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
@@ -32,16 +32,16 @@ class Leader:
         self.log = LogBuilder()
         self.state = LogPartition()
         self.state.producers.producers_max = producers_max
-        self.judge = AppendJudge(self.state)
+        self.validate = SequenceValidator(self.state)
 
-    def send(self, producer_id: int, epoch: int, first: int, count: int = 1) -> Verdict:
+    def send(self, producer_id: int, epoch: int, first: int, count: int = 1) -> SequenceResult:
         payload = batch(producer_id, epoch, first, count)
         header = parse_header(payload)
-        verdict = self.judge.judge(header)
-        if isinstance(verdict, Accept):
+        result = self.validate.validate(header)
+        if isinstance(result, Accept):
             entry = self.log.append(EntryKind.DATA, payload, count)
-            self.judge.appended(header, entry.index, entry.base_offset)
-        return verdict
+            self.validate.appended(header, entry.index, entry.base_offset)
+        return result
 
     def apply(self, count: int | None = None) -> None:
         pending = [entry for entry in self.log.entries if entry.index > self.state.applied_index]
@@ -54,7 +54,7 @@ class Leader:
         kept = len(self.log.entries) - len(unapplied) + min(survivors, len(unapplied))
         del self.log.entries[kept:]
         self.log.next_offset = self.log.entries[-1].next_offset if kept else 0
-        self.judge.clear()
+        self.validate.clear()
         self.log.append(EntryKind.EMPTY, b"")
         self.apply()
 
@@ -174,7 +174,9 @@ def records_of(entries: list[Entry], producer_id: int) -> list[tuple[int, int, i
     return found
 
 
-def obvious_verdict(entries: list[Entry], applied_index: LogIndex, header: BatchHeader) -> type[Verdict] | Verdict:
+def obvious_verdict(
+    entries: list[Entry], applied_index: LogIndex, header: BatchHeader
+) -> type[SequenceResult] | SequenceResult:
     """The rules read off the whole log; a type where the exact offset depends on what is still cached."""
     records = records_of(entries, header.producer_id)
     epoch = max((record[0] for record in records), default=None)
@@ -196,9 +198,9 @@ def obvious_verdict(entries: list[Entry], applied_index: LogIndex, header: Batch
 class Promise:
     """An answer that the client got, or gets when `index` is applied in this very incarnation of the log."""
 
-    def __init__(self, header: BatchHeader, verdict: Verdict, entry: Entry | None) -> None:
+    def __init__(self, header: BatchHeader, result: SequenceResult, entry: Entry | None) -> None:
         self.header = header
-        self.verdict = verdict
+        self.result = result
         self.entry = entry
 
 
@@ -206,22 +208,22 @@ def check_promise(leader: Leader, promise: Promise) -> None:
     applied = [entry for entry in leader.log.entries if entry.index <= leader.state.applied_index]
     if promise.entry is not None and promise.entry not in applied:
         return  # lost or still pending: the client has heard nothing definite
-    header, verdict = promise.header, promise.verdict
+    header, result = promise.header, promise.result
     offsets = {
         sequence: offset
         for epoch, sequence, offset, _ in records_of(applied, header.producer_id)
         if epoch == header.producer_epoch
     }
-    if isinstance(verdict, Overlap):
-        assert verdict.last_sequence in offsets
+    if isinstance(result, Overlap):
+        assert result.last_sequence in offsets
         return
     assert set(range(header.first_sequence, header.last_sequence + 1)) <= set(offsets)
-    if isinstance(verdict, Accept):
+    if isinstance(result, Accept):
         assert promise.entry is not None
         base_offset = int(promise.entry.base_offset)
     else:
-        assert isinstance(verdict, Duplicate | JoinPending)
-        base_offset = verdict.base_offset
+        assert isinstance(result, Duplicate | JoinPending)
+        base_offset = result.base_offset
     if base_offset >= 0:
         for i in range(header.record_count):
             assert offsets[header.first_sequence + i] == base_offset + i
@@ -257,17 +259,17 @@ def send_something(rng: random.Random, leader: Leader, promises: list[Promise]) 
     first = max(0, expected + rng.choice([0, 0, 0, -1, -2, -6, 1]))
     header = parse_header(batch(producer_id, epoch, first, rng.randint(1, 4)))
     wanted = obvious_verdict(leader.log.entries, leader.state.applied_index, header)
-    verdict = leader.send(producer_id, epoch, first, header.record_count)
-    assert verdict == wanted or type(verdict) is wanted
-    if isinstance(verdict, Accept):
-        promises.append(Promise(header, verdict, leader.log.entries[-1]))
-    elif isinstance(verdict, Duplicate):
-        promises.append(Promise(header, verdict, None))
-    elif isinstance(verdict, JoinPending | Overlap):
-        index = verdict.index if isinstance(verdict, JoinPending) else verdict.pending_index
+    result = leader.send(producer_id, epoch, first, header.record_count)
+    assert result == wanted or type(result) is wanted
+    if isinstance(result, Accept):
+        promises.append(Promise(header, result, leader.log.entries[-1]))
+    elif isinstance(result, Duplicate):
+        promises.append(Promise(header, result, None))
+    elif isinstance(result, JoinPending | Overlap):
+        index = result.index if isinstance(result, JoinPending) else result.pending_index
         entry = next((one for one in leader.log.entries if one.index == index), None)
         assert (entry is not None) == (index != 0)
-        promises.append(Promise(header, verdict, entry))
+        promises.append(Promise(header, result, entry))
 
 
 def check_written_once(records: list[tuple[int, int, int, LogIndex]]) -> None:
@@ -294,9 +296,9 @@ def test_the_last_five_batches_always_have_their_offsets(seed: int) -> None:
         sent.append((first, count, leader.log.entries[-1].base_offset))
         leader.apply(rng.randint(0, 4))
         for retry_first, retry_count, offset in sent[-5:]:
-            verdict = leader.send(1, 0, retry_first, retry_count)
-            assert isinstance(verdict, Duplicate | JoinPending)
-            assert verdict.base_offset == offset
+            result = leader.send(1, 0, retry_first, retry_count)
+            assert isinstance(result, Duplicate | JoinPending)
+            assert result.base_offset == offset
 
 
 @pytest.mark.parametrize("is_applied", [False, True])

@@ -4,7 +4,7 @@ import pytest
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
-from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.entry import EntryKind
 
@@ -359,60 +359,60 @@ def test_derived_maps_equal_a_scan(cluster: Cluster) -> None:
 # ------------------------------------------------------------------------------------------------------- the heartbeat
 
 
-def beat(member_id: str = "m1", epoch: int = 0, **changes: object) -> Heartbeat:
-    said = Heartbeat(
-        "g", member_id, epoch, "", "", "", 45_000, 300_000, Subscription(("flights",), "", ""), frozenset()
+def beat(member_id: str = "m1", epoch: int = 0, **changes: object) -> MemberHeartbeat:
+    said = MemberHeartbeat(
+        "g", member_id, epoch, "", "", "", 45_000, 300_000, MemberSubscription(("flights",), "", ""), frozenset()
     )
     return said._replace(**changes)
 
 
 def test_a_stranger_joins_or_is_unknown(cluster: Cluster) -> None:
-    assert judge_heartbeat(None, beat()) == join("m1")
+    assert validate_heartbeat(None, beat()) == join("m1")
     for group in (None, "g"):
         if group:
             cluster.join("m2")
-        verdict = judge_heartbeat(cluster.state.consumer_group("g"), beat(epoch=7))
-        assert isinstance(verdict, mc.Rejected)
-        assert verdict.code == codes.UNKNOWN_MEMBER
-    verdict = judge_heartbeat(None, beat(subscription=None))
-    assert isinstance(verdict, mc.Rejected)
-    assert verdict.code == codes.INVALID_ARGUMENT
+        result = validate_heartbeat(cluster.state.consumer_group("g"), beat(epoch=7))
+        assert isinstance(result, mc.Rejected)
+        assert result.code == codes.UNKNOWN_MEMBER
+    result = validate_heartbeat(None, beat(subscription=None))
+    assert isinstance(result, mc.Rejected)
+    assert result.code == codes.INVALID_ARGUMENT
 
 
 def test_a_member_whose_instance_came_back_elsewhere_is_fenced(cluster: Cluster) -> None:
     """Not unknown: two processes of one instance id would push each other out for ever."""
     cluster.join("m1", instance_id="i1")
     cluster.join("m2", instance_id="i1")
-    verdict = judge_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))
-    assert isinstance(verdict, mc.Rejected)
-    assert verdict.code == codes.FENCED
+    result = validate_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))
+    assert isinstance(result, mc.Rejected)
+    assert result.code == codes.FENCED
 
 
 def test_a_coordinator_that_was_succeeded_does_not_answer(cluster: Cluster) -> None:
     cluster.join("m1")
-    verdict = judge_heartbeat(cluster.group, beat(epoch=cluster.index + 1))
-    assert isinstance(verdict, mc.Rejected)
-    assert verdict.code == codes.NO_LEADER
+    result = validate_heartbeat(cluster.group, beat(epoch=cluster.index + 1))
+    assert isinstance(result, mc.Rejected)
+    assert result.code == codes.NO_LEADER
 
 
 def test_a_heartbeat_that_says_nothing_new_is_only_answered(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     epoch = cluster.member("m1").epoch
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=frozenset({(1, 0), (1, 1)}))) is None
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch, subscription=None)) is None
-    assert judge_heartbeat(cluster.group, beat(epoch=0)) is None, "its answer was lost"
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=frozenset({(1, 0), (1, 1)}))) is None
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch, subscription=None)) is None
+    assert validate_heartbeat(cluster.group, beat(epoch=0)) is None, "its answer was lost"
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
 
 
 def test_a_change_is_proposed_as_one(cluster: Cluster) -> None:
     cluster.join("m1")
     epoch = cluster.member("m1").epoch
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch, rack="r1", subscription=None)) == join(
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch, rack="r1", subscription=None)) == join(
         "m1", rack="r1", must_exist=True
     )
-    assert judge_heartbeat(
-        cluster.group, beat(epoch=epoch, subscription=Subscription(("b", "a", "b"), "", ""))
+    assert validate_heartbeat(
+        cluster.group, beat(epoch=epoch, subscription=MemberSubscription(("b", "a", "b"), "", ""))
     ) == join("m1", topics=("a", "b"), must_exist=True)
 
 
@@ -424,9 +424,9 @@ def test_a_release_needs_the_present_epoch(cluster: Cluster) -> None:
     cluster.assign(m1=[0], m2=[1, 2])
     epoch = cluster.member("m1").epoch
     held = frozenset({(1, 0), (1, 1)})
-    assert judge_heartbeat(cluster.group, beat(epoch=old, owned=held)) is None
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=held)) == cluster.release("m1", 2)
-    assert judge_heartbeat(cluster.group, beat(epoch=epoch, owned=held | {(1, 2)})) is None
+    assert validate_heartbeat(cluster.group, beat(epoch=old, owned=held)) is None
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=held)) == cluster.release("m1", 2)
+    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=held | {(1, 2)})) is None
 
 
 def test_entries_without_commands_change_no_group(cluster: Cluster) -> None:

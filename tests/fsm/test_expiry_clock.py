@@ -14,7 +14,7 @@ from raftmq.fsm.producer_ids import (
     NAMED_PRODUCER_BIT,
     REPLACEABLE_IDLE_MS,
 )
-from raftmq.fsm.sequence_validator import AppendJudge, Duplicate
+from raftmq.fsm.sequence_validator import Duplicate, SequenceValidator
 
 from tests.fsm.harness import MetadataLog
 from tests.fsm.histories import HOUR_MS, LogBuilder, batch
@@ -29,8 +29,10 @@ def test_one_entry_from_the_future_forgets_no_producer(producer_id: int, hours: 
     log.time_ms += hours * HOUR_MS
     partition.apply(log.batch(9, 0, 0))
     partition.apply(log.log(TrimLog(0)))
-    judge = AppendJudge(partition)
-    assert judge.judge(parse_header(batch(producer_id, 0, 0, 3))) == Duplicate(0), "what is repeated is recognised"
+    validate = SequenceValidator(partition)
+    assert validate.validate(parse_header(batch(producer_id, 0, 0, 3))) == Duplicate(0), (
+        "what is repeated is recognised"
+    )
 
 
 def test_a_command_from_the_future_forgets_no_producer_either() -> None:

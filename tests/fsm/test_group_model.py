@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raftmq.broker.consumer_groups.planner import is_planned_for, plan, plan_request
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId
-from raftmq.fsm.heartbeat_validator import Heartbeat, Subscription, judge_heartbeat
+from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.log_commands import CommitOffset, Committed, Opened, OpenPartition
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -45,10 +45,10 @@ class Consumer:
     is_dead: bool = False
     """Its session ended and it has not been told: a zombie."""
 
-    def heartbeat(self) -> Heartbeat:
-        return Heartbeat(
+    def heartbeat(self) -> MemberHeartbeat:
+        return MemberHeartbeat(
             "g", self.member_id, self.epoch, self.instance_id, "", "", 45_000, 300_000,
-            Subscription(self.topics, "", ""), frozenset(self.held),
+            MemberSubscription(self.topics, "", ""), frozenset(self.held),
         )  # fmt: skip
 
     def hear(self, answer: Answer) -> None:
@@ -68,7 +68,7 @@ class GroupModel(RuleBasedStateMachine):
         self.metadata = Metadata()
         self.partitions: dict[PartitionId, tuple[LogBuilder, LogPartition]] = {}
         self.consumers: list[Consumer] = []
-        self.mailbox: list[tuple[Consumer, Heartbeat]] = []
+        self.mailbox: list[tuple[Consumer, MemberHeartbeat]] = []
         """Heartbeats that were sent and may arrive later, again, or never."""
         self.born = 0
         self.apply(mc.InitializeCluster("c", 1, "u1"))
@@ -98,16 +98,16 @@ class GroupModel(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------ the coordinator
 
-    def receive(self, heartbeat: Heartbeat) -> Answer:
+    def receive(self, heartbeat: MemberHeartbeat) -> Answer:
         """As the service does it."""
         for _ in range(4):
-            verdict = judge_heartbeat(self.group, heartbeat)
-            if verdict is None:
+            result = validate_heartbeat(self.group, heartbeat)
+            if result is None:
                 break
-            if isinstance(verdict, mc.Rejected):
+            if isinstance(result, mc.Rejected):
                 return Answer(None)
             before = set(self.group.members) if self.group is not None else set()
-            self.apply(verdict)
+            self.apply(result)
             assert self.group is not None
             replaced = before - set(self.group.members)
             for consumer in self.consumers:
@@ -185,7 +185,7 @@ class GroupModel(RuleBasedStateMachine):
             return  # a join that arrives after the session ended makes a member nobody is: it expires, as in `expire`
         self.exchange(consumer, heartbeat, is_answer_lost=True)
 
-    def exchange(self, consumer: Consumer, heartbeat: Heartbeat, *, is_answer_lost: bool) -> None:
+    def exchange(self, consumer: Consumer, heartbeat: MemberHeartbeat, *, is_answer_lost: bool) -> None:
         if heartbeat.member_epoch == 0 and consumer.is_dead:
             self.consumers.remove(consumer)
             return

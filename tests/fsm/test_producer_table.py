@@ -11,7 +11,7 @@ from raftmq.fsm.log_commands import TrimLog
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT, REPLACEABLE_IDLE_MS
 from raftmq.fsm.producer_table import ProducerTable
-from raftmq.fsm.sequence_validator import Accept, AppendJudge, Gap, TooManyProducers
+from raftmq.fsm.sequence_validator import Accept, Gap, SequenceValidator, TooManyProducers
 from raftmq.raft.entry import Entry, EntryKind
 
 from tests.fsm.histories import HOUR_MS, LogBuilder, batch
@@ -167,7 +167,7 @@ def full_partition(log: LogBuilder, producers_max: int = 4, named_max: int = 2) 
 
 
 def judged(partition: LogPartition, producer_id: int, first: int = 0) -> object:
-    return AppendJudge(partition).judge(parse_header(batch(producer_id, 0, first)))
+    return SequenceValidator(partition).validate(parse_header(batch(producer_id, 0, first)))
 
 
 def known(partition: LogPartition) -> set[int]:
@@ -231,15 +231,15 @@ def test_what_is_on_its_way_counts_as_there_and_its_producers_not_as_idle() -> N
     log = LogBuilder()
     partition = full_partition(log)
     pass_time(log, partition, REPLACEABLE_IDLE_MS)
-    judge = AppendJudge(partition)
+    validate = SequenceValidator(partition)
 
     def send(producer_id: int, first: int = 0) -> object:
         header = parse_header(batch(producer_id, 0, first))
-        verdict = judge.judge(header)
-        if verdict == Accept():
+        result = validate.validate(header)
+        if result == Accept():
             entry = log.batch(producer_id, 0, first)
-            judge.appended(header, entry.index, entry.base_offset)
-        return verdict
+            validate.appended(header, entry.index, entry.base_offset)
+        return result
 
     assert [send(one) for one in (21, 22)] == [Accept()] * 2
     assert send(3, 1) == Accept(), "and now it is not idle any more"

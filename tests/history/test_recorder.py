@@ -283,6 +283,6 @@ async def test_changes_of_topics_are_written_down_and_linearizable(recorded: Rec
 
 
 def test_a_trim_by_retention_is_noted(recorded: Recorded) -> None:
-    recorded.recorder.note_trim("t", 0, 5)
+    recorded.recorder.record_trim("t", 0, 5)
     assert recorded.told() == [("trim", "invoke"), ("trim", "info")]
     assert judge(recorded.events).is_clean

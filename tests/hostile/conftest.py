@@ -73,7 +73,7 @@ def victim() -> Iterator[Victim]:
             cluster_id = stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=10).cluster_id
             for _ in range(8):
                 request = append_request(topic.topic_id, opaque_batch(body=bytes(MIB - 64)))
-                answer = pb_grpc.QueueStub(channel).Append(request, timeout=10)
+                answer = pb_grpc.LogStub(channel).Append(request, timeout=10)
                 assert not answer.partitions[0].HasField("error"), answer
         pid = cluster.pid(1)
         found = Victim(cluster, pid, topic.topic_id, neighbours.topic_id, cluster_id, resident_bytes(pid))

@@ -34,8 +34,8 @@ class Peer:
         self.frames += 1
         decode = {
             FrameType.MESSAGE: codec.decode_message,
-            FrameType.BEATS: codec.decode_beats,
-            FrameType.BEAT_ECHOES: codec.decode_beats,
+            FrameType.HEARTBEATS: codec.decode_beats,
+            FrameType.HEARTBEAT_RESPONSES: codec.decode_beats,
             FrameType.LEADERSHIP: codec.decode_leadership,
             FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
             FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,

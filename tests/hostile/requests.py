@@ -8,12 +8,12 @@ from raftmq.proto import queue_pb2 as pb
 from tests.hostile.samples import append_request, opaque_batch, poll_request
 
 RPC_NAMES = {
-    "append": "/raftmq.v1.Queue/Append",
-    "poll": "/raftmq.v1.Queue/Poll",
-    "list_offsets": "/raftmq.v1.Queue/ListOffsets",
-    "delete_records": "/raftmq.v1.Queue/DeleteRecords",
-    "init_producer": "/raftmq.v1.Queue/InitProducer",
-    "fence_producer": "/raftmq.v1.Queue/FenceProducer",
+    "append": "/raftmq.v1.Log/Append",
+    "poll": "/raftmq.v1.Log/Poll",
+    "list_offsets": "/raftmq.v1.Log/ListOffsets",
+    "delete_records": "/raftmq.v1.Log/DeleteRecords",
+    "init_producer": "/raftmq.v1.Log/InitProducer",
+    "fence_producer": "/raftmq.v1.Log/FenceProducer",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from raftmq.batch_header import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD, seal
 from raftmq.broker.peers import codec
-from raftmq.broker.peers.codec import WIRE_VERSION, Beats, FrameType, Parts, frame
+from raftmq.broker.peers.codec import WIRE_VERSION, FrameType, HeartbeatColumns, Parts, frame
 from raftmq.broker.peers.protocol import Channel
 from raftmq.client.codec.batch import encode_body
 from raftmq.proto import queue_pb2 as pb
@@ -88,8 +88,8 @@ def raft_messages(group_id: int = 7, source: int = 1, target: int = 2, term: int
     return [joined(codec.encode_message(group_id, message)) for message in messages]
 
 
-def beats(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> bytes:
-    columns = Beats()
+def heartbeats(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> bytes:
+    columns = HeartbeatColumns()
     for i in range(12):
         columns.add(group_id + i, source, target, term, 4 + i, 9 + i)
     return joined(columns.encode())
@@ -134,8 +134,8 @@ def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int =
     """Type and body of every frame that follows a handshake."""
     return [
         *((FrameType.MESSAGE, body) for body in raft_messages(group_id, source, target, term)),
-        (FrameType.BEATS, beats(group_id, source, target, term)),
-        (FrameType.BEAT_ECHOES, beats(group_id, source, target, term)),
+        (FrameType.HEARTBEATS, heartbeats(group_id, source, target, term)),
+        (FrameType.HEARTBEAT_RESPONSES, heartbeats(group_id, source, target, term)),
         (FrameType.LEADERSHIP, leadership()),
         (FrameType.SNAPSHOT_BEGIN, snapshot_begin(group_id)),
         (FrameType.SNAPSHOT_ROWS, snapshot_rows()),

@@ -29,8 +29,8 @@ from tests.hostile.samples import append_request, hello_frame, opaque_batch, pol
 pytestmark = pytest.mark.e2e
 
 MIB = 1024 * 1024
-APPEND = "/raftmq.v1.Queue/Append"
-POLL = "/raftmq.v1.Queue/Poll"
+APPEND = "/raftmq.v1.Log/Append"
+POLL = "/raftmq.v1.Log/Poll"
 WIRE_CASES = 3_000
 WIRE_CONCURRENCY = 64
 
@@ -138,7 +138,7 @@ async def test_each_hostile_request_on_a_stream_gets_its_answer(victim, siege):
     missing = set(range(STREAM_CASES))
 
     async with siege("requests of 300 bytes", 64 * MIB), channel_to(victim.client_address) as channel:
-        call = channel.stream_stream("/raftmq.v1.Queue/AppendStream")()
+        call = channel.stream_stream("/raftmq.v1.Log/AppendStream")()
 
         async def write() -> None:
             for number in range(STREAM_CASES):
@@ -158,7 +158,7 @@ async def test_each_hostile_request_on_a_stream_gets_its_answer(victim, siege):
         assert not missing
 
         for garbage in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x22\x05abc"):
-            broken = channel.stream_stream("/raftmq.v1.Queue/AppendStream")()
+            broken = channel.stream_stream("/raftmq.v1.Log/AppendStream")()
             await broken.write(garbage)
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await broken.read()
@@ -184,7 +184,7 @@ async def test_other_protocols_are_closed(victim, siege):
     """Those of the other two ports, TLS, noise; 20 of each."""
     openings = (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /raftmq.v1.Queue/Append HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n\0\0\0\0\0",
+        b"POST /raftmq.v1.Log/Append HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n\0\0\0\0\0",
         hello_frame(cluster_id=victim.cluster_id),
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
         b"\xff" * 1000,
@@ -280,7 +280,7 @@ def _status_of(address: str, message: bytes) -> bytes:
 async def test_batches_that_lie_and_sequences_that_repeat_are_refused_by_name(victim):
     """Each refusal by its own code, nothing of it in the log; a batch repeated a hundred times is there once."""
     async with channel_to(victim.client_address) as channel:
-        queue = pb_grpc.QueueStub(channel)
+        queue = pb_grpc.LogStub(channel)
         admin = pb_grpc.AdminStub(channel)
         topic = (
             await admin.CreateTopic(
@@ -417,7 +417,7 @@ async def test_an_append_stream_whose_answers_are_not_read_is_not_read_either(vi
     stream = http2.message(request) * (16 * MIB // len(request))
 
     def attack() -> int:
-        client = HalfUploader(victim.client_address, "/raftmq.v1.Queue/AppendStream", 1, stream, answer_window=0)
+        client = HalfUploader(victim.client_address, "/raftmq.v1.Log/AppendStream", 1, stream, answer_window=0)
         with contextlib.closing(client):
             end = time.monotonic() + 2
             while time.monotonic() < end:
@@ -471,7 +471,7 @@ async def test_parked_polls_beyond_the_places_are_throttled_and_others_are_serve
 
 async def _end_offset(channel, topic_id: int):
     request = pb.ListOffsetsRequest(partitions=[pb.PartitionTime(topic_id=topic_id, time_ms=-1)])
-    return (await pb_grpc.QueueStub(channel).ListOffsets(request, timeout=10)).partitions[0].offset
+    return (await pb_grpc.LogStub(channel).ListOffsets(request, timeout=10)).partitions[0].offset
 
 
 async def test_calls_that_wait_for_what_never_comes_make_room_for_those_that_do_not(victim, siege):

@@ -210,7 +210,7 @@ async def test_a_node_that_connects_again_replaces_its_connection(victim):
         second.sendall(greeting)
         assert next(read_frames(second))[0] == FrameType.WELCOME
         assert await asyncio.to_thread(wait_closed, [first], 1, 5) == 1
-        second.sendall(joined(frame(FrameType.BEATS, [struct.pack("<6Q", NOBODY, 1, 1, 1, 1, 1)])))
+        second.sendall(joined(frame(FrameType.HEARTBEATS, [struct.pack("<6Q", NOBODY, 1, 1, 1, 1, 1)])))
         assert await asyncio.to_thread(wait_closed, [second], 1, 0.2) == 0
 
 
@@ -228,8 +228,8 @@ async def test_numbers_that_no_cluster_reaches_do_not_reach_a_replica(victim, si
         for group_id, replica_id in ((0, 1), (1, 2), (2, 3)):
             for body in samples.raft_messages(group_id, source=NOBODY, target=replica_id, term=high):
                 await asyncio.to_thread(tell, FrameType.MESSAGE, body)
-            columns = samples.beats(group_id, source=NOBODY, target=replica_id, term=high)
-            await asyncio.to_thread(tell, FrameType.BEATS, columns)
+            columns = samples.heartbeats(group_id, source=NOBODY, target=replica_id, term=high)
+            await asyncio.to_thread(tell, FrameType.HEARTBEATS, columns)
 
 
 async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):

@@ -37,7 +37,7 @@ from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.storage import entry_codec, registry, replica_codec
-from raftmq.storage.checksum import is_sound, seal
+from raftmq.storage.checksum import is_intact, seal
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.replica_codec import CommitNote, Identity, ReplicaMeta
@@ -146,7 +146,7 @@ def test_a_log_entry() -> None:
     assert set(entry_codec.RowFields._fields) == {name.replace("index", "entry_index") for name in values}
     key = entry_codec.encode_key(7)
     assert key == (7).to_bytes(8, "big")
-    assert is_sound(key[:0] + entry_codec.encode_key(entry.index), data)
+    assert is_intact(key[:0] + entry_codec.encode_key(entry.index), data)
 
 
 def test_kinds_of_entries() -> None:
@@ -445,13 +445,13 @@ def test_a_message(kind: str, variant: int) -> None:
 def test_columns() -> None:
     beats, leadership = table("protocol.md", "Columns", "frame", "columns")
     names = beats["columns"].split(", ")
-    columns = peer_codec.Beats()
+    columns = peer_codec.HeartbeatColumns()
     columns.add(**{name: 1 + at for at, name in enumerate(names)})
     columns.add(**{name: 101 + at for at, name in enumerate(names)})
     packed = b"".join(map(bytes, columns.encode()))
     expected = [value for at in range(len(names)) for value in (1 + at, 101 + at)]
     assert packed == struct.pack(f"<{len(expected)}Q", *expected)
-    assert beats["frame"] == f"{FrameType.BEATS.name}, {FrameType.BEAT_ECHOES.name}"
+    assert beats["frame"] == f"{FrameType.HEARTBEATS.name}, {FrameType.HEARTBEAT_RESPONSES.name}"
     assert leadership["frame"] == FrameType.LEADERSHIP.name
     rows = [(1, 2, 3), (11, 12, 13)]  # (group id, term, node id), as `encode_leadership` is called
     assert leadership["columns"] == "group_id, term, node_id"

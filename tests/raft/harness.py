@@ -313,7 +313,7 @@ class Cluster:
     def beat(self, replica_id: int) -> None:
         """Send the heartbeats of one node as messages."""
         core = self[replica_id]
-        for target, commit, counter in core.take_beats():
+        for target, commit, counter in core.take_heartbeats():
             self.send(Heartbeat(core.replica_id, target, core.term, commit, counter))
 
     def tick(self, count: int = 1, only: Iterable[int] | None = None) -> None:
@@ -322,7 +322,7 @@ class Cluster:
             for replica_id in list(only if only is not None else self.nodes):
                 if self.nodes[replica_id].is_up:
                     self[replica_id].tick()
-                    if self[replica_id].beat_due:
+                    if self[replica_id].heartbeat_due:
                         self.beat(replica_id)
             self.pump()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from raftmq.broker.replica.initial_state import born, unborn
+from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import GENESIS
@@ -171,7 +171,7 @@ def test_a_term_older_than_the_log_starts_nothing() -> None:
     assert make_core(1, disk).vote == 2
 
 
-@pytest.mark.parametrize("restored", [born(membership(1, 2, 3)), unborn()])
+@pytest.mark.parametrize("restored", [founder_state(membership(1, 2, 3)), joiner_state()])
 def test_a_new_replica_starts_in_the_term_of_its_position(restored: RestoredState) -> None:
     core = RaftCore(ReplicaId(1), restored, MemoryLog(restored.position, restored.membership), Random(1), SETTINGS)
     assert (core.term, core.vote) == (restored.position.term, 0)

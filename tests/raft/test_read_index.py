@@ -26,14 +26,14 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(1)
-    old = leader.take_beats()[0][2]
+    old = leader.take_heartbeats()[0][2]
     leader.read_index(7)
-    assert leader.beat_due
+    assert leader.heartbeat_due
     cluster.run(1)
     echo(cluster, 2, old)
     echo(cluster, 3, old)
     assert reads(cluster, 1) == []
-    new = leader.take_beats()[0][2]
+    new = leader.take_heartbeats()[0][2]
     assert new > old
     echo(cluster, 2, new)
     assert reads(cluster, 1) == [(7, START + 1)]
@@ -56,7 +56,7 @@ def test_a_read_needs_a_quorum_of_echoes() -> None:
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(1)
-    counter = leader.take_beats()[0][2]
+    counter = leader.take_heartbeats()[0][2]
     echo(cluster, 2, counter)
     echo(cluster, 2, counter)
     echo(cluster, 99, counter)
@@ -71,7 +71,7 @@ def test_a_joint_configuration_confirms_reads_with_both_majorities() -> None:
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(1)
-    counter = leader.take_beats()[0][2]
+    counter = leader.take_heartbeats()[0][2]
     echo(cluster, 2, counter)
     echo(cluster, 3, counter)
     assert reads(cluster, 1) == []
@@ -84,7 +84,7 @@ def test_learners_echo_and_never_confirm() -> None:
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(1)
-    echo(cluster, 4, leader.take_beats()[0][2])
+    echo(cluster, 4, leader.take_heartbeats()[0][2])
     assert reads(cluster, 1) == []
 
 
@@ -184,12 +184,12 @@ def test_counters_start_anew_with_every_leadership() -> None:
     for request_id in range(4):
         leader.read_index(request_id)
         cluster.tick()
-    late = leader.take_beats()[0][2]
+    late = leader.take_heartbeats()[0][2]
     cluster.elect(2)
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(50)
-    leader.take_beats()
+    leader.take_heartbeats()
     cluster.nodes[1].reads.clear()
     leader.step(HeartbeatResponse(TWO, ONE, type(leader.term)(6), late))
     cluster.run(1)

@@ -87,7 +87,7 @@ def test_aioraft_one_black_holed_follower_stops_the_beats_of_all() -> None:
     cluster.cut = {(3, 1)}
     for _ in range(50):
         leader.tick()
-        assert [target for target, _, _ in leader.take_beats()] == [2, 3]
+        assert [target for target, _, _ in leader.take_heartbeats()] == [2, 3]
         leader.step(AppendResponse(TWO, ONE, leader.term, leader.commit_index))
     assert now(leader.role) is Role.LEADER
 

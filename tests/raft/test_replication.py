@@ -391,7 +391,7 @@ def test_a_heartbeat_carries_the_commit_index_only_as_far_as_the_match() -> None
     cluster.propose(1, b"a", b"b")
     cluster.pump()
     cluster.tick()
-    beats = {target: commit for target, commit, _ in cluster[1].take_beats()}
+    beats = {target: commit for target, commit, _ in cluster[1].take_heartbeats()}
     assert beats == {2: START + 3, 3: START + 1}
 
 
@@ -404,14 +404,14 @@ def test_a_heartbeat_beyond_the_log_is_a_violation() -> None:
 def test_beats_are_due_by_the_timer_and_cleared_when_taken() -> None:
     cluster = Cluster(1, 2, 3, settings=RaftSettings(election_ticks=10, heartbeat_ticks=3))
     leader = cluster.elect(1)
-    leader.take_beats()
+    leader.take_heartbeats()
     leader.tick(2)
-    assert not now(leader.beat_due)
+    assert not now(leader.heartbeat_due)
     leader.tick()
-    assert now(leader.beat_due)
-    assert [target for target, _, _ in leader.take_beats()] == [2, 3]
-    assert not now(leader.beat_due)
-    assert cluster[2].take_beats() == []
+    assert now(leader.heartbeat_due)
+    assert [target for target, _, _ in leader.take_heartbeats()] == [2, 3]
+    assert not now(leader.heartbeat_due)
+    assert cluster[2].take_heartbeats() == []
 
 
 def _payloads(message: Message) -> list[bytes]:

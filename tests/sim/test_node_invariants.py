@@ -107,7 +107,7 @@ def test_offsets_dense() -> None:
 
 
 def test_applied_once() -> None:
-    group = cast("Any", SimpleNamespace(machine=SimpleNamespace(applied_index=5), replica_id=1, group_id=7))
+    group = cast("Any", SimpleNamespace(state_machine=SimpleNamespace(applied_index=5), replica_id=1, group_id=7))
     AppliedOnce(group).on_apply([entry(6, 0), entry(7, 0)])
 
     with broken("AppliedOnce"):
@@ -117,7 +117,7 @@ def test_applied_once() -> None:
 def test_high_watermark_monotone() -> None:
     machine = LogPartition()
     machine.next_offset = 5
-    watermark = HighWatermark(cast("Any", SimpleNamespace(machine=machine, replica_id=1, group_id=7)))
+    watermark = HighWatermark(cast("Any", SimpleNamespace(state_machine=machine, replica_id=1, group_id=7)))
     watermark.check()
     watermark.check()
 
@@ -187,9 +187,9 @@ def test_vote_once_and_durable() -> None:
     with broken("VoteOnce"):
         votes.on_vote(dataclasses.replace(first, target=cast("Any", 3)))
 
-    from raftmq.broker.replica.initial_state import unborn
+    from raftmq.broker.replica.initial_state import joiner_state
 
-    meta = meta_of_new_replica(unborn())
+    meta = meta_of_new_replica(joiner_state())
     voted = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))
     check_vote_response(voted, first)
     with broken("VoteDurable"):
@@ -197,11 +197,11 @@ def test_vote_once_and_durable() -> None:
 
 
 def test_request_durable() -> None:
-    from raftmq.broker.replica.initial_state import born
+    from raftmq.broker.replica.initial_state import founder_state
 
     disk = Disk(random.Random(1), 1 << 30)
     store = SimLogStore(disk, map_bytes=1 << 30)
-    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
     store.create(KEY, state, ())
     store.open(KEY)
     store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(6, 0, term=6),)))])
@@ -229,12 +229,12 @@ def test_request_durable() -> None:
 
 
 def test_bounded_restart() -> None:
-    from raftmq.broker.replica.initial_state import born
+    from raftmq.broker.replica.initial_state import founder_state
     from raftmq.storage.log_scan import Verify
 
     disk = Disk(random.Random(1), 1 << 30)
     store = SimLogStore(disk, map_bytes=1 << 30)
-    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
     store.create(KEY, state, ())
     store.open(KEY)
     for index in range(6, 12):
@@ -258,18 +258,18 @@ def test_bounded_restart() -> None:
 
 
 def test_space_of_deleted_records_that_stays_is_seen() -> None:
-    from raftmq.broker.replica.initial_state import born
+    from raftmq.broker.replica.initial_state import founder_state
 
     store = SimLogStore(Disk(random.Random(1), 1 << 30), map_bytes=1 << 30)
-    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
     store.create(KEY, state, ())
     store.open(KEY)
     hard_state = HardState(*cast("Any", (7, 3, 5)))
     entries = tuple(entry(index, index - 6, b"x" * 1000, term=6) for index in range(6, 12))
     store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
     machine = LogPartition()
-    group = SimpleNamespace(group_id=KEY.group_id, key=KEY, machine=machine)
-    node: Any = SimpleNamespace(node_id=1, store=store, engine=SimpleNamespace(groups={KEY.group_id: group}))
+    group = SimpleNamespace(group_id=KEY.group_id, key=KEY, state_machine=machine)
+    node: Any = SimpleNamespace(node_id=1, store=store, engine=SimpleNamespace(replicas={KEY.group_id: group}))
     assert why_space_is_kept([node]) == ""
 
     machine.log_start_offset = 6
@@ -285,11 +285,11 @@ def test_space_of_deleted_records_that_stays_is_seen() -> None:
 
 
 def test_a_backup_takes_as_much_of_its_disk_as_what_it_copies() -> None:
-    from raftmq.broker.replica.initial_state import born
+    from raftmq.broker.replica.initial_state import founder_state
 
     disk = Disk(random.Random(1), 1 << 30)
     store = SimLogStore(disk, map_bytes=1 << 30)
-    state: Any = born(Membership(cast("Any", (3, 4, 5))))
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
     store.create(KEY, state, ())
     store.open(KEY)
     hard_state = HardState(*cast("Any", (7, 3, 5)))
@@ -320,9 +320,9 @@ def test_answer_of_round() -> None:
 
 
 def test_acknowledgement_durable() -> None:
-    from raftmq.broker.replica.initial_state import unborn
+    from raftmq.broker.replica.initial_state import joiner_state
 
-    meta = dataclasses.replace(meta_of_new_replica(unborn()), last_index=cast("Any", 9))
+    meta = dataclasses.replace(meta_of_new_replica(joiner_state()), last_index=cast("Any", 9))
     durable = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))
     response = AppendResponse(*cast("Any", (1, 2, 5, 9)))
     check_append_response(durable, response)
@@ -344,7 +344,9 @@ def test_equal_state() -> None:
     def group(replica_id: int, offset: int) -> Any:
         machine = LogPartition()
         machine.next_offset, machine._are_scalars_dirty = offset, True
-        return SimpleNamespace(machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False)
+        return SimpleNamespace(
+            state_machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False
+        )
 
     states = ReplicaStates()
     states.on_state(group(1, 5))
@@ -361,7 +363,7 @@ def test_quarantined_silent() -> None:
         replica=rows.get,
         quarantined=lambda: {key: row.reason for key, row in rows.items() if row.state is ReplicaState.QUARANTINED},
     )
-    engine = SimpleNamespace(groups={7: group})
+    engine = SimpleNamespace(replicas={7: group})
     node = SimpleNamespace(registry=registry, partitions={}, engine=engine, node_id=1)
     process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
     message = AppendResponse(*cast("Any", (3, 2, 5, 9)))
@@ -391,7 +393,7 @@ def node_within(limits: Limits) -> Any:
         recent_budget=recent_budget,
         _inbound=InboundBytes(),
         write_refusal=None,
-        groups={7: group},
+        replicas={7: group},
     )
     return SimpleNamespace(engine=engine, limits=limits, node_id=1)
 
@@ -399,7 +401,7 @@ def node_within(limits: Limits) -> Any:
 def test_budgets_hold_for_proposals() -> None:
     node = node_within(Limits(uncommitted_bytes_max=10))
     budgets = Budgets(node)
-    waiters = node.engine.groups[7]._waiters
+    waiters = node.engine.replicas[7]._waiters
 
     def propose(size: int) -> None:
         before = node.engine.uncommitted_bytes
@@ -466,7 +468,7 @@ def test_budgets_hold_for_appends() -> None:
 def test_budgets_hold_until_what_was_received_is_durable() -> None:
     node = node_within(Limits(inbound_append_bytes_max=10))
     budgets = Budgets(node)
-    group = node.engine.groups[7]
+    group = node.engine.replicas[7]
     node.engine.inbound_bytes = 8
     group.append_in_flight = True
     budgets.on_write(group, 8)
@@ -485,7 +487,7 @@ def test_budgets_hold_for_recent_entries() -> None:
     overhead = entry_overhead_bytes()
     node = node_within(Limits(recent_entries_bytes_max=2 * overhead))
     budgets = Budgets(node)
-    recent, recent_budget = node.engine.groups[7].log.recent, node.engine.recent_budget
+    recent, recent_budget = node.engine.replicas[7].log.recent, node.engine.recent_budget
     recent.append((entry(5, 0), entry(6, 0)))
     budgets.check()
     budgets.check_recent_entries()
@@ -577,7 +579,7 @@ def test_a_record_is_not_stamped_old() -> None:
 def test_nothing_is_forgotten() -> None:
     memory = Memory(is_forgetful=False)
     log, partition = LogBuilder(), LogPartition()
-    group: Any = SimpleNamespace(group_id=7, machine=partition)
+    group: Any = SimpleNamespace(group_id=7, state_machine=partition)
     partition.apply(log.batch(1, 0, 0))
     memory.check(group)
     partition.producers._forget(1)
@@ -587,7 +589,7 @@ def test_nothing_is_forgotten() -> None:
 
     cluster = MetadataLog(nodes=1)
     cluster.run(InitNamedProducer("p", None))
-    group = SimpleNamespace(group_id=0, machine=cluster.state)
+    group = SimpleNamespace(group_id=0, state_machine=cluster.state)
     memory.check(group)
     cluster.state._tables.producer_names.expire(1 << 60)
     with broken("NothingForgotten"):
@@ -615,7 +617,7 @@ def test_stale_leader_steps_down() -> None:
         core = SimpleNamespace(is_confirmed_leader=is_confirmed)
         group = SimpleNamespace(core=core, group_id=7, term=term, role=Role.LEADER)
         timing = SimpleNamespace(election_seconds=lambda group_id: 1.0)
-        node = SimpleNamespace(engine=SimpleNamespace(groups={7: group}), timing=timing)
+        node = SimpleNamespace(engine=SimpleNamespace(replicas={7: group}), timing=timing)
         return SimpleNamespace(node=node, host=Named(name, is_frozen))
 
     leaders = StaleLeaders()
@@ -648,9 +650,9 @@ def test_served_or_reported() -> None:
     replica = SimpleNamespace(node_id=1, replica_id=3, is_lost=False)
     view = SimpleNamespace(group_id=7, replicas=(replica,), retiring=())
     metadata = SimpleNamespace(node=lambda _: SimpleNamespace(uuid="u"), partitions_of_node=lambda _: [view])
-    served = {7: SimpleNamespace(group=SimpleNamespace(is_closed=False))}
+    served = {7: SimpleNamespace(replica=SimpleNamespace(is_closed=False))}
     node: Any = SimpleNamespace(
-        metadata=SimpleNamespace(machine=metadata),
+        metadata=SimpleNamespace(state_machine=metadata),
         node_id=1,
         registry=SimpleNamespace(uuid="u"),
         partitions=served,

@@ -98,5 +98,5 @@ def _broken():
     def poll(self: object) -> None:
         raise ZeroDivisionError
 
-    Fetcher._hungry = poll  # type: ignore[assignment,method-assign]
+    Fetcher._fetchable = poll  # type: ignore[assignment,method-assign]
     return lambda: None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.checksum import CHECKSUM, is_sound, seal
+from raftmq.storage.checksum import CHECKSUM, is_intact, seal
 from raftmq.storage.entry_codec import (
     HEADER_BYTES,
     ROW_OVERHEAD_BYTES,
@@ -127,9 +127,9 @@ def test_a_key_of_another_length_is_a_codec_error() -> None:
 def test_the_residue_check_agrees_with_comparing_checksums(key: bytes, body: bytes) -> None:
     value = seal(key, body)
     assert value == body + CHECKSUM.pack(crc32c(key + body))
-    assert is_sound(key, value)
-    assert not is_sound(key + b"x", value)
-    assert not is_sound(key, value[:3])
+    assert is_intact(key, value)
+    assert not is_intact(key + b"x", value)
+    assert not is_intact(key, value[:3])
 
 
 @given(METAS)

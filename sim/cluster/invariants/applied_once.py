@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import Entry
 
@@ -14,12 +14,12 @@ from sim.core.invariants.violation import InvariantViolation
 class AppliedOnce:
     """One replica in one boot."""
 
-    def __init__(self, group: Group[StateMachine]) -> None:
+    def __init__(self, group: Replica[StateMachine]) -> None:
         self._group = group
 
     def on_apply(self, entries: Sequence[Entry]) -> None:
         """These are about to be applied; those the state includes already are skipped by the machine."""
-        machine = self._group.machine
+        machine = self._group.state_machine
         first, last = entries[0].index, entries[-1].index
         if not (first <= machine.applied_index + 1 and last - first + 1 == len(entries)):
             raise InvariantViolation(

@@ -8,7 +8,7 @@ proposal, one append of a leader, or one recent entry. It stands alone: nothing 
 from __future__ import annotations
 
 from raftmq.broker.replica.recent_entries import _OVERHEAD_BYTES
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 
 from sim.cluster.cluster import SimNode
@@ -24,7 +24,7 @@ class Budgets:
         self._limits = {"uncommitted": limits.uncommitted_bytes_max, "inbound": limits.inbound_append_bytes_max}
         self._first_piece = {"uncommitted": 0, "inbound": 0}
         """Size of what was taken last while nothing else was held."""
-        self._writes: dict[int, tuple[Group[StateMachine], float, int]] = {}
+        self._writes: dict[int, tuple[Replica[StateMachine], float, int]] = {}
         """By group: the write that began last, when it did, and what of the inbound bytes it is to give back when it is done."""
 
     def on_proposal(self, held_before: int) -> None:
@@ -35,7 +35,7 @@ class Budgets:
         """A leader's append was taken."""
         self._on_piece("inbound", held_before, self._node.engine.inbound_bytes)
 
-    def on_write(self, group: Group[StateMachine], inbound_bytes: int) -> None:
+    def on_write(self, group: Replica[StateMachine], inbound_bytes: int) -> None:
         """A write began, and not one of derived state alone."""
         self._writes[group.group_id] = group, group.append_started_at, inbound_bytes
 
@@ -54,7 +54,7 @@ class Budgets:
         engine = self._node.engine
         self._check_account("uncommitted", engine.uncommitted_bytes)
         self._check_account("inbound", engine.inbound_bytes)
-        proposed = sum(waiter.size for group in engine.groups.values() for waiter in group._waiters)
+        proposed = sum(waiter.size for group in engine.replicas.values() for waiter in group._waiters)
         if engine.uncommitted_bytes != proposed:
             raise self._broken(f"uncommitted is {engine.uncommitted_bytes}, and {proposed} wait")
         waiting = sum(engine._inbound.waiting.values())
@@ -63,19 +63,19 @@ class Budgets:
             raise self._broken(f"inbound is {engine.inbound_bytes}; {waiting} wait, {written} are being written")
         used, limit = engine.recent_budget.bytes_used, self._node.limits.recent_entries_bytes_max
         if used > limit:
-            held = sum(len(group.log.recent._entries) - group.log.recent._start for group in engine.groups.values())
+            held = sum(len(group.log.recent._entries) - group.log.recent._start for group in engine.replicas.values())
             if held != 1:
                 raise self._broken(f"{held} recent entries are {used} of {limit}")
 
-    def _is_written(self, group: Group[StateMachine], began_at: float) -> bool:
+    def _is_written(self, group: Replica[StateMachine], began_at: float) -> bool:
         """Whether the write that began then is under way: of one replica there is one at a time."""
-        is_hosted = self._node.engine.groups.get(group.group_id) is group
+        is_hosted = self._node.engine.replicas.get(group.group_id) is group
         return is_hosted and group.append_in_flight and group.append_started_at == began_at
 
     def check_recent_entries(self) -> None:
         """Whether what is counted of the recent entries is what is there: each of them is looked at."""
         held = 0
-        for group in self._node.engine.groups.values():
+        for group in self._node.engine.replicas.values():
             recent = group.log.recent
             for position in range(recent._start, len(recent._entries)):
                 held += len(recent._entries[position].payload) + _OVERHEAD_BYTES
@@ -86,7 +86,7 @@ class Budgets:
     def check_given_back(self) -> None:
         """Nothing is under way any more."""
         engine = self._node.engine
-        is_idle = engine.write_refusal is None and not any(group.append_in_flight for group in engine.groups.values())
+        is_idle = engine.write_refusal is None and not any(group.append_in_flight for group in engine.replicas.values())
         if is_idle and (engine.uncommitted_bytes or engine.inbound_bytes):
             raise self._broken(
                 f"idle, and holds {engine.uncommitted_bytes} uncommitted, {engine.inbound_bytes} inbound"

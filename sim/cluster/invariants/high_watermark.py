@@ -4,7 +4,7 @@ never above the watermark (promise: what was readable stays so until it is trimm
 
 from __future__ import annotations
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import StateMachine
 
@@ -14,14 +14,14 @@ from sim.core.invariants.violation import InvariantViolation
 class HighWatermark:
     """One replica in one boot."""
 
-    def __init__(self, group: Group[StateMachine]) -> None:
+    def __init__(self, group: Replica[StateMachine]) -> None:
         self._group = group
         self._end = 0
         self._start = 0
 
     def check(self) -> None:
         """Something was applied."""
-        machine = self._group.machine
+        machine = self._group.state_machine
         if not isinstance(machine, LogPartition):
             return
         end, start = machine.next_offset, machine.log_start_offset

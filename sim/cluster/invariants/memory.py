@@ -4,7 +4,7 @@ whatever clocks say (promise: a retry is recognised, a group goes on where it wa
 
 from __future__ import annotations
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_commands import ForgetOffsets, LogPartitionCommand
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -21,9 +21,9 @@ class Memory:
         """`is_forgetful`: producers are forgotten on purpose."""
         self._is_forgetful = is_forgetful
 
-    def check(self, group: Group[StateMachine]) -> None:
+    def check(self, group: Replica[StateMachine]) -> None:
         """What a replica remembers."""
-        machine = group.machine
+        machine = group.state_machine
         if isinstance(machine, LogPartition):
             producers = machine.producers
             forgotten = producers.forgotten_named_id or (0 if self._is_forgetful else producers.forgotten_id)

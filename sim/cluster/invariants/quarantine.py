@@ -4,7 +4,7 @@ promise: a replica that finds damage in its data is silent from then on).
 
 from __future__ import annotations
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import Message
 from raftmq.storage.registry import ReplicaState
@@ -13,7 +13,7 @@ from sim.cluster.cluster import Process, SimNode
 from sim.core.invariants.violation import InvariantViolation
 
 
-def check_quarantined_silent(process: Process, group: Group[StateMachine], message: Message) -> None:
+def check_quarantined_silent(process: Process, group: Replica[StateMachine], message: Message) -> None:
     """A message leaves."""
     node = process.node
     assert node is not None
@@ -30,8 +30,8 @@ def check_serves_none_quarantined(node: SimNode) -> None:
     """Look at what a node serves."""
     for key in node.registry.quarantined():
         partition = node.partitions.get(key.group_id)
-        group = node.engine.groups.get(key.group_id)
-        if not ((partition is None or partition.group.key != key) and (group is None or group.key != key)):
+        group = node.engine.replicas.get(key.group_id)
+        if not ((partition is None or partition.replica.key != key) and (group is None or group.key != key)):
             raise InvariantViolation(
                 "QuarantinedSilent",
                 f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from raftmq.broker.replica.replica import Group
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 
 from sim.core.invariants.violation import InvariantViolation
@@ -19,9 +19,9 @@ class ReplicaStates:
         self._digests: dict[tuple[int, int], tuple[bytes, int]] = {}
         self.compared = 0
 
-    def on_state(self, group: Group[StateMachine]) -> None:
+    def on_state(self, group: Replica[StateMachine]) -> None:
         """A replica stands at an index."""
-        machine = group.machine
+        machine = group.state_machine
         index = machine.applied_index
         if group.is_closed or group.is_installing:
             return

@@ -26,7 +26,7 @@ def check_served_or_reported(process: Process) -> None:
     node = process.node
     assert node is not None
     try:
-        metadata = node.metadata.machine
+        metadata = node.metadata.state_machine
     except RequestError:
         return  # a snapshot of it is being installed
     me = metadata.node(node.node_id)
@@ -40,7 +40,7 @@ def check_served_or_reported(process: Process) -> None:
     for view in metadata.partitions_of_node(node.node_id):
         wanted = next((r for r in view.replicas + view.retiring if r.node_id == node.node_id and not r.is_lost), None)
         partition = node.partitions.get(view.group_id)  # type: ignore[call-overload]  # by number
-        if wanted is None or (partition is not None and not partition.group.is_closed):
+        if wanted is None or (partition is not None and not partition.replica.is_closed):
             continue
         demand(
             is_starting or f"replica {wanted.replica_id} of group {view.group_id} is not served" in said,

@@ -23,7 +23,7 @@ def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
     """What takes space for nothing, on any of the nodes; empty when nothing does."""
     for node in nodes:
         store = cast("SimLogStore", node.store)
-        for group in node.engine.groups.values():
+        for group in node.engine.replicas.values():
             replica = cast("SimReplica | None", store._replicas.get(group.key))
             if replica is None:
                 continue
@@ -31,7 +31,7 @@ def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
             if look.has_truncated_rows or look.is_due(is_short=False):
                 return f"node {node.node_id} keeps {look}"
             if group.group_id != METADATA_GROUP_ID:
-                start = cast("LogPartition", group.machine).log_start_offset
+                start = cast("LogPartition", group.state_machine).log_start_offset
                 trimmed = _trimmed_rows(replica, start)
                 if trimmed:
                     return f"node {node.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"

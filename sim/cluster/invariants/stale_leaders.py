@@ -32,7 +32,7 @@ class StaleLeaders:
         terms: dict[int, int] = {}
         for process in running:
             assert process.node is not None
-            for group in process.node.engine.groups.values():
+            for group in process.node.engine.replicas.values():
                 if group.core.is_confirmed_leader:
                     terms[group.group_id] = max(terms.get(group.group_id, 0), group.term)
         seen: dict[tuple[str, int], float] = {}
@@ -40,7 +40,7 @@ class StaleLeaders:
             assert process.node is not None
             if process.host.is_frozen:
                 continue
-            for group in process.node.engine.groups.values():
+            for group in process.node.engine.replicas.values():
                 if group.role is Role.LEADER and group.term < terms.get(group.group_id, 0):
                     key = (repr(process.host), group.group_id)
                     since = seen[key] = self._since.get(key, now)

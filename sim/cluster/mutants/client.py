@@ -19,14 +19,14 @@ from sim.cluster.mutants.registry import mutant, replace_method
     fault_every=0.5,
 )
 def retries_under_new_sequence() -> None:
-    from raftmq.client.producer.partition_queue import Identity, PartitionQueue
+    from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
 
     retry = PartitionQueue.retry
 
     def anew(self: Any, attempts: Any, *, is_outcome_unknown: bool) -> None:
         retry(self, attempts, is_outcome_unknown=is_outcome_unknown)
         if is_outcome_unknown and self.identity.producer_id and not self.has_unanswered:
-            self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
+            self.identity = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             for batch in self.pipeline:
                 self._assign_sequence(batch)
 

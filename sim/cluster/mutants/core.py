@@ -79,7 +79,7 @@ def check_quorum_missing() -> None:
     freeze=4,
 )
 def transfer_to_one_behind() -> None:
-    from raftmq.broker.cluster import leadership_drain as hand_over
+    from raftmq.broker.cluster import leadership_drain
     from raftmq.raft.election import Election
 
     on_vote_request = Election._on_vote_request
@@ -92,19 +92,19 @@ def transfer_to_one_behind() -> None:
         else:
             on_vote_request(self, message)
 
-    def offer(engine: Any, group: Any, may_take: Any) -> None:
+    def offer(engine: Any, replica: Any, may_take: Any) -> None:
         matches = {
-            replica: match
-            for replica, match in group.core.match_indexes().items()
-            if replica in group.core.membership.voters and replica != group.replica_id
+            voter: match
+            for voter, match in replica.core.match_indexes().items()
+            if voter in replica.core.membership.voters and voter != replica.replica_id
         }
         if matches:
-            target = min(matches, key=lambda replica: matches[replica])
-            group.core._send_timeout_now(target)
-            engine.mark_dirty(group)
+            target = min(matches, key=lambda voter: matches[voter])
+            replica.core._send_timeout_now(target)
+            engine.mark_dirty(replica)
 
     Election._on_vote_request = obliging  # type: ignore[method-assign]
-    hand_over.offer = offer
+    leadership_drain.offer = offer
 
 
 @mutant(

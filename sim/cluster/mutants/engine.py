@@ -16,10 +16,10 @@ def answers_before_durable() -> None:
 
     start = Commits.start
 
-    def hasty(self: Any, group: Any, work: Any, **named: Any) -> None:
+    def hasty(self: Any, replica: Any, work: Any, **named: Any) -> None:
         for message in work.responses:
-            self._host.send(group, message)
-        start(self, group, work, **named)
+            self._host.send(replica, message)
+        start(self, replica, work, **named)
 
     Commits.start = hasty  # type: ignore[method-assign]
 
@@ -31,11 +31,11 @@ def asks_before_durable() -> None:
 
     start = Commits.start
 
-    def hasty(self: Any, group: Any, work: Any, **named: Any) -> None:
+    def hasty(self: Any, replica: Any, work: Any, **named: Any) -> None:
         early = [message for message in work.responses if isinstance(message, VoteRequest)]
         for message in early:
-            self._host.send(group, message)
-        start(self, group, replace(work, responses=tuple(one for one in work.responses if one not in early)), **named)
+            self._host.send(replica, message)
+        start(self, replica, replace(work, responses=tuple(one for one in work.responses if one not in early)), **named)
 
     Commits.start = hasty  # type: ignore[method-assign]
 
@@ -51,9 +51,9 @@ def asks_before_durable() -> None:
     delivery_seconds=15.0,
 )
 def waiter_takes_any_entry() -> None:
-    from raftmq.broker.replica.replica import Group
+    from raftmq.broker.replica.replica import Replica
 
-    answer = Group._answer_waiters
+    answer = Replica._answer_waiters
 
     def any_entry(self: Any, entry: Any, result: Any) -> None:
         waiter = self._waiters[0]
@@ -61,18 +61,18 @@ def waiter_takes_any_entry() -> None:
             entry = replace(entry, term=waiter.term)
         answer(self, entry, result)
 
-    Group._answer_waiters = any_entry  # type: ignore[method-assign]
-    Group.fail_waiters = lambda self: None  # type: ignore[method-assign]
+    Replica._answer_waiters = any_entry  # type: ignore[method-assign]
+    Replica.fail_waiters = lambda self: None  # type: ignore[method-assign]
 
 
 @mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def damaged_replica_goes_on() -> None:
     from raftmq.broker.replica.engine import Engine
 
-    def keep(self: Any, group: Any, error: Exception) -> None:
-        self._owner.on_replica_broken(group, error)
+    def keep(self: Any, replica: Any, error: Exception) -> None:
+        self._owner.on_replica_broken(replica, error)
 
-    Engine.break_group = keep  # type: ignore[method-assign]
+    Engine.break_replica = keep  # type: ignore[method-assign]
 
 
 @mutant("engine", "bytes of a finished proposal are not given back")
@@ -103,12 +103,12 @@ def inbound_over_its_limit() -> None:
 
     admit = Engine._admit_inbound
 
-    def late(self: Any, group: Any, message: Any) -> bool:
+    def late(self: Any, replica: Any, message: Any) -> bool:
         limits, inbound = self.limits, self._inbound
         if inbound.total < limits.inbound_append_bytes_max:
             self.limits = replace(limits, inbound_append_bytes_max=1 << 40)
         try:
-            return admit(self, group, message)
+            return admit(self, replica, message)
         finally:
             self.limits = limits
 
@@ -121,10 +121,10 @@ def inbound_given_back_early() -> None:
 
     start = Commits.start
 
-    def early(self: Any, group: Any, work: Any, *, with_inbound: bool = True) -> None:
+    def early(self: Any, replica: Any, work: Any, *, with_inbound: bool = True) -> None:
         if with_inbound:
-            self._inbound.forget(group.group_id)
-        start(self, group, work, with_inbound=with_inbound)
+            self._inbound.forget(replica.group_id)
+        start(self, replica, work, with_inbound=with_inbound)
 
     Commits.start = early  # type: ignore[method-assign]
 
@@ -149,9 +149,9 @@ def snapshot_loses_a_row() -> None:
 
     install = snapshots.Snapshots.install
 
-    def short(self: Any, group: Any, work: Any) -> None:
+    def short(self: Any, replica: Any, work: Any) -> None:
         rows = list(work.snapshot.data)[:-1]
-        install(self, group, replace(work, snapshot=replace(work.snapshot, data=rows)))
+        install(self, replica, replace(work, snapshot=replace(work.snapshot, data=rows)))
 
     snapshots.Snapshots.install = short  # type: ignore[method-assign]
 
@@ -174,9 +174,9 @@ def space_asked_for_too_early() -> None:
 
     truncate = Commits.truncate
 
-    async def asking(self: Any, group: Any, *arguments: Any) -> None:
-        await truncate(self, group, *arguments)
-        self._writers.run(group.key, lambda: self._truncated_rows._store.reclaim(group.key))
+    async def asking(self: Any, replica: Any, *arguments: Any) -> None:
+        await truncate(self, replica, *arguments)
+        self._writers.run(replica.key, lambda: self._truncated_rows._store.reclaim(replica.key))
 
     async def no_look(self: Any) -> None:
         del self
@@ -187,10 +187,10 @@ def space_asked_for_too_early() -> None:
 
 @mutant("engine", "rows that a slice leaves wait for the next truncation", retention_ms=2_500, is_tight=True)
 def truncated_rows_left() -> None:
-    from raftmq.broker.replica.log_trimmer import TruncatedRows
+    from raftmq.broker.replica.log_trimmer import LogTrimmer
     from raftmq.storage.lmdb_log_store import LmdbLogStore
 
-    TruncatedRows._on_slice_deleted = lambda self, group, done: None  # type: ignore[method-assign]
+    LogTrimmer._on_slice_deleted = lambda self, replica, done: None  # type: ignore[method-assign]
     LmdbLogStore.has_truncated_rows = lambda self, key: False  # type: ignore[method-assign]
 
 
@@ -210,26 +210,26 @@ def stale_leadership_table() -> None:
 def defect_ends_the_process() -> None:
     from raftmq.broker.base.supervisor import Supervisor
 
-    Supervisor.note_failure = lambda self, work, error: self._on_fatal(error)  # type: ignore[method-assign]
+    Supervisor.record_failure = lambda self, work, error: self._on_fatal(error)  # type: ignore[method-assign]
 
 
 @mutant("engine", "a replica that a defect stopped is not shown", defect=8, fault_every=0.4)
 def stopped_replica_unreported() -> None:
-    from raftmq.broker.cluster.replica_manager import LocalReplicas
+    from raftmq.broker.cluster.replica_manager import ReplicaManager
 
-    not_served = LocalReplicas.not_served
+    not_served = ReplicaManager.not_served
 
     def hidden(self: Any, metadata: Any, node_id: Any) -> Any:
         return [one for one in not_served(self, metadata, node_id) if one.key not in self._troubles]
 
-    LocalReplicas.not_served = hidden  # type: ignore[method-assign]
+    ReplicaManager.not_served = hidden  # type: ignore[method-assign]
 
 
 @mutant("engine", "a replica that a defect stopped is not opened again", defect=8, fault_every=0.4)
 def stopped_replica_stays_stopped() -> None:
-    from raftmq.broker.cluster.replica_manager import LocalReplicas
+    from raftmq.broker.cluster.replica_manager import ReplicaManager
 
-    LocalReplicas._retry = lambda self, key, trouble: None  # type: ignore[method-assign]
+    ReplicaManager._retry = lambda self, key, trouble: None  # type: ignore[method-assign]
 
 
 @mutant("engine", "a loop that failed is not begun again", defect=8, fault_every=0.4)
@@ -240,7 +240,7 @@ def failed_loop_stays_ended() -> None:
         try:
             await run()
         except Exception as error:  # noqa: BLE001 -- the mutant's point: nobody begins it again
-            self.note_failure(work, error)
+            self.record_failure(work, error)
 
     Supervisor._keep = once  # type: ignore[method-assign]
 

@@ -27,17 +27,17 @@ def applies_local_state() -> None:
 
 @mutant("machine", "what duplicates are known by is forgotten when leadership changes")
 def forgets_producers() -> None:
-    from raftmq.fsm import sequence_validator as append_judge
+    from raftmq.fsm import sequence_validator
 
-    judge = append_judge.AppendJudge.judge
+    validate = sequence_validator.SequenceValidator.validate
 
     def forgetful(self: Any, header: Any) -> Any:
-        verdict = judge(self, header)
-        if isinstance(verdict, append_judge.Duplicate):
-            return append_judge.Accept()
-        return verdict
+        result = validate(self, header)
+        if isinstance(result, sequence_validator.Duplicate):
+            return sequence_validator.Accept()
+        return result
 
-    append_judge.AppendJudge.judge = forgetful  # type: ignore[method-assign]
+    sequence_validator.SequenceValidator.validate = forgetful  # type: ignore[method-assign]
 
 
 @mutant("machine", "a trim goes one record too far", trim_every=0.3)

@@ -31,10 +31,10 @@ SEEDS_MAX = 16
 """Each must be found by one of so many seeds, from 0 on; most are by the first."""
 
 
-def mutant(part: str, what: str, **circumstances: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
+def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a function that plants the bug. It runs in a child, so nothing undoes it.
 
-    `circumstances`: options under which it shows soon.
+    `option_overrides`: options under which it shows soon.
     """
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
@@ -44,7 +44,7 @@ def mutant(part: str, what: str, **circumstances: object) -> Callable[[Callable[
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, circumstances=circumstances))
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, option_overrides=option_overrides))
         return plant
 
     return register

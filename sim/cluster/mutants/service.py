@@ -13,13 +13,13 @@ from sim.cluster.mutants.registry import mutant
 def reads_uncommitted() -> None:
     from raftmq.broker.partitions.log import PartitionLog
 
-    PartitionLog.high_watermark = property(lambda self: self.group.core.log.next_offset)  # type: ignore[assignment]
-    PartitionLog.is_readable = lambda self, offset: offset < self.group.core.log.next_offset  # type: ignore[method-assign]
+    PartitionLog.high_watermark = property(lambda self: self.replica.core.log.next_offset)  # type: ignore[assignment]
+    PartitionLog.is_readable = lambda self, offset: offset < self.replica.core.log.next_offset  # type: ignore[method-assign]
 
     def read_recent(self: Any, offset: int, bytes_max: int) -> Any:
-        recent = self.group.log.recent
+        recent = self.replica.log.recent
         index = recent.index_of_offset(offset)
-        entries = recent.slice(index, self.group.core.last_index, bytes_max) if index is not None else None
+        entries = recent.slice(index, self.replica.core.last_index, bytes_max) if index is not None else None
         return [entry for entry in entries or () if entry.record_count and entry.next_offset > offset] or None
 
     PartitionLog.read_recent = read_recent  # type: ignore[method-assign]
@@ -35,9 +35,9 @@ def reads_uncommitted() -> None:
     fault_every=0.5,
 )
 def lost_leadership_called_failure() -> None:
-    from raftmq.broker.replica.replica import Group
+    from raftmq.broker.replica.replica import Replica
 
-    Group._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
+    Replica._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
 
 
 @mutant("service", "two nodes hand out the same producer ids")
@@ -84,18 +84,22 @@ def retention_too_early() -> None:
 
 @mutant("service", "records are acknowledged when the leader has them, whatever its followers have", kill=6, isolate=6)
 def acknowledged_by_the_leader_alone() -> None:
-    from raftmq.broker.replica.replica import Group
+    from raftmq.broker.replica.replica import Replica
     from raftmq.fsm.log_partition import LogPartition
 
-    propose = Group.propose
+    propose = Replica.propose
 
     def hasty(self: Any, proposals: Any) -> Any:
         appended, future = propose(self, proposals)
-        if isinstance(self.machine, LogPartition) and all(one.record_count for one in proposals) and not future.done():
+        if (
+            isinstance(self.state_machine, LogPartition)
+            and all(one.record_count for one in proposals)
+            and not future.done()
+        ):
             future.set_result([None] * len(appended.entries))
         return appended, future
 
-    Group.propose = hasty  # type: ignore[method-assign]
+    Replica.propose = hasty  # type: ignore[method-assign]
 
 
 @mutant("service", "a named producer is fenced only where its successor writes", namesakes=2)

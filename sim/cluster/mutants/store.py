@@ -38,7 +38,7 @@ def checksums_ignored() -> None:
     from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec, row_scrub
 
     for module in (entry_codec, log_scan, lmdb_replica, replica_codec, row_scrub):
-        module.is_sound = lambda key, value: True  # type: ignore[attr-defined]
+        module.is_intact = lambda key, value: True  # type: ignore[attr-defined]
 
 
 @mutant(
@@ -52,7 +52,7 @@ def checksums_ignored() -> None:
 def starts_empty_after_loss() -> None:
     from raftmq.broker.cluster import replica_files
     from raftmq.broker.cluster import replica_manager as local_replicas
-    from raftmq.broker.replica.initial_state import unborn
+    from raftmq.broker.replica.initial_state import joiner_state
     from raftmq.storage.errors import DamagedReplicaError
 
     open_replica = replica_files.open_replica
@@ -62,7 +62,7 @@ def starts_empty_after_loss() -> None:
             return open_replica(store, registry, key, machine)
         except DamagedReplicaError:
             store.retire(key)
-            store.create(key, unborn(), ())
+            store.create(key, joiner_state(), ())
             return open_replica(store, registry, key, machine)
 
     local_replicas.open_replica = open_or_begin_anew  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def applied_index_without_rows() -> None:
     replace_method(
         Commits,
         "_update",
-        lambda original: lambda self, group, work: replace(original(self, group, work), state_rows=()),
+        lambda original: lambda self, replica, work: replace(original(self, replica, work), state_rows=()),
     )
 
 

@@ -79,7 +79,7 @@ class ClientConnection:
     def append_stream(self) -> AppendStream:
         """See `Connection`."""
         self._check_open()
-        call = self._channel.begin("/raftmq.v1.Queue/AppendStream", call_metadata(self.cluster_id))
+        call = self._channel.begin("/raftmq.v1.Log/AppendStream", call_metadata(self.cluster_id))
         return _SimAppendStream(call, self.address)
 
     async def close(self) -> None:

@@ -58,8 +58,8 @@ SPACE_SCALE = 4096
 class Disk:
     """One machine's disk. Wiping it makes another one."""
 
-    def __init__(self, source: random.Random, capacity: int) -> None:
-        self.source = source
+    def __init__(self, rng: random.Random, capacity: int) -> None:
+        self.rng = rng
         self.capacity = capacity
         self.files: dict[ReplicaKey, RowFile] = {}
         self.trash: list[RowFile] = []
@@ -81,7 +81,7 @@ class Disk:
 
     def backup(self) -> Disk:
         """What is durable now, on another disk."""
-        twin = Disk(random.Random(self.source.getrandbits(64)), self.capacity)
+        twin = Disk(random.Random(self.rng.getrandbits(64)), self.capacity)
         twin.latency = self.latency
         twin.files = {key: file.copy() for key, file in self.files.items()}
         twin.registry = dict(self.registry)
@@ -104,10 +104,10 @@ class Disk:
         if self.slow_latency:
             self.slow_commits += 1
             latency = self.slow_latency
-        seconds = latency * (0.5 + self.source.expovariate(2.0))
+        seconds = latency * (0.5 + self.rng.expovariate(2.0))
         return max(0.0, self.stalled_until - now) + seconds
 
-    def flip_byte(self, source: random.Random) -> tuple[ReplicaKey, str, bytes] | None:
+    def flip_byte(self, rng: random.Random) -> tuple[ReplicaKey, str, bytes] | None:
         """Damage one stored row: of which replica, in which table, under which key."""
         rows = [
             (key, name, row)
@@ -117,9 +117,9 @@ class Disk:
         ]
         if not rows:
             return None
-        key, name, row = source.choice(rows)
+        key, name, row = rng.choice(rows)
         value = bytearray(self.files[key].tables[name].rows[row])
-        value[source.randrange(len(value))] ^= 1 << source.randrange(8)
+        value[rng.randrange(len(value))] ^= 1 << rng.randrange(8)
         self.files[key].tables[name].put(row, bytes(value))
         return key, name, row
 
@@ -273,7 +273,7 @@ class SimRegistry(Registry):
         import threading
 
         self._rows = disk.registry
-        self._source = disk.source
+        self._rng = disk.rng
         self._path = Path("node")
         self._changing = threading.RLock()
         self._is_closed = False
@@ -295,7 +295,7 @@ class SimRegistry(Registry):
 
     def _new_mark(self) -> bytes:
         """See `Registry`."""
-        return self._source.randbytes(MARK_BYTES)
+        return self._rng.randbytes(MARK_BYTES)
 
     def close(self, *, is_clean: bool) -> None:
         """See `Registry`."""
@@ -470,7 +470,7 @@ class _Thread:
         taken = self._taken
         if taken > 0:
             self._disk.torn_commits += 1
-            kept = self._disk.source.randrange(taken + 1)
+            kept = self._disk.rng.randrange(taken + 1)
             if kept:
                 self.writer.pump(kept)
         self.writer.drop()

@@ -39,9 +39,9 @@ class Weather:
 class Network:
     """All links. Machines are known by the names of their hosts."""
 
-    def __init__(self, loop: VirtualLoop, source: random.Random, weather: Weather) -> None:
+    def __init__(self, loop: VirtualLoop, rng: random.Random, weather: Weather) -> None:
         self.loop = loop
-        self.source = source
+        self.rng = rng
         self.weather = weather
         self.cuts: dict[tuple[str, str], None] = {}
         """Directed links on which nothing arrives."""
@@ -87,7 +87,7 @@ class Network:
 
     def delay(self, source: str, target: str) -> float:
         """How long a packet that is sent now takes."""
-        weather, chance = self.weather, self.source
+        weather, chance = self.weather, self.rng
         if source == target:
             return 0.00005
         seconds = weather.delay_min - weather.delay_mean * _log(1.0 - chance.random())
@@ -202,7 +202,7 @@ class Pipe:
             return
         network = self._network
         weather = network.weather
-        if weather.reset_share and not self._is_local and network.source.random() < weather.reset_share:
+        if weather.reset_share and not self._is_local and network.rng.random() < weather.reset_share:
             network.resets += 1
             self.reset()
             return

@@ -35,7 +35,7 @@ class GroupCall(NamedTuple):
     sent_at: float
 
 
-class Membership:
+class MemberCalls:
     """See the module. Times are the event loop's."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Membership:
         *,
         heartbeat_seconds: float,
         poll_seconds_max: float,
-        source: random.Random,
+        rng: random.Random,
         now: float,
     ) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Membership:
         self._heartbeat_seconds = heartbeat_seconds
         self._session_seconds = member.settings.session_timeout_ms / 1000
         self._poll_seconds_max = poll_seconds_max
-        self._source = source
+        self._rng = rng
         self._next_at = now
         self._heard_at = now
         """When the last answered heartbeat was sent: the session lasts at least until a session after that."""
@@ -81,7 +81,7 @@ class Membership:
         with self._lock:
             if self.is_stopped:
                 return FOREVER
-            self._note_asking(now)
+            self._record_poll(now)
             member = self._member
             if member.may_leave:
                 self._leave()
@@ -116,7 +116,7 @@ class Membership:
         self._heard_at = max(self._heard_at, sent_at)
         pause = max(min(self._heartbeat_seconds, answer.next_heartbeat_ms / 1000), settings.HEARTBEAT_SECONDS_MIN)
         # spread, so that a thousand members that joined together do not come together
-        self._next_at = now if self._is_due_again else now + pause * self._source.uniform(0.9, 1.0)
+        self._next_at = now if self._is_due_again else now + pause * self._rng.uniform(0.9, 1.0)
         after = (self._member.epoch, self._member.standing)
         self._has_news |= after != before or not self._member.steps().is_empty
 
@@ -126,7 +126,7 @@ class Membership:
             self._coordinator = ""
             self._failures += 1
             pause = min(settings.GROUP_RETRY_SECONDS * self._failures, settings.RETRY_BACKOFF_MAX_SECONDS)
-            self._next_at = now + max(pause * self._source.uniform(0.5, 1.0), error.retry_after_ms / 1000)
+            self._next_at = now + max(pause * self._rng.uniform(0.5, 1.0), error.retry_after_ms / 1000)
             if isinstance(call.request, pb.LeaveRequest):
                 if not error.retriable or self._failures >= settings.LEAVE_TRIES_MAX:
                     self._left(call.request)
@@ -183,13 +183,13 @@ class Membership:
         bounds = (self._next_at, self._asked_at + self._poll_seconds_max, self._heard_at + self._session_seconds)
         return min(bound for bound in bounds if bound > now)
 
-    def _note_asking(self, now: float) -> None:
+    def _record_poll(self, now: float) -> None:
         """Whether the program still asks for records: one that does not is no member; one that does again, is again."""
         member = self._member
         if self.asking or self.asked != self._seen_asked:
             self._seen_asked, self._asked_at = self.asked, now
             if member.standing is Standing.OUT and member.subscription:
-                member.come()
+                member.join()
                 self._next_at = self._heard_at = now
         elif now - self._asked_at >= self._poll_seconds_max and member.standing in (Standing.JOINING, Standing.IN):
             data = (member.settings.group, member.member_id, now - self._asked_at)
@@ -209,7 +209,7 @@ class Membership:
         goodbye = self._goodbye()
         if goodbye is not None:
             self._leaving.append(goodbye)
-        self._member.go()
+        self._member.leave()
         self._has_news = True
 
     def _goodbye(self) -> pb.LeaveRequest | None:
@@ -238,7 +238,7 @@ class Membership:
             self.is_stopped = True
             return self._goodbye()
 
-    def note_addresses(self, addresses: Iterable[str]) -> None:
+    def record_addresses(self, addresses: Iterable[str]) -> None:
         """Where brokers are, best first."""
         known = tuple(addresses)
         with self._lock:
