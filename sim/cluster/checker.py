@@ -146,30 +146,30 @@ class Checker:
         rounds: dict[ReplicaKey, Rounds] = {}
 
         def watched_add_replica(*arguments: Any, **named: Any) -> Replica[StateMachine]:
-            group: Replica[StateMachine] = add_replica(*arguments, **named)
-            self._watch_group(process, group)
-            rounds[group.key] = Rounds()
-            return group
+            replica: Replica[StateMachine] = add_replica(*arguments, **named)
+            self._watch_group(process, replica)
+            rounds[replica.key] = Rounds()
+            return replica
 
-        def watched_send(group: Replica[StateMachine], message: Message) -> None:
-            self.judge(self._on_send, process, group, message)
+        def watched_send(replica: Replica[StateMachine], message: Message) -> None:
+            self.judge(self._on_send, process, replica, message)
             if isinstance(message, VoteRequest):
-                rounds[group.key].on_request(message)
-            send(group, message)
+                rounds[replica.key].on_request(message)
+            send(replica, message)
 
         def watched_message(node_id: int, group_id: GroupId, message: Message) -> None:
-            group = engine.replicas.get(group_id)
-            if group is None or group.replica_id != message.target or not rounds[group.key].is_late(message):
+            replica = engine.replicas.get(group_id)
+            if replica is None or replica.replica_id != message.target or not rounds[replica.key].is_late(message):
                 on_message(node_id, group_id, message)
                 return
-            before = Rounds.state_of(group.core)
+            before = Rounds.state_of(replica.core)
             on_message(node_id, group_id, message)
-            self.judge(Rounds.check_not_counted, message, before, group.core)
+            self.judge(Rounds.check_not_counted, message, before, replica.core)
 
-        def watched_role_change(group: Replica[StateMachine], change: RoleChange) -> None:
+        def watched_role_change(replica: Replica[StateMachine], change: RoleChange) -> None:
             if change.role is Role.LEADER:
-                self.judge(self._on_leader, group, change)
-            on_role_change(group, change)
+                self.judge(self._on_leader, replica, change)
+            on_role_change(replica, change)
 
         engine.add_replica = watched_add_replica
         engine.send = watched_send
@@ -187,17 +187,17 @@ class Checker:
                 self.judge(budgets.on_proposal, before)
             return is_taken
 
-        def watched_admit(group: Replica[StateMachine], message: AppendRequest) -> bool:
+        def watched_admit(replica: Replica[StateMachine], message: AppendRequest) -> bool:
             before = engine.inbound_bytes
-            is_taken: bool = admit(group, message)
+            is_taken: bool = admit(replica, message)
             if is_taken:
                 self.judge(budgets.on_append, before)
             return is_taken
 
-        def watched_write(group: Replica[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
-            inbound_bytes = engine._inbound.waiting.get(group.group_id, 0) if with_inbound else 0
-            begin_write(group, work, with_inbound=with_inbound)
-            budgets.on_write(group, inbound_bytes)
+        def watched_write(replica: Replica[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
+            inbound_bytes = engine._inbound.waiting.get(replica.group_id, 0) if with_inbound else 0
+            begin_write(replica, work, with_inbound=with_inbound)
+            budgets.on_write(replica, inbound_bytes)
 
         engine.reserve_uncommitted = watched_reserve
         engine._admit_inbound = watched_admit
@@ -228,51 +228,51 @@ class Checker:
 
         supervisor.record_failure = watched_failure
 
-    def _watch_group(self, process: Process, group: Replica[StateMachine]) -> None:
-        watched: Any = group
-        apply, propose = group.apply, group.propose
-        applied = AppliedOnce(group)
-        watermark = HighWatermark(group)
+    def _watch_group(self, process: Process, replica: Replica[StateMachine]) -> None:
+        watched: Any = replica
+        apply, propose = replica.apply, replica.propose
+        applied = AppliedOnce(replica)
+        watermark = HighWatermark(replica)
 
         def watched_apply(entries: Sequence[Entry]) -> None:
-            self.judge(self._before_apply, group, applied, entries)
+            self.judge(self._before_apply, replica, applied, entries)
             apply(entries)
             self.judge(watermark.check)
 
         def watched_propose(proposals: Sequence[Proposal]) -> tuple[Appended, Any]:
             appended, applied = propose(proposals)
-            self.judge(self._on_proposed, group, appended)
+            self.judge(self._on_proposed, replica, appended)
             return appended, applied
 
         watched.apply = watched_apply
         watched.propose = watched_propose
 
-    def _on_proposed(self, group: Replica[StateMachine], appended: Appended) -> None:
+    def _on_proposed(self, replica: Replica[StateMachine], appended: Appended) -> None:
         now_ms = self._cluster.true_ms
         for entry in appended.entries:
-            self._proposed_ms[group.group_id, entry.term, entry.index] = now_ms
+            self._proposed_ms[replica.group_id, entry.term, entry.index] = now_ms
             if entry.kind is EntryKind.DATA:
-                check_stamp(group.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
+                check_stamp(replica.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
 
-    def _before_apply(self, group: Replica[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
+    def _before_apply(self, replica: Replica[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
         applied.on_apply(entries)
         for entry in entries:
-            if self.committed.on_applied(group.group_id, group.replica_id, entry):
-                batch = self.committed.batch_at(group.group_id, entry.base_offset)
-                self.exactly_once.on_committed(group.group_id, batch)
-                self.definite_failures.on_committed(group.group_id, batch)
-                proposed_ms = self._proposed_ms.get((group.group_id, entry.term, entry.index), self._cluster.true_ms)
-                self.retention.on_committed(group.group_id, entry.next_offset, proposed_ms)
+            if self.committed.on_applied(replica.group_id, replica.replica_id, entry):
+                batch = self.committed.batch_at(replica.group_id, entry.base_offset)
+                self.exactly_once.on_committed(replica.group_id, batch)
+                self.definite_failures.on_committed(replica.group_id, batch)
+                proposed_ms = self._proposed_ms.get((replica.group_id, entry.term, entry.index), self._cluster.true_ms)
+                self.retention.on_committed(replica.group_id, entry.next_offset, proposed_ms)
             elif entry.kind is EntryKind.COMMAND:
-                self._on_command(group, entry)
+                self._on_command(replica, entry)
 
-    def _on_command(self, group: Replica[StateMachine], entry: Entry) -> None:
+    def _on_command(self, replica: Replica[StateMachine], entry: Entry) -> None:
         """A command that was not known."""
-        group_id = group.group_id
+        group_id = replica.group_id
         if (group_id, entry.index) in self._commands:
             return
         self._commands[group_id, entry.index] = None
-        if not isinstance(group.state_machine, LogPartition):
+        if not isinstance(replica.state_machine, LogPartition):
             self._memory.on_metadata_command(decode_metadata_command(entry.payload))
             return
         command = decode_command(entry.payload)
@@ -282,36 +282,38 @@ class Checker:
             if self.retention.on_trim(group_id, command.before_offset, wall_ms_max):
                 self.on_retention(group_id, command.before_offset)
 
-    def _on_send(self, process: Process, group: Replica[StateMachine], message: Message) -> None:
-        check_quarantined_silent(process, group, message)
+    def _on_send(self, process: Process, replica: Replica[StateMachine], message: Message) -> None:
+        check_quarantined_silent(process, replica, message)
         if isinstance(message, AppendResponse):
-            meta = durable_meta(process.machine.disk, group.key)
+            meta = durable_meta(process.machine.disk, replica.key)
             if meta is not None:
                 check_append_response(meta, message)
         elif isinstance(message, VoteRequest):
             disk = process.machine.disk
-            meta = durable_meta(disk, group.key)
+            meta = durable_meta(disk, replica.key)
             if meta is not None:
-                check_vote_request(disk, group.key, meta, message)
+                check_vote_request(disk, replica.key, meta, message)
         elif isinstance(message, VoteResponse) and message.is_granted and not message.is_pre_vote:
-            meta = durable_meta(process.machine.disk, group.key)
+            meta = durable_meta(process.machine.disk, replica.key)
             if meta is not None:
                 check_vote_response(meta, message)
-            self._votes.setdefault(group.group_id, VoteOnce()).on_vote(message)
+            self._votes.setdefault(replica.group_id, VoteOnce()).on_vote(message)
 
-    def _on_leader(self, group: Replica[StateMachine], change: RoleChange) -> None:
+    def _on_leader(self, replica: Replica[StateMachine], change: RoleChange) -> None:
         self.leaders_elected += 1
-        self._cluster.trace(f"r{group.replica_id} leads g{group.group_id} in term {change.term}")
-        self._elections.setdefault(group.group_id, ElectionSafety()).on_leader(group.replica_id, change.term)
+        self._cluster.trace(f"r{replica.replica_id} leads g{replica.group_id} in term {change.term}")
+        self._elections.setdefault(replica.group_id, ElectionSafety()).on_leader(replica.replica_id, change.term)
 
-    def _on_broken(self, process: Process, group: Replica[StateMachine], error: Exception) -> None:
+    def _on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:
         """A replica may only fall silent for damage that a fault did."""
         self.broken_replicas += 1
         check_defect_stays(process.machine.name, error)
         if isinstance(error, PlantedDefect):
             return
-        is_damaged = isinstance(error, DamagedReplicaError) and (process.machine.name, group.key) in self.damaged
-        demand(is_damaged, "NoDefect", f"{process.machine.name} r{group.replica_id} of g{group.group_id}: {error!r}")
+        is_damaged = isinstance(error, DamagedReplicaError) and (process.machine.name, replica.key) in self.damaged
+        demand(
+            is_damaged, "NoDefect", f"{process.machine.name} r{replica.replica_id} of g{replica.group_id}: {error!r}"
+        )
 
     def _on_failure(self, process: Process, work: Work, error: BaseException) -> None:
         """Work in the background failed, and goes on: the product outlives a bug of its own, which the simulation must not."""
@@ -352,9 +354,9 @@ class Checker:
         for process in self._cluster.running():
             assert process.node is not None
             self.judge(self._budgets[process.machine.name].check_recent_entries)
-            for group in process.node.engine.replicas.values():
-                self.judge(self.replica_states.on_state, group)
-                self.judge(self._memory.check, group)
+            for replica in process.node.engine.replicas.values():
+                self.judge(self.replica_states.on_state, replica)
+                self.judge(self._memory.check, replica)
 
     def is_quiet(self) -> bool:
         """Whether everything that was proposed is applied: retention goes on by itself."""

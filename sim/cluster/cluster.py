@@ -146,10 +146,10 @@ class SimNode(Node):
             self.process.on_fatal(error)
             super().on_fatal(error)
 
-    def on_replica_broken(self, group: Replica[StateMachine], error: Exception) -> None:
+    def on_replica_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """See `Node`."""
-        self.process.on_broken(group, error)
-        super().on_replica_broken(group, error)
+        self.process.on_broken(replica, error)
+        super().on_replica_broken(replica, error)
 
 
 @dataclass
@@ -182,9 +182,9 @@ class Process:
         """The process ends by itself."""
         self.machine.cluster.on_fatal(self, error)
 
-    def on_broken(self, group: Replica[StateMachine], error: Exception) -> None:
+    def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """A replica fell silent."""
-        self.machine.cluster.on_broken(self, group, error)
+        self.machine.cluster.on_broken(self, replica, error)
 
 
 class Machine:
@@ -461,10 +461,10 @@ class Cluster:
         for listener in self.on_fatal_error:
             listener(process, error)
 
-    def on_broken(self, process: Process, group: Replica[StateMachine], error: Exception) -> None:
+    def on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:
         """A replica fell silent."""
         self.trace(
-            f"{process.machine.name} g{group.group_id} r{group.replica_id} broken: {type(error).__name__}: {error}"
+            f"{process.machine.name} g{replica.group_id} r{replica.replica_id} broken: {type(error).__name__}: {error}"
         )
         for listener in self.on_broken_replica:
-            listener(process, group, error)
+            listener(process, replica, error)

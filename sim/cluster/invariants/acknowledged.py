@@ -54,8 +54,8 @@ class Acknowledged:
                 "AcknowledgedNeverLost",
                 f"g{group_id} begins at {start}, records were only to be deleted below {allowed}",
             )
-        for (group, offset), value in self.values.items():
-            is_due = group == group_id and offset >= max(start, self.expired.get(group_id, 0))
+        for (replica, offset), value in self.values.items():
+            is_due = replica == group_id and offset >= max(start, self.expired.get(group_id, 0))
             if is_due and read.get(offset) != value:
                 raise InvariantViolation(
                     "AcknowledgedNeverLost",

@@ -14,8 +14,8 @@ from sim.core.invariants.violation import InvariantViolation
 class AppliedOnce:
     """One replica in one boot."""
 
-    def __init__(self, group: Replica[StateMachine]) -> None:
-        self._group = group
+    def __init__(self, replica: Replica[StateMachine]) -> None:
+        self._group = replica
 
     def on_apply(self, entries: Sequence[Entry]) -> None:
         """These are about to be applied; those the state includes already are skipped by the machine."""

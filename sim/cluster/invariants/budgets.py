@@ -35,9 +35,9 @@ class Budgets:
         """A leader's append was taken."""
         self._on_piece("inbound", held_before, self._node.engine.inbound_bytes)
 
-    def on_write(self, group: Replica[StateMachine], inbound_bytes: int) -> None:
+    def on_write(self, replica: Replica[StateMachine], inbound_bytes: int) -> None:
         """A write began, and not one of derived state alone."""
-        self._writes[group.group_id] = group, group.append_started_at, inbound_bytes
+        self._writes[replica.group_id] = replica, replica.append_started_at, inbound_bytes
 
     def _on_piece(self, name: str, held_before: int, held: int) -> None:
         if held_before == 0:
@@ -54,29 +54,31 @@ class Budgets:
         engine = self._node.engine
         self._check_account("uncommitted", engine.uncommitted_bytes)
         self._check_account("inbound", engine.inbound_bytes)
-        proposed = sum(waiter.size for group in engine.replicas.values() for waiter in group._waiters)
+        proposed = sum(waiter.size for replica in engine.replicas.values() for waiter in replica._waiters)
         if engine.uncommitted_bytes != proposed:
             raise self._broken(f"uncommitted is {engine.uncommitted_bytes}, and {proposed} wait")
         waiting = sum(engine._inbound.waiting.values())
-        written = sum(size for group, began_at, size in self._writes.values() if self._is_written(group, began_at))
+        written = sum(size for replica, began_at, size in self._writes.values() if self._is_written(replica, began_at))
         if engine.inbound_bytes < waiting + written:
             raise self._broken(f"inbound is {engine.inbound_bytes}; {waiting} wait, {written} are being written")
         used, limit = engine.recent_budget.bytes_used, self._node.limits.recent_entries_bytes_max
         if used > limit:
-            held = sum(len(group.log.recent._entries) - group.log.recent._start for group in engine.replicas.values())
+            held = sum(
+                len(replica.log.recent._entries) - replica.log.recent._start for replica in engine.replicas.values()
+            )
             if held != 1:
                 raise self._broken(f"{held} recent entries are {used} of {limit}")
 
-    def _is_written(self, group: Replica[StateMachine], began_at: float) -> bool:
+    def _is_written(self, replica: Replica[StateMachine], began_at: float) -> bool:
         """Whether the write that began then is under way: of one replica there is one at a time."""
-        is_hosted = self._node.engine.replicas.get(group.group_id) is group
-        return is_hosted and group.append_in_flight and group.append_started_at == began_at
+        is_hosted = self._node.engine.replicas.get(replica.group_id) is replica
+        return is_hosted and replica.append_in_flight and replica.append_started_at == began_at
 
     def check_recent_entries(self) -> None:
         """Whether what is counted of the recent entries is what is there: each of them is looked at."""
         held = 0
-        for group in self._node.engine.replicas.values():
-            recent = group.log.recent
+        for replica in self._node.engine.replicas.values():
+            recent = replica.log.recent
             for position in range(recent._start, len(recent._entries)):
                 held += len(recent._entries[position].payload) + _OVERHEAD_BYTES
         used = self._node.engine.recent_budget.bytes_used
@@ -86,7 +88,9 @@ class Budgets:
     def check_given_back(self) -> None:
         """Nothing is under way any more."""
         engine = self._node.engine
-        is_idle = engine.write_refusal is None and not any(group.append_in_flight for group in engine.replicas.values())
+        is_idle = engine.write_refusal is None and not any(
+            replica.append_in_flight for replica in engine.replicas.values()
+        )
         if is_idle and (engine.uncommitted_bytes or engine.inbound_bytes):
             raise self._broken(
                 f"idle, and holds {engine.uncommitted_bytes} uncommitted, {engine.inbound_bytes} inbound"

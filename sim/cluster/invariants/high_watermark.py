@@ -14,8 +14,8 @@ from sim.core.invariants.violation import InvariantViolation
 class HighWatermark:
     """One replica in one boot."""
 
-    def __init__(self, group: Replica[StateMachine]) -> None:
-        self._group = group
+    def __init__(self, replica: Replica[StateMachine]) -> None:
+        self._group = replica
         self._end = 0
         self._start = 0
 

@@ -21,13 +21,13 @@ class Memory:
         """`is_forgetful`: producers are forgotten on purpose."""
         self._is_forgetful = is_forgetful
 
-    def check(self, group: Replica[StateMachine]) -> None:
+    def check(self, replica: Replica[StateMachine]) -> None:
         """What a replica remembers."""
-        machine = group.state_machine
+        machine = replica.state_machine
         if isinstance(machine, LogPartition):
             producers = machine.producers
             forgotten = producers.forgotten_named_id or (0 if self._is_forgetful else producers.forgotten_id)
-            demand(not forgotten, "NothingForgotten", f"g{group.group_id} forgot producer {forgotten}")
+            demand(not forgotten, "NothingForgotten", f"g{replica.group_id} forgot producer {forgotten}")
         elif isinstance(machine, Metadata):
             # a replica that is behind may know fewer, and none that was known before is known again under another id
             names = machine._tables.cluster.next_named_producer - 1

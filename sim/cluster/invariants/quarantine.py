@@ -13,16 +13,16 @@ from sim.cluster.cluster import Process, SimNode
 from sim.core.invariants.violation import InvariantViolation
 
 
-def check_quarantined_silent(process: Process, group: Replica[StateMachine], message: Message) -> None:
+def check_quarantined_silent(process: Process, replica: Replica[StateMachine], message: Message) -> None:
     """A message leaves."""
     node = process.node
     assert node is not None
-    row = node.registry.replica(group.key)
-    is_silent = group.is_closed or (row is not None and row.state is not ReplicaState.CREATED)
+    row = node.registry.replica(replica.key)
+    is_silent = replica.is_closed or (row is not None and row.state is not ReplicaState.CREATED)
     if is_silent:
         raise InvariantViolation(
             "QuarantinedSilent",
-            f"{process.machine.name} r{group.replica_id} of g{group.group_id} is {row} (closed: {group.is_closed}) and sends {type(message).__name__}",
+            f"{process.machine.name} r{replica.replica_id} of g{replica.group_id} is {row} (closed: {replica.is_closed}) and sends {type(message).__name__}",
         )
 
 
@@ -30,8 +30,8 @@ def check_serves_none_quarantined(node: SimNode) -> None:
     """Look at what a node serves."""
     for key in node.registry.quarantined():
         partition = node.partitions.get(key.group_id)
-        group = node.engine.replicas.get(key.group_id)
-        if not ((partition is None or partition.replica.key != key) and (group is None or group.key != key)):
+        replica = node.engine.replicas.get(key.group_id)
+        if not ((partition is None or partition.replica.key != key) and (replica is None or replica.key != key)):
             raise InvariantViolation(
                 "QuarantinedSilent",
                 f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",

@@ -19,11 +19,11 @@ class ReplicaStates:
         self._digests: dict[tuple[int, int], tuple[bytes, int]] = {}
         self.compared = 0
 
-    def on_state(self, group: Replica[StateMachine]) -> None:
+    def on_state(self, replica: Replica[StateMachine]) -> None:
         """A replica stands at an index."""
-        machine = group.state_machine
+        machine = replica.state_machine
         index = machine.applied_index
-        if group.is_closed or group.is_installing:
+        if replica.is_closed or replica.is_installing:
             return
         digest = blake2b(digest_size=16)
         for key, value in machine.rows():
@@ -31,11 +31,11 @@ class ReplicaStates:
             digest.update(b"\0")
             digest.update(value)
         found = digest.digest()
-        first, replica_id = self._digests.setdefault((group.group_id, index), (found, group.replica_id))
-        if replica_id != group.replica_id:
+        first, replica_id = self._digests.setdefault((replica.group_id, index), (found, replica.replica_id))
+        if replica_id != replica.replica_id:
             self.compared += 1
         if first != found:
             raise InvariantViolation(
                 "EqualState",
-                f"r{replica_id} and r{group.replica_id} of g{group.group_id} differ at index {index}",
+                f"r{replica_id} and r{replica.replica_id} of g{replica.group_id} differ at index {index}",
             )

@@ -32,23 +32,23 @@ class StaleLeaders:
         terms: dict[int, int] = {}
         for process in running:
             assert process.node is not None
-            for group in process.node.engine.replicas.values():
-                if group.core.is_confirmed_leader:
-                    terms[group.group_id] = max(terms.get(group.group_id, 0), group.term)
+            for replica in process.node.engine.replicas.values():
+                if replica.core.is_confirmed_leader:
+                    terms[replica.group_id] = max(terms.get(replica.group_id, 0), replica.term)
         seen: dict[tuple[str, int], float] = {}
         for process in running:
             assert process.node is not None
             if process.host.is_frozen:
                 continue
-            for group in process.node.engine.replicas.values():
-                if group.role is Role.LEADER and group.term < terms.get(group.group_id, 0):
-                    key = (repr(process.host), group.group_id)
+            for replica in process.node.engine.replicas.values():
+                if replica.role is Role.LEADER and replica.term < terms.get(replica.group_id, 0):
+                    key = (repr(process.host), replica.group_id)
                     since = seen[key] = self._since.get(key, now)
-                    bound = TIMEOUTS * process.node.timing.election_seconds(group.group_id) / process.host.rate
+                    bound = TIMEOUTS * process.node.timing.election_seconds(replica.group_id) / process.host.rate
                     demand(
                         now - since <= bound + SLACK_SECONDS,
                         "StaleLeaderStepsDown",
-                        f"{process.host} leads g{group.group_id} in term {group.term} for {now - since:.2f} s, "
-                        f"while another leads it in term {terms[group.group_id]}",
+                        f"{process.host} leads g{replica.group_id} in term {replica.term} for {now - since:.2f} s, "
+                        f"while another leads it in term {terms[replica.group_id]}",
                     )
         self._since = seen
