@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic
 
 from raftmq.client.base import settings
-from raftmq.client.base.arguments import check_positive
+from raftmq.client.base.arguments import LONG_MAX, check_positive, check_whole
 from raftmq.client.base.fork_guard import check_not_forked, current_generation
 from raftmq.client.base.stop_requests import StopRequests, signals_taken
-from raftmq.client.base.texts import check_text, check_texts
 from raftmq.client.codec.batch import CODECS
-from raftmq.client.connection.resolver import parse_addresses
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.consumer_settings import OffsetReset
+from raftmq.client.consumer.group_arguments import GroupArguments, check_group_arguments
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.producer.partitioner import PARTITIONERS, Partitioner, PartitionerName, checked
 from raftmq.client.producer.producer import CompressionType
@@ -28,7 +27,6 @@ from raftmq.client.transformer.partition_transform import TransformParts
 from raftmq.client.transformer.transform_consumer import TransformConsumer
 from raftmq.client.transformer.transform_loop import TransformLoop
 from raftmq.client.worker.handlers import Handlers
-from raftmq.client.worker.worker import HEARTBEAT_MS_MAX, HEARTBEATS_PER_SESSION
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCompressionError
 from raftmq.types import KeyT_co, Record, ValueT_co
 
@@ -99,27 +97,23 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         request_timeout_ms: float = 30_000,
         transport: Transport | None = None,
     ) -> None:
-        topics = (topic,) if isinstance(topic, str) else tuple(topic)
-        if not topics or not all(topics):
-            raise InvalidArgumentError(f"a transformer needs the name of a topic, or several, not {topic!r}")
-        if not group_id:
-            raise InvalidArgumentError("a transformer needs a group_id")
-        parse_addresses(bootstrap_servers)
-        check_texts(topics, "topic")
-        for argument, text in (
-            ("group_id", group_id),
-            ("client_id", client_id),
-            ("group_instance_id", group_instance_id),
-            ("assignor", assignor),
-            ("rack", rack),
-        ):
-            check_text(text, argument)
-        check_positive(
-            concurrency=concurrency,
+        self._arguments = GroupArguments(
+            topics=(topic,) if isinstance(topic, str) else tuple(topic),
+            group_id=group_id,
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            group_instance_id=group_instance_id,
+            auto_offset_reset=auto_offset_reset,
             session_timeout_ms=session_timeout_ms,
             max_poll_interval_ms=max_poll_interval_ms,
+            assignor=assignor,
+            rack=rack,
             request_timeout_ms=request_timeout_ms,
+            transport=transport,
         )
+        check_group_arguments("transformer", topic, self._arguments)
+        check_positive(concurrency=concurrency)
+        check_whole(LONG_MAX, concurrency=concurrency)
         if compression_type not in CODECS:
             raise UnsupportedCompressionError(f"compression_type {compression_type!r} is not known")
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
@@ -127,22 +121,13 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         for name, serializer in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
             if serializer is not None and not callable(serializer):
                 raise InvalidArgumentError(f"{name} must be a function, not {serializer!r}")
-        self.topics = topics
+        self.topics = self._arguments.topics
         self.group_id = group_id
         self.client_id = client_id
         handlers = Handlers(handler, key_deserializer, value_deserializer)
-        self._calls = HandlerCalls(handlers, key_serializer, value_serializer, concurrency, frozenset(topics))
+        self._calls = HandlerCalls(handlers, key_serializer, value_serializer, concurrency, frozenset(self.topics))
         self._partitioner = PARTITIONERS[partitioner] if isinstance(partitioner, str) else checked(partitioner)
         self._codec = CODECS[compression_type]
-        self._auto_offset_reset: OffsetReset = auto_offset_reset
-        self._bootstrap_servers = bootstrap_servers
-        self._group_instance_id = group_instance_id
-        self._session_timeout_ms = session_timeout_ms
-        self._max_poll_interval_ms = max_poll_interval_ms
-        self._assignor = assignor
-        self._rack = rack
-        self._request_timeout_ms = request_timeout_ms
-        self._transport = transport
         self._generation = current_generation()
         self._was_started = False
         self._stops = StopRequests(self._pass_on_stop)
@@ -193,24 +178,7 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
             self._loop.stop(at_once=at_once)
 
     def _make_consumer(self, listener: RebalanceListener) -> TransformConsumer:
-        return TransformConsumer(
-            *self.topics,
-            bootstrap_servers=self._bootstrap_servers,
-            group_id=self.group_id,
-            group_instance_id=self._group_instance_id,
-            client_id=self.client_id,
-            enable_auto_commit=False,
-            auto_offset_reset=self._auto_offset_reset,
-            session_timeout_ms=self._session_timeout_ms,
-            heartbeat_interval_ms=min(HEARTBEAT_MS_MAX, self._session_timeout_ms / HEARTBEATS_PER_SESSION),
-            max_poll_interval_ms=self._max_poll_interval_ms,
-            max_poll_records=settings.TRANSFORM_BUFFER_RECORDS,
-            assignor=self._assignor,
-            rack=self._rack,
-            request_timeout_ms=self._request_timeout_ms,
-            listener=listener,
-            transport=self._transport,
-        )
+        return self._arguments.make_consumer(TransformConsumer, listener, settings.TRANSFORM_BUFFER_RECORDS)
 
     def _make_parts(self, consumer: TransformConsumer) -> TransformParts:
         return TransformParts(
@@ -220,5 +188,5 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
             calls=self._calls,
             partitioner=self._partitioner,
             codec=self._codec,
-            timeout_seconds=self._request_timeout_ms / 1000,
+            timeout_seconds=self._arguments.request_timeout_ms / 1000,
         )

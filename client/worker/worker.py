@@ -10,7 +10,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, Generic, get_args
+from typing import Generic, get_args
 
 from raftmq.client.admin.admin import Admin, TopicDescription
 from raftmq.client.base import settings
@@ -19,10 +19,10 @@ from raftmq.client.base.background import done_before
 from raftmq.client.base.fork_guard import check_not_forked, current_generation
 from raftmq.client.base.metrics import WorkerMetrics
 from raftmq.client.base.stop_requests import StopRequests, signals_taken
-from raftmq.client.base.texts import check_text, check_texts
-from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.base.texts import check_text
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.consumer_settings import OffsetReset
+from raftmq.client.consumer.group_arguments import GroupArguments, check_group_arguments
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.producer.producer import Producer
 from raftmq.client.worker.back_pressure import WorkLimits
@@ -42,11 +42,6 @@ from raftmq.client.worker.work_consumer import WorkConsumer
 from raftmq.client.worker.work_loop import WorkLoop
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
 from raftmq.types import KeyT_co, ValueT_co
-
-HEARTBEAT_MS_MAX: Final = 5_000
-HEARTBEATS_PER_SESSION: Final = 3
-"""So that a session outlives two heartbeats that are lost."""
-
 
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 """One class of exceptions, or several."""
@@ -149,31 +144,28 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         request_timeout_ms: float = 30_000,
         transport: Transport | None = None,
     ) -> None:
-        topics = (topic,) if isinstance(topic, str) else tuple(topic)
-        if not topics or not all(topics):
-            raise InvalidArgumentError(f"a worker needs the name of a topic, or several, not {topic!r}")
-        if not group_id:
-            raise InvalidArgumentError("a worker needs a group_id")
-        parse_addresses(bootstrap_servers)
-        check_texts(topics, "topic")
-        for argument, text in (
-            ("group_id", group_id),
-            ("dead_letter_topic", dead_letter_topic),
-            ("client_id", client_id),
-            ("group_instance_id", group_instance_id),
-            ("assignor", assignor),
-            ("rack", rack),
-        ):
-            check_text(text, argument)
+        self._arguments = GroupArguments(
+            topics=(topic,) if isinstance(topic, str) else tuple(topic),
+            group_id=group_id,
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            group_instance_id=group_instance_id,
+            auto_offset_reset=auto_offset_reset,
+            session_timeout_ms=session_timeout_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            assignor=assignor,
+            rack=rack,
+            request_timeout_ms=request_timeout_ms,
+            transport=transport,
+        )
+        check_group_arguments("worker", topic, self._arguments)
+        check_text(dead_letter_topic, "dead_letter_topic")
         if ordering not in get_args(Ordering):
             raise InvalidArgumentError(f"ordering {ordering!r}: use key, partition or none")
         check_positive(
             concurrency=concurrency,
             max_partition_records=max_partition_records,
             commit_interval_ms=commit_interval_ms,
-            session_timeout_ms=session_timeout_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
-            request_timeout_ms=request_timeout_ms,
         )
         check_not_negative(
             retry_backoff_ms=retry_backoff_ms,
@@ -184,7 +176,6 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         check_at_least("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms, "retry_backoff_ms")
         # A member that takes longer to give partitions up is taken for dead, and loses them.
         check_at_least("max_poll_interval_ms", max_poll_interval_ms, revocation_timeout_ms, "revocation_timeout_ms")
-        check_whole(session_timeout_ms=session_timeout_ms, max_poll_interval_ms=max_poll_interval_ms)
         check_whole(LONG_MAX, concurrency=concurrency, max_records=max_records)
         check_whole(LONG_MAX, max_partition_records=max_partition_records)
         if retries is not None:  # None: without end
@@ -197,11 +188,11 @@ class Worker(Generic[KeyT_co, ValueT_co]):
                 raise InvalidArgumentError(f"{name} must be a function, not {function!r}")
         if inspect.iscoroutinefunction(on_failure):
             raise InvalidArgumentError("on_failure must be a plain function: nothing waits for it")
+        topics = self.topics = self._arguments.topics
         if dead_letter_topic in topics:
             raise InvalidArgumentError("the dead-letter topic must be another topic")
         if create_dead_letter_topic and dead_letter_topic is None:
             raise InvalidArgumentError("create_dead_letter_topic needs a dead_letter_topic")
-        self.topics = topics
         self.group_id = group_id
         self.client_id = client_id
         self._handlers = Handlers(handler, key_deserializer, value_deserializer)
@@ -232,15 +223,6 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             revocation_seconds=revocation_timeout_ms / 1000,
             commit_interval_seconds=commit_interval_ms / 1000,
         )
-        self._auto_offset_reset: OffsetReset = auto_offset_reset
-        self._bootstrap_servers = bootstrap_servers
-        self._group_instance_id = group_instance_id
-        self._session_timeout_ms = session_timeout_ms
-        self._max_poll_interval_ms = max_poll_interval_ms
-        self._assignor = assignor
-        self._rack = rack
-        self._request_timeout_ms = request_timeout_ms
-        self._transport = transport
         self._rng = random.Random()
         self._generation = current_generation()
         self._executor = self._make_executor()
@@ -328,23 +310,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         return ThreadExecutor(self._handlers, count, timeout)
 
     def _make_consumer(self, listener: RebalanceListener) -> GroupConsumer:
-        return WorkConsumer(
-            *self.topics,
-            bootstrap_servers=self._bootstrap_servers,
-            group_id=self.group_id,
-            group_instance_id=self._group_instance_id,
-            client_id=self.client_id,
-            enable_auto_commit=False,
-            auto_offset_reset=self._auto_offset_reset,
-            session_timeout_ms=self._session_timeout_ms,
-            heartbeat_interval_ms=min(HEARTBEAT_MS_MAX, self._session_timeout_ms / HEARTBEATS_PER_SESSION),
-            max_poll_interval_ms=self._max_poll_interval_ms,
-            assignor=self._assignor,
-            rack=self._rack,
-            request_timeout_ms=self._request_timeout_ms,
-            listener=listener,
-            transport=self._transport,
-        )
+        return self._arguments.make_consumer(WorkConsumer, listener)
 
     async def _open_letters(self, stack: AsyncExitStack) -> None:
         """The dead-letter topic, found or created, and a producer for it, which `stack` closes."""
@@ -352,11 +318,11 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             return
         await self._prepare_dead_letter_topic(self._dead_letter_topic)
         producer = Producer(
-            bootstrap_servers=self._bootstrap_servers,
+            bootstrap_servers=self._arguments.bootstrap_servers,
             client_id=self.client_id,
-            max_block_ms=self._request_timeout_ms,
+            max_block_ms=self._arguments.request_timeout_ms,
             delivery_timeout_ms=settings.DEAD_LETTER_DELIVERY_MS,
-            transport=self._transport,
+            transport=self._arguments.transport,
         )
         await stack.enter_async_context(producer)
         self._dead_letters = self._make_letters(producer, self._dead_letter_topic)
@@ -366,10 +332,10 @@ class Worker(Generic[KeyT_co, ValueT_co]):
 
     async def _prepare_dead_letter_topic(self, name: str) -> None:
         admin = Admin(
-            bootstrap_servers=self._bootstrap_servers,
+            bootstrap_servers=self._arguments.bootstrap_servers,
             client_id=self.client_id,
-            request_timeout_ms=self._request_timeout_ms,
-            transport=self._transport,
+            request_timeout_ms=self._arguments.request_timeout_ms,
+            transport=self._arguments.transport,
         )
         async with admin:
             try:

@@ -166,6 +166,8 @@ async def test_cancelled_async_handlers_end() -> None:
         ({"value_serializer": 5}, InvalidArgumentError),
         ({"bootstrap_servers": "nowhere"}, InvalidArgumentError),
         ({"session_timeout_ms": 0}, InvalidArgumentError),
+        ({"session_timeout_ms": 6e3}, TypeError),
+        ({"concurrency": 2.5}, TypeError),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:

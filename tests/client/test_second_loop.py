@@ -250,11 +250,10 @@ def test_a_worker_that_has_run_is_refused_on_another_loop(
     loop = asyncio.new_event_loop()
     cluster = FakeCluster()
     cluster.create_topic("t")
-    worker = kind("t", "g", print, transport=None)
+    transport = MemoryTransport(cluster)
+    worker = kind("t", "g", print, bootstrap_servers=transport.addresses, transport=transport)
 
     async def start_and_cancel() -> None:
-        worker._transport = MemoryTransport(cluster)
-        worker._bootstrap_servers = worker._transport.addresses
         serving = asyncio.ensure_future(worker.serve())
         await asyncio.sleep(0)
         serving.cancel()
