@@ -11,7 +11,7 @@ SHARED = -n $(WORKERS) --dist loadscope
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long spark-matrix check fix sim sim-core mutants chaos bench docs
+.PHONY: help setup demo test test-long coverage spark-matrix check fix sim sim-core mutants chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -30,6 +30,10 @@ test: setup ## every test but the long ones, in WORKERS=3 processes; with ARGS="
 
 test-long: setup ## the long ones: how other systems failed, and more faults on real processes
 	@$(JAVA) $(BIN)/python -m pytest -m long $(SHARED) $(ARGS)
+
+coverage: setup ## the tests, and the lines of the product that none of them runs (ARGS="tests/cli")
+	@mkdir -p .venv/coverage
+	@$(JAVA) $(BIN)/python -m pytest $(SHARED) --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 spark-matrix: setup ## Spark's tests on other versions: PySpark 4.0 to 4.3, Python 3.11 to 3.13 (ARGS="4.0=3.11")
 	@$(JAVA) $(BIN)/python -m scripts.spark_matrix $(ARGS)

@@ -87,7 +87,9 @@ def test_the_search_for_traces_finds_one(line: str) -> None:
     assert MACHINE_PATHS.search(line) or REGISTRY_HOSTS.search(line)
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/adr/0003-lock-file.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/adr/0003-lock-file.md"]
+)
 def test_every_make_command_in_a_document_exists(name: str) -> None:
     text = (ROOT / name).read_text()
     code = "\n".join([*re.findall(r"```sh\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
