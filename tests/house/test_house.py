@@ -97,11 +97,13 @@ def test_every_make_command_in_a_document_exists(name: str) -> None:
     assert called <= make_targets()
 
 
-def test_the_readme_calls_make() -> None:
-    """The test above could not fail on a README without commands."""
-    assert {"demo", "test", "check"} <= set(
-        re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())
-    ) & make_targets()
+def test_the_first_pages_call_make() -> None:
+    """The test above could not fail on pages without commands."""
+    called = {
+        name: set(re.findall(r"make ([a-z]+)", (ROOT / name).read_text())) for name in ("README.md", "CONTRIBUTING.md")
+    }
+    assert {"demo", "test"} <= called["README.md"] & make_targets()
+    assert {"setup", "check", "fix", "test"} <= called["CONTRIBUTING.md"] & make_targets()
 
 
 def test_ci_calls_make_and_nothing_else() -> None:
