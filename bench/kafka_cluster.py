@@ -239,6 +239,9 @@ class AiokafkaClient(Client):
     async def send_one(self, topic: str, value: bytes) -> None:
         await self._producer.send_and_wait(topic, value)
 
+    def producer(self) -> Client:
+        return AiokafkaClient(self._addresses, self._config)
+
     async def read_all(self, topic: str, count: int) -> float:
         consumer = await self._consumer(topic)
         try:

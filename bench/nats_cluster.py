@@ -133,6 +133,11 @@ class NatsClient(Client):
     async def send_one(self, topic: str, value: bytes) -> None:
         await self._jetstream.publish(next(self._subjects[topic]), value)
 
+    def producer(self) -> Client:
+        other = NatsClient(self._servers)
+        other._subjects = self._subjects
+        return other
+
     async def read_all(self, topic: str, count: int) -> float:
         got = 0
         has_all = asyncio.Event()

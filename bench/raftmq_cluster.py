@@ -34,6 +34,23 @@ class _HasAll(raftmq.RebalanceListener):
         self.began.set_result(time.perf_counter())
 
 
+class _OneProducer(Client):
+    def __init__(self, servers: str) -> None:
+        self._producer = raftmq.Producer(bootstrap_servers=servers)
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._producer.close()
+
+    async def send_one(self, topic: str, value: bytes) -> None:
+        await self._producer.send_and_wait(topic, value=value)
+
+
 class RaftmqClient(Client):
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -64,6 +81,9 @@ class RaftmqClient(Client):
 
     async def send_one(self, topic: str, value: bytes) -> None:
         await self._producer.send_and_wait(topic, value=value)
+
+    def producer(self) -> Client:
+        return _OneProducer(self._servers)
 
     async def read_all(self, topic: str, count: int) -> float:
         async with self._consumer(topic) as consumer:

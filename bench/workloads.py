@@ -11,13 +11,14 @@ import os
 import statistics
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 PARTITIONS = 6
 SENDERS = 100
+PRODUCERS = 300
 END_TO_END_PER_SECOND = 1000
 VALUE_BYTES = 100
 DISTINCT_VALUES = 1024
@@ -49,6 +50,10 @@ class Client:
         """Send a record and wait for its acknowledgement."""
         raise NotImplementedError
 
+    def producer(self) -> "Client":
+        """Another client of the cluster, with a producer of its own; only `send_one` is called."""
+        raise NotImplementedError
+
     async def read_all(self, topic: str, count: int) -> float:
         """Read a topic of `count` records from its beginning; seconds from asking first to having the last."""
         raise NotImplementedError
@@ -71,6 +76,8 @@ class Scale:
     latency: int = 3000
     senders: int = 400
     """Records of each sender."""
+    producers: int = 40
+    """Records of each producer."""
     read_back: int = 1_500_000
     read_back_group: int = 1_500_000
     end_to_end: int = 5000
@@ -84,6 +91,7 @@ QUICK = Scale(
     produce_1kib=500,
     latency=50,
     senders=3,
+    producers=1,
     read_back=5000,
     read_back_group=5000,
     end_to_end=200,
@@ -168,6 +176,24 @@ async def senders(client: Client, topic: str, scale: Scale, share: float) -> dic
     return {"rate": SENDERS * scale.senders / (time.perf_counter() - started)}
 
 
+async def producers(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
+    """Many producers with one record each: nothing of them can travel in one batch."""
+    value = os.urandom(VALUE_BYTES)
+    await warm_up(client, topic, scale)
+
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(client.producer()) for _ in range(PRODUCERS)]
+        await asyncio.gather(*(other.send_one(topic, value) for other in others))
+
+        async def send(other: Client) -> None:
+            for _ in range(scale.producers):
+                await other.send_one(topic, value)
+
+        started = time.perf_counter()
+        await asyncio.gather(*(send(other) for other in others))
+        return {"rate": PRODUCERS * scale.producers / (time.perf_counter() - started)}
+
+
 async def read_back(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
     count = int(scale.read_back * share)
     await warm_up(client, topic, scale)
@@ -225,6 +251,7 @@ WORKLOADS = {
         Workload("produce_1kib", "batched produce, 1 KiB", (Figure("rate", "MB/s", True, 150),), produce_1kib),
         Workload("latency", "one record at a time", _latencies(1.8, 6), latency),
         Workload("senders", "100 senders, one record each", (Figure("rate", "records/s", True, 20_000),), senders),
+        Workload("producers", "300 producers, one record each", (Figure("rate", "records/s", True, 7_400),), producers),
         Workload("read_back", "read back", (Figure("rate", "records/s", True, 1_500_000),), read_back),
         Workload(
             "read_back_group",

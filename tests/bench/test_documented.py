@@ -6,7 +6,7 @@ from pathlib import Path
 from bench import assignors, commits, groups, partitions
 from bench.report import number
 from bench.spark import runs as spark
-from bench.workloads import FULL, SENDERS, WORKLOADS
+from bench.workloads import FULL, PRODUCERS, SENDERS, WORKLOADS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/internals/performance.md").read_text()
 
@@ -28,9 +28,19 @@ def test_every_workload_has_a_row_with_its_targets() -> None:
 
 
 def test_the_counts_are_those_of_the_full_scale() -> None:
-    for name in ("produce_100b", "produce_1kib", "latency", "senders", "read_back", "read_back_group", "end_to_end"):
+    for name in (
+        "produce_100b",
+        "produce_1kib",
+        "latency",
+        "senders",
+        "producers",
+        "read_back",
+        "read_back_group",
+        "end_to_end",
+    ):
         assert f"{getattr(FULL, name):,}" in row(name)
     assert f"{SENDERS} tasks" in row("senders")
+    assert f"{PRODUCERS} producers" in row("producers")
 
 
 def test_every_figure_of_groups_is_explained() -> None:
