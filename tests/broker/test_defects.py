@@ -11,10 +11,10 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import CommitFailedError
 
-from tests.broker.engine_cluster import EngineCluster, data, state_durable
-from tests.broker.test_replication_health import TIMING
-from tests.broker.waiting import until
-from tests.broker.whole_nodes import WAIT_SECONDS
+from tests.broker.cluster.test_replication_health import TIMING
+from tests.support.broker.engine_cluster import EngineCluster, data, state_durable
+from tests.support.broker.waiting import until
+from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 GROUP, OTHER = 7, 8
 

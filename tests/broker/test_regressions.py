@@ -29,8 +29,8 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.writer_threads import WriterThreads
 
-from tests.broker.engine_cluster import EngineCluster, MemoryTransport, next_progress, state_durable
-from tests.broker.harness import batch, running
+from tests.support.broker.engine_cluster import EngineCluster, MemoryTransport, next_progress, state_durable
+from tests.support.broker.harness import batch, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("api", "assignors", "broker", "cli", "client", "fsm", "raft", "storage")

@@ -17,7 +17,7 @@ from raftmq.raft.ready import Role
 from raftmq.storage.errors import StorageFullError
 from raftmq.storage.log_store import ReplicaKey
 
-from tests.broker.engine_cluster import EngineCluster, data, next_progress
+from tests.support.broker.engine_cluster import EngineCluster, data, next_progress
 
 GROUP = 7
 

@@ -6,10 +6,10 @@ import os
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import eventually, is_ready
-from tests.e2e.raftmq_command import raftmq
 from tests.e2e.test_repair import used_file, wait_replaced
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import eventually, is_ready
+from tests.support.e2e.raftmq_command import raftmq
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

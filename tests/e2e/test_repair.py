@@ -17,9 +17,9 @@ import pytest
 from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import PARTITIONS, TOPIC, data_files, eventually, gauge
-from tests.e2e.raftmq_command import raftmq
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import PARTITIONS, TOPIC, data_files, eventually, gauge
+from tests.support.e2e.raftmq_command import raftmq
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

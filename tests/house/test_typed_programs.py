@@ -13,7 +13,7 @@ import pytest
 import raftmq
 from raftmq import sync
 
-from tests.e2e.guide_programs import read_page
+from tests.support.e2e.guide_programs import read_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".venv/mypy_programs"

@@ -21,7 +21,19 @@ from raftmq.raft.messages import (
 from raftmq.raft.ready import AppendWork, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, answer, data, entry, lone, make_core, membership, now, take
+from tests.support.raft.harness import (
+    START,
+    Cluster,
+    MemoryLog,
+    answer,
+    data,
+    entry,
+    lone,
+    make_core,
+    membership,
+    now,
+    take,
+)
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 

@@ -7,7 +7,18 @@ from raftmq.raft.messages import AppendRequest, AppendResponse
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, entry, fill, make_core, membership, now, take
+from tests.support.raft.harness import (
+    SETTINGS,
+    START,
+    Cluster,
+    MemoryLog,
+    entry,
+    fill,
+    make_core,
+    membership,
+    now,
+    take,
+)
 
 
 def test_a_new_leader_appends_a_no_op_of_its_term_at_once() -> None:

@@ -20,7 +20,7 @@ from raftmq.raft.ready import Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     SETTINGS,
     START,
     Cluster,

@@ -8,7 +8,7 @@ from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, answer, change, lone, membership, now, take, voters
+from tests.support.raft.harness import SETTINGS, START, Cluster, answer, change, lone, membership, now, take, voters
 
 ADD, LEARN, REMOVE = MembershipOp.ADD_VOTER, MembershipOp.ADD_LEARNER, MembershipOp.REMOVE
 

@@ -7,7 +7,7 @@ from raftmq.raft.messages import AppendResponse, HeartbeatResponse, ReadIndexReq
 from raftmq.raft.read_queue import ReadQueue
 from raftmq.types import ReplicaId
 
-from tests.raft.harness import SETTINGS, START, Cluster, membership, voters
+from tests.support.raft.harness import SETTINGS, START, Cluster, membership, voters
 
 ONE, TWO = ReplicaId(1), ReplicaId(2)
 

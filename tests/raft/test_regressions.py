@@ -22,7 +22,7 @@ from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Appended, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     START,
     Cluster,
     MemoryLog,

@@ -12,7 +12,7 @@ from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     SETTINGS,
     START,
     Cluster,

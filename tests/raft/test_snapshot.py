@@ -13,7 +13,7 @@ from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     START,
     Cluster,
     MemoryLog,

@@ -15,7 +15,7 @@ from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.writer_threads import Completion, InlineWriter, WriterThreads
 from raftmq.types import GroupId, ReplicaId
 
-from tests.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
+from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
 
 WAIT_SECONDS = 30.0
 
