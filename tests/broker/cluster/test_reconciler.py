@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.reconciler import Reconciler
@@ -14,6 +15,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
+from tests.support.broker.harness import running
 
 GROUP = 7
 
@@ -329,3 +331,13 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
             await reconciler.round()
             await next_progress([leader])
         assert reconciler.retained_from_index(leader) == 0, "node 4 has nothing yet"
+
+
+async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
+    """aioraft-ng caught CancelledError with everything else."""
+    async with running() as node:
+        task = asyncio.create_task(Reconciler(node, 3).run())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

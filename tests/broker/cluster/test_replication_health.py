@@ -1,14 +1,11 @@
 """Which voters keep up, as their leader knows it: from acknowledgements, not from connections."""
 
-from raftmq.broker.base.limits import Timing
 from raftmq.broker.cluster.replication_health import lagging_voters
 
-from tests.support.broker.engine_cluster import EngineCluster, data
+from tests.support.broker.engine_cluster import SLOW_TIMING, EngineCluster, data
 from tests.support.broker.waiting import until
 
 GROUP = 7
-TIMING = Timing(data_tick_seconds=0.1, metadata_tick_seconds=0.1)
-"""Leaders that last: a machine under load stands still for longer than an election of the usual tests."""
 
 
 async def followed(cluster):
@@ -20,7 +17,7 @@ async def followed(cluster):
 
 
 async def test_a_new_leader_takes_nobody_for_healthy_who_has_not_answered():
-    async with EngineCluster(timing=TIMING) as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         assert lagging_voters(leader) - {leader.replica_id}
@@ -29,7 +26,7 @@ async def test_a_new_leader_takes_nobody_for_healthy_who_has_not_answered():
 
 async def test_a_voter_whose_replica_is_stopped_lags_though_its_node_is_connected():
     """A defect in one follower's apply leaves every connection up."""
-    async with EngineCluster(timing=TIMING) as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, (stopped, _) = await followed(cluster)
         cluster.nodes[stopped].engine.remove_group(GROUP)
@@ -38,7 +35,7 @@ async def test_a_voter_whose_replica_is_stopped_lags_though_its_node_is_connecte
 
 async def test_a_voter_that_answers_and_takes_no_entries_lags():
     """Its disk hangs, or its budget is used up: it answers heartbeats, and what is appended is on one disk fewer."""
-    async with EngineCluster(timing=TIMING) as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, (full, _) = await followed(cluster)
         engine = cluster.nodes[full].engine
@@ -50,7 +47,7 @@ async def test_a_voter_that_answers_and_takes_no_entries_lags():
 
 
 async def test_a_voter_that_keeps_up_under_load_does_not_lag():
-    async with EngineCluster(timing=TIMING) as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, _ = await followed(cluster)
         until_time = cluster.loop.time() + 1.0
@@ -60,7 +57,7 @@ async def test_a_voter_that_keeps_up_under_load_does_not_lag():
 
 
 async def test_a_replica_that_does_not_lead_knows_of_nobody():
-    async with EngineCluster(timing=TIMING) as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, others = await followed(cluster)
         follower = cluster.replica(GROUP, others[0])

@@ -1,7 +1,9 @@
 """Peer frames: every message survives the wire, nothing malformed gets through."""
 
+import pickle
 import random
 import struct
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -24,6 +26,8 @@ from raftmq.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+
+from tests.support.broker.engine_cluster import EngineCluster
 
 NUMBER = st.integers(0, codec.NUMBER_MAX)
 U64 = st.integers(0, 2**64 - 1)
@@ -188,3 +192,40 @@ def test_a_frame_carries_length_type_and_checksum():
     length, frame_type, crc = codec.FRAME_HEADER.unpack_from(data)
     assert (length, frame_type) == (4, FrameType.HEARTBEATS)
     assert crc == crc32c(b"abcd")
+
+
+class _Bomb:
+    """Unpickled, it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self):
+        return (open, (str(self._path), "w"))
+
+
+@pytest.mark.parametrize(
+    "frame_type",
+    [
+        FrameType.MESSAGE, FrameType.HEARTBEATS, FrameType.HEARTBEAT_RESPONSES, FrameType.LEADERSHIP,
+        FrameType.SNAPSHOT_BEGIN, FrameType.SNAPSHOT_END, FrameType.CLOCK_QUESTION, FrameType.CLOCK,
+    ],
+)  # fmt: skip
+async def test_a_pickle_from_the_network_is_a_malformed_frame(frame_type: FrameType, tmp_path: Path) -> None:
+    """PySyncObj unpickled what peers sent: whoever reached its port could run anything."""
+    async with EngineCluster(1) as cluster:
+        engine = cluster.nodes[1].engine
+        replica = cluster.create_group(7, (1,))[1]
+        before = tuple(replica.state_machine.rows())
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            payload = pickle.dumps(_Bomb(tmp_path / "executed"), protocol)
+            with pytest.raises(FrameError):
+                engine.on_frame(2, frame_type, memoryview(payload))
+        assert tuple(replica.state_machine.rows()) == before
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_pickle_of_these_tests_does_execute_where_it_is_loaded(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    pickle.loads(pickle.dumps(_Bomb(tmp_path / "executed"))).close()
+    assert (tmp_path / "executed").exists()

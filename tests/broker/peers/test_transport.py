@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
 from raftmq.broker.peers.link import NOT_FORMED_REASON, Link, verdict
 from raftmq.broker.peers.protocol import Channel, Hello
@@ -562,3 +563,26 @@ async def test_a_node_is_told_that_its_directory_is_stale():
         node_id, reason = await asyncio.wait_for(recorder.stale_said.get(), 10)
         assert node_id == 2
         assert "its boot 2 has been seen" in reason
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
+    """A link with something pending is listed once, so one that is not flushed would never be listed again."""
+    failures, flushed = [], []
+
+    class Handler:
+        def record_failure(self, work, error):
+            failures.append(work)
+
+    class Link:
+        def __init__(self, flush):
+            self.flush = flush
+
+    transport = PeerTransport(asyncio.get_running_loop(), Handler(), None, None, None)
+    transport.links_to_flush = [Link(fail), Link(lambda: flushed.append(1))]
+    transport.flush()
+    assert flushed == [1]
+    assert failures == [Work.PEERS]

@@ -182,3 +182,24 @@ async def test_a_campaign_under_way_is_not_disturbed():
         assert follower.core.role is Role.FOLLOWER
         engine.campaigns._ask_if_leaderless(follower, follower.core.term)
         assert follower.core.role is Role.PRE_CANDIDATE
+
+
+async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
+    """Each place at the gate was held by a pre-candidate that nobody answered, and no group could ask again."""
+    async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
+        for node_id in cluster.nodes:
+            cluster.isolate(node_id)
+        for group_id in range(1, 9):
+            cluster.create_group(group_id)
+        engines = [node.engine for node in cluster.nodes.values()]
+
+        def has_asked_or_waits(replica):
+            return not replica.is_dirty and (replica.core.role is Role.PRE_CANDIDATE or replica.core.campaign_due)
+
+        # everybody has timed out and nothing is on its way: whoever is a candidate then was not answered
+        async with asyncio.timeout(10):
+            while not all(has_asked_or_waits(g) for e in engines for g in e.replicas.values()):
+                await asyncio.sleep(0)
+        cluster.heal()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(cluster.leader(group_id) for group_id in range(1, 9)))

@@ -2,19 +2,27 @@
 
 import asyncio
 import dataclasses
+import inspect
 
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.producer_fence import ProducerFence
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import MembershipChange, MembershipOp
 from raftmq.raft.messages import HeartbeatResponse
 
-from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress, state_durable
+from tests.support.broker.engine_cluster import SLOW_TIMING, TIMING, EngineCluster, data, next_progress, state_durable
 from tests.support.broker.harness import batch
+from tests.support.broker.waiting import until
+
+GROUP = 7
 
 
 async def test_three_replicas_elect_commit_and_agree():
@@ -323,3 +331,57 @@ async def test_replica_ids_that_a_peer_makes_up_do_not_fill_the_memory():
             node.engine.on_message(member, 7, HeartbeatResponse(member, 1, 0, 0))
         assert {replica.learned_nodes[2], replica.learned_nodes[3]} == {2, 3}, "a member's answers are waited for"
         assert len(replica.learned_nodes) == bound
+
+
+async def test_a_defect_in_one_group_stops_it_and_no_other():
+    """An unforeseen exception left the other dirty groups of the pass marked and never stepped again."""
+    async with EngineCluster(1) as cluster:
+        first = cluster.create_group(1, (1,))[1]
+        cluster.create_group(2, (1,))
+        await cluster.leader(1)
+        second = await cluster.leader(2)
+
+        def defect(entry):
+            raise ZeroDivisionError
+
+        first.state_machine.apply = defect
+        doomed = first.propose([data(0)])[1]
+        fine = second.propose([data(0)])[1]
+        with pytest.raises(Exception, match="changed before"):
+            await doomed
+        await asyncio.wait_for(fine, 5)
+        assert [group_id for group_id, _ in cluster.nodes[1].broken] == [1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        RaftCore.step, RaftCore.propose, RaftCore.ready, RaftCore.append_done, RaftCore.apply_done,
+        Engine.on_frame, Engine.on_message, Engine.on_completions, Replica.propose, Replica.apply, PartitionAppends.begin,
+    ],
+    ids=lambda function: function.__qualname__,
+)  # fmt: skip
+def test_what_changes_the_state_of_a_group_cannot_wait(function: object) -> None:
+    """aioraft-ng handled AppendEntries in a coroutine without a lock, and chose an append's index before an await."""
+    assert not inspect.iscoroutinefunction(function)
+    assert not inspect.isasyncgenfunction(function)
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+@pytest.mark.parametrize("part", ["_heartbeats", "publisher"])
+async def test_what_cannot_be_sent_keeps_nothing_else_from_being_sent(part):
+    """A pass goes on after it, or the node would be mute."""
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        engine = cluster.nodes[leader.replica_id].engine
+        flushed, failures = [], []
+        cluster.nodes[leader.replica_id].record_failure = lambda work, error: failures.append(work)
+        engine._transport.flush = lambda: flushed.append(1)
+        setattr(getattr(engine, part), "flush" if part == "_heartbeats" else "publish_changes", fail)
+        engine.mark_dirty(leader)
+        await until(lambda: flushed)
+        assert failures[0] is Work.ENGINE

@@ -18,6 +18,7 @@ from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, ReplicaId
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, state_durable
+from tests.support.broker.waiting import turn_until
 
 GROUP = 7
 
@@ -92,3 +93,29 @@ async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_i
         newcomer._confirmed.append(_ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
         await asyncio.wait_for(read, 10)
         assert newcomer.log_start.index >= 6, "everything came by the snapshot, nothing after it"
+
+
+async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
+    """Read ids began at 1 in each boot: a leader that answered read 1 of the last boot late answered that of this one."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read = asyncio.ensure_future(replica.read_index())
+        await turn_until(lambda: replica._reads)
+        replica.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
+        cluster.nodes[1].engine.mark_dirty(replica)
+        await turn_until(lambda: not replica.is_dirty)
+        assert replica._reads
+        read.cancel()
+
+
+async def test_a_cancelled_reader_leaves_the_others_of_its_round_their_answer() -> None:
+    """aioraft-ng caught CancelledError with everything else."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        first, second = (asyncio.create_task(leader.read_index()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second >= 6
+        assert first.cancelled()

@@ -14,14 +14,19 @@ from pathlib import Path
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers import codec
-from raftmq.broker.peers.codec import FrameError, FrameType
+from raftmq.broker.peers.codec import FrameError, FrameType, encode_snapshot_begin, encode_snapshot_rows
 from raftmq.broker.replica import snapshot_streams
 from raftmq.broker.replica.snapshot_rows import SnapshotRows
 from raftmq.broker.replica.snapshot_streams import STREAM_BYTES, SnapshotReceiver
-from raftmq.raft.entry import LogPosition
-from raftmq.raft.membership import Membership
+from raftmq.raft.entry import EntryKind, LogPosition, Proposal
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.storage.snapshot_spool import SnapshotSpool, SnapshotSpools, SpoolError
+
+from tests.support.broker.engine_cluster import EngineCluster, MemoryTransport, next_progress, state_durable
+from tests.support.broker.harness import batch
+from tests.support.broker.imaginary_leader import snapshot
+from tests.support.broker.waiting import turn_until
 
 MIB = 1024 * 1024
 
@@ -354,3 +359,51 @@ def test_a_spool_that_the_collector_ends_while_another_is_written_holds_up_nobod
     assert 2000 < spools.disk_bytes < 3000
     kept.close()
     assert (spools.files, spools.disk_bytes) == (0, 0)
+
+
+async def test_snapshots_of_a_lost_peer_give_their_memory_back():
+    async with EngineCluster(limits=Limits(snapshot_memory_bytes_max=14_000)) as cluster:
+        engine = cluster.nodes[1].engine
+
+        def frames(node_id, stream_id):
+            begin = encode_snapshot_begin(stream_id, stream_id, snapshot(20, []))
+            rows = encode_snapshot_rows(stream_id, [(b"k", b"v" * 6000)])
+            for frame_type, parts in ((FrameType.SNAPSHOT_BEGIN, begin), (FrameType.SNAPSHOT_ROWS, rows)):
+                engine.on_frame(node_id, frame_type, memoryview(b"".join(map(bytes, parts))))
+
+        frames(2, 1)
+        engine.on_peer_down(2)
+        await turn_until(lambda: engine._receiver.bytes_held == 0)
+        frames(3, 2)
+        assert list(engine._receiver._incoming) == [(3, 2)]
+        engine.on_snapshots_lost(3)
+        await turn_until(lambda: engine._receiver.bytes_held == 0)
+
+
+async def test_a_snapshot_travels_in_bounded_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aioraft-ng put a whole snapshot into one gRPC message: beyond 4 MiB it could not be sent at all."""
+    limits = Limits(snapshot_chunk_bytes=1000)
+    sizes: list[int] = []
+    send = MemoryTransport.send
+
+    def recording(self, node_id, channel, frame_type, body):
+        if frame_type is FrameType.SNAPSHOT_ROWS:
+            sizes.append(sum(len(part) for part in body))
+        return send(self, node_id, channel, frame_type, body)
+
+    monkeypatch.setattr(MemoryTransport, "send", recording)
+    async with EngineCluster(4, limits=limits) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        for producer in range(1, 201):  # a row of state each
+            leader.propose([Proposal(EntryKind.DATA, batch(1, producer=producer), 1)])
+        await leader.propose([Proposal(EntryKind.DATA, batch(1, producer=201), 1)])[1]
+        await state_durable(cluster.nodes[leader.replica_id].engine, leader)
+        joiner = cluster.add_empty(7, 4)
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
+        while joiner.state_machine.next_offset < 201:
+            await next_progress([joiner])
+        assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
+    assert len(sizes) > 5
+    largest_row = 200
+    assert max(sizes) <= limits.snapshot_chunk_bytes + largest_row

@@ -20,6 +20,8 @@ from raftmq.types import NodeId
 TIMING = Timing(
     data_tick_seconds=0.02, metadata_tick_seconds=0.02, leadership_publish_seconds=0.5, controller_seconds=0.05
 )
+SLOW_TIMING = Timing(data_tick_seconds=0.1, metadata_tick_seconds=0.1)
+"""Leaders that last: a machine under load stands still for longer than an election of the usual tests."""
 
 
 class MemoryTransport:

@@ -13,3 +13,10 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(_SECONDS_MAX):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def turn_until(condition: Callable[[], object]) -> None:
+    """Turn the loop until the condition holds, so that no pass is missed."""
+    async with asyncio.timeout(_SECONDS_MAX):
+        while not condition():
+            await asyncio.sleep(0)

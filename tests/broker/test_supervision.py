@@ -1,110 +1,20 @@
-"""A defect of the program stays where it is: in one group, one step, one link. Real engines and whole nodes."""
+"""Background work of whole nodes: a defect in one loop, step or group is counted, said and outlived; a failed commit ends the process."""
 
 import asyncio
 import contextlib
 
-import pytest
 from raftmq.broker.base.supervisor import Work
-from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.services.call import Call
 from raftmq.fsm.metadata import Metadata
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import CommitFailedError
 
-from tests.broker.cluster.test_replication_health import TIMING
-from tests.support.broker.engine_cluster import EngineCluster, data, state_durable
 from tests.support.broker.waiting import until
 from tests.support.broker.whole_nodes import WAIT_SECONDS
-
-GROUP, OTHER = 7, 8
 
 
 def fail(*arguments, **named):
     raise KeyError("planted")
-
-
-# ------------------------------------------------------------------------------------------------------ the engine
-
-
-async def test_a_defect_in_a_beat_stops_its_own_group_only():
-    """One frame carries the beats of all groups: the others in it must still be answered, or they would hold elections."""
-    async with EngineCluster(timing=TIMING) as cluster:
-        for group_id in (GROUP, OTHER):
-            cluster.create_group(group_id)
-        leaders = [await cluster.leader(group_id) for group_id in (GROUP, OTHER)]
-        follower = next(n for n in cluster.nodes if n not in [leader.replica_id for leader in leaders])
-        bad, good = cluster.replica(GROUP, follower), cluster.replica(OTHER, follower)
-        bad.core.__class__ = type("Bad", (type(bad.core),), {"on_quiet_beat": fail, "__slots__": ()})
-        await until(lambda: bad.is_closed)
-        assert [group_id for group_id, _ in cluster.nodes[follower].broken] == [GROUP]
-        assert not good.is_closed
-        await leaders[1].propose([data(1)])[1]
-        await until(lambda: good.state_machine.next_offset == 1)
-
-
-@pytest.mark.parametrize("part", ["_heartbeats", "publisher"])
-async def test_what_cannot_be_sent_keeps_nothing_else_from_being_sent(part):
-    """A pass goes on after it, or the node would be mute."""
-    async with EngineCluster(timing=TIMING) as cluster:
-        cluster.create_group(GROUP)
-        leader = await cluster.leader(GROUP)
-        engine = cluster.nodes[leader.replica_id].engine
-        flushed, failures = [], []
-        cluster.nodes[leader.replica_id].record_failure = lambda work, error: failures.append(work)
-        engine._transport.flush = lambda: flushed.append(1)
-        setattr(getattr(engine, part), "flush" if part == "_heartbeats" else "publish_changes", fail)
-        engine.mark_dirty(leader)
-        await until(lambda: flushed)
-        assert failures[0] is Work.ENGINE
-
-
-async def test_rows_that_cannot_be_deleted_by_a_defect_stop_their_replica_and_not_the_process():
-    async with EngineCluster(timing=TIMING) as cluster:
-        cluster.create_group(GROUP)
-        leader = await cluster.leader(GROUP)
-        for number in range(5):
-            await leader.propose([data(number)])[1]
-        node = cluster.nodes[leader.replica_id]
-        await state_durable(node.engine, leader)
-        node.store.delete_truncated = fail
-        await node.engine.commits.truncate(leader, leader.core.applied_index)
-        await until(lambda: leader.is_closed)
-        assert isinstance(node.broken[0][1], KeyError)
-        assert not cluster.fatal
-
-
-async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
-    """Rows taken from the machine and not written would be missing on disk, and nobody would know."""
-    async with EngineCluster(timing=TIMING) as cluster:
-        cluster.create_group(GROUP)
-        leader = await cluster.leader(GROUP)
-        await leader.propose([data(1)])[1]
-        await until(lambda: not leader.append_in_flight)
-        leader.state_machine.take_dirty_rows = fail
-        cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
-        await until(lambda: leader.is_closed)
-
-
-async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
-    """A link with something pending is listed once, so one that is not flushed would never be listed again."""
-    failures, flushed = [], []
-
-    class Handler:
-        def record_failure(self, work, error):
-            failures.append(work)
-
-    class Link:
-        def __init__(self, flush):
-            self.flush = flush
-
-    transport = PeerTransport(asyncio.get_running_loop(), Handler(), None, None, None)
-    transport.links_to_flush = [Link(fail), Link(lambda: flushed.append(1))]
-    transport.flush()
-    assert flushed == [1]
-    assert failures == [Work.PEERS]
-
-
-# ------------------------------------------------------------------------------------------------------ whole nodes
 
 
 async def create(node, name, partitions=1):
