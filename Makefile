@@ -45,6 +45,7 @@ check: setup ## format, lint, types, import rules, generated files; changes noth
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
 	$(BIN)/mypy tests examples scripts sim bench
 	$(BIN)/pyright
+	$(BIN)/pyright --project tests/typing
 	$(BIN)/python -m scripts.check_generated
 
 fix: setup ## format, sort imports, regenerate protobuf modules and the reference pages

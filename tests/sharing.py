@@ -11,24 +11,24 @@ from xdist.scheduler import LoadScopeScheduling
 
 FOLDERS = ("tests/hostile",)
 """Kept whole: their tests share a broker and add up what they did."""
-SPREAD = ("tests/e2e", "tests/sim", "tests/raft/test_sim.py", "tests/api/test_testing.py")
+SPREAD = ("tests/e2e", "tests/sim/cluster", "tests/sim/core/test_seeds.py", "tests/api/test_testing.py")
 """Long tests that share nothing: each goes where there is room."""
 TOGETHER = (
-    "test_cli.py",
-    "test_cli_dlq.py",
-    "test_cli_doctor.py",
-    "test_cli_errors.py",
-    "test_cli_group.py",
-    "test_cli_questions.py",
-    "test_client_only_install.py",
-    "test_examples.py",
-    "test_fork.py",
-    "test_group_consumers.py",
-    "test_node_faults.py",
-    "test_transformer.py",
-    "test_user_errors.py",
-    "test_worker.py",
-    "test_worker_command.py",
+    "tests/e2e/test_cli.py",
+    "tests/e2e/test_cli_dlq.py",
+    "tests/e2e/test_cli_doctor.py",
+    "tests/e2e/test_cli_errors.py",
+    "tests/e2e/test_cli_group.py",
+    "tests/e2e/test_cli_questions.py",
+    "tests/e2e/test_client_only_install.py",
+    "tests/e2e/test_examples.py",
+    "tests/e2e/test_fork.py",
+    "tests/e2e/test_group_consumers.py",
+    "tests/sim/cluster/test_faults.py",
+    "tests/e2e/test_transformer.py",
+    "tests/e2e/test_user_errors.py",
+    "tests/e2e/test_worker.py",
+    "tests/e2e/test_worker_command.py",
 )
 """Modules among them whose tests share a cluster."""
 
@@ -39,7 +39,7 @@ def unit_of(node_id: str) -> str:
     for folder in FOLDERS:
         if path.is_relative_to(folder):
             return folder
-    is_spread = any(path.is_relative_to(place) for place in SPREAD) and path.name not in TOGETHER
+    is_spread = any(path.is_relative_to(place) for place in SPREAD) and str(path) not in TOGETHER
     return node_id if is_spread else str(path)
 
 

@@ -13,9 +13,9 @@ from raftmq.client.base.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.broker.harness import Harness
-from tests.client.broker_transport import ADDRESS, BrokerTransport, produce
-from tests.client.fake_broker import FakeCluster, detail, records_in
+from tests.support.broker.harness import Harness
+from tests.support.client.broker_transport import ADDRESS, BrokerTransport, produce
+from tests.support.client.fake_broker import FakeCluster, detail, records_in
 
 T0 = TopicPartition("t", 0)
 
@@ -248,7 +248,7 @@ FORK = """
 import os, sys
 from raftmq import errors, sync
 from raftmq.client.base.loop_thread import LoopThread
-from tests.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster
 
 loop = LoopThread.get()
 async def make():
@@ -294,7 +294,7 @@ FORGOTTEN = """
 import asyncio, atexit
 from raftmq import sync
 from raftmq.client.base.loop_thread import LoopThread
-from tests.client.fake_broker import FakeCluster, records_in
+from tests.support.client.fake_broker import FakeCluster, records_in
 
 loop = LoopThread.get()
 async def make():
@@ -335,7 +335,7 @@ LET_GO = """
 import asyncio, atexit, gc
 from raftmq import sync
 from raftmq.client.base.loop_thread import LoopThread
-from tests.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster
 
 async def make():
     return await FakeCluster().__aenter__()

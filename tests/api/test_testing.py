@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from raftmq.testing import LocalCluster, LocalClusterError
 
-FAKE = Path(__file__).with_name("fake_broker.py")
+FAKE = Path(__file__).resolve().parents[1] / "support/api/fake_broker.py"
 COMMAND = (sys.executable, str(FAKE))
 
 

@@ -10,7 +10,7 @@ from raftmq.assignors.builtin import BUILTIN_ASSIGNORS, DEFAULT_ASSIGNOR
 from raftmq.assignors.range import RangeAssignor
 from raftmq.assignors.round_robin import RoundRobinAssignor
 
-from tests.assignors.groups import check_complete, equal_group, groups
+from tests.support.assignors.groups import check_complete, equal_group, groups
 
 EACH = pytest.mark.parametrize("assignor", BUILTIN_ASSIGNORS.values(), ids=BUILTIN_ASSIGNORS)
 

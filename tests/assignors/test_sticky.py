@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from raftmq.assignors.assignor import AssignedPartition, Assignment, ConsumerGroup, Member, Topic
 from raftmq.assignors.sticky import StickyAssignor
 
-from tests.assignors.groups import (
+from tests.support.assignors.groups import (
     check_complete,
     cost,
     equal_group,

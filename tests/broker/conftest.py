@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import uvloop
 
-from tests.broker.whole_nodes import Nodes
+from tests.support.broker.whole_nodes import Nodes
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ async def nodes(tmp_path):
 
 
 def pytest_asyncio_loop_factories(config, item):
-    if item.path.name == "test_peer_transport.py":
+    if item.path.parts[-2:] == ("peers", "test_transport.py"):
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"uvloop": uvloop.new_event_loop}

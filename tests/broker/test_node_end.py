@@ -12,8 +12,8 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.registry import Registry, RegistryError
 
-from tests.broker.engine_cluster import state_durable
-from tests.broker.whole_nodes import WAIT_SECONDS
+from tests.support.broker.engine_cluster import state_durable
+from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 
 async def test_a_node_that_cannot_end_in_order_ends_all_the_same(nodes, monkeypatch):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.broker.whole_nodes import WAIT_SECONDS
+from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 
 async def test_a_node_that_metadata_does_not_show_is_answered(nodes):

@@ -11,7 +11,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
 from raftmq.types import METADATA_GROUP_ID
 
-from tests.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
+from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
 
 
 async def test_a_node_that_nobody_has_admitted_is_joining(nodes):

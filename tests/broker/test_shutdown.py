@@ -8,7 +8,7 @@ import pytest
 from raftmq.broker.shutdown import Shutdown
 from raftmq.storage.registry import Registry
 
-from tests.broker.whole_nodes import WAIT_SECONDS
+from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 SHUTDOWN_SECONDS = 2.0
 

@@ -15,7 +15,7 @@ from raftmq.broker.node import Node
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.storage.registry import Registry, RegistryError
 
-from tests.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, config, three_voters, until
+from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, config, three_voters, until
 
 
 def copied(nodes: Nodes, name: str, new: str) -> Path:

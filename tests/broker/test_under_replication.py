@@ -13,10 +13,10 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import GroupId, NodeId, ReplicaId
 
-from tests.broker.engine_cluster import EngineCluster, data
-from tests.broker.test_reconciler import GROUP, Desired, Host
-from tests.broker.waiting import until
-from tests.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
+from tests.broker.cluster.test_reconciler import GROUP, Desired, Host
+from tests.support.broker.engine_cluster import EngineCluster, data
+from tests.support.broker.waiting import until
+from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
 
 # ---------------------------------------------------------------------------------------------------------- engines
 

@@ -11,7 +11,7 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.client.admin.admin import Admin
 from raftmq.client.producer.producer import Producer
 
-from tests.broker.whole_nodes import WAIT_SECONDS, three_voters, until
+from tests.support.broker.whole_nodes import WAIT_SECONDS, three_voters, until
 
 HOUR_MS = 3_600_000
 

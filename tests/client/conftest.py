@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster
 
 
 @pytest.fixture

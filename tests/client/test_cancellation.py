@@ -17,8 +17,8 @@ from raftmq.client.codec.batch import encode_body
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 
-from tests.client.fake_broker import FakeCluster
-from tests.client.memory_transport import MemoryTransport
+from tests.support.client.fake_broker import FakeCluster
+from tests.support.client.memory_transport import MemoryTransport
 
 POINTS = 160
 

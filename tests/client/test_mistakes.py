@@ -17,7 +17,7 @@ from raftmq.errors import DeliveryTimeoutError, InvalidArgumentError, ProducerFe
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster, detail
+from tests.support.client.fake_broker import FakeCluster, detail
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import OptionReader
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster
-from tests.client.memory_transport import MemoryTransport
+from tests.support.client.fake_broker import FakeCluster
+from tests.support.client.memory_transport import MemoryTransport
 
 BAD = "caf\udce9"
 PARTITION = TopicPartition(BAD, 0)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import PARTITIONS, TOPIC, cluster_with_topic
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import PARTITIONS, TOPIC, cluster_with_topic
+from tests.support.e2e.workload import Workload
 
 
 @pytest.fixture

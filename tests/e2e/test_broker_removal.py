@@ -15,9 +15,9 @@ from raftmq.broker.base.limits import Limits
 from raftmq.client.admin.admin import ClusterDescription
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import cluster_with_topic, eventually, gauge
-from tests.e2e.raftmq_command import answer, assert_one_sentence, raftmq
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import cluster_with_topic, eventually, gauge
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.raftmq_command import RAFTMQ
+from tests.support.e2e.raftmq_command import RAFTMQ
 
 pytestmark = [pytest.mark.e2e]
 

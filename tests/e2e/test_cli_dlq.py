@@ -18,7 +18,7 @@ from raftmq.client.dead_letters.redrive_ledgers import RedriveLedgers, StoredLed
 from raftmq.client.dead_letters.topic import DeadLetterTopic
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import answer, assert_one_sentence, lines_of, raftmq, started
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, lines_of, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor, lines_of, raftmq
+from tests.support.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor, lines_of, raftmq
 
 pytestmark = [pytest.mark.e2e]
 

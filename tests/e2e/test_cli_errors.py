@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 from raftmq.proto import queue_pb2 as pb
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import assert_one_sentence, lines_of, raftmq, started
+from tests.support.e2e.raftmq_command import assert_one_sentence, lines_of, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 

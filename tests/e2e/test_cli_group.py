@@ -10,7 +10,7 @@ import pytest
 from raftmq import TopicPartition, sync
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import answer, raftmq, started
+from tests.support.e2e.raftmq_command import answer, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 

@@ -8,7 +8,7 @@ import pytest
 from raftmq import sync
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import answer, assert_one_sentence, raftmq
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq
 
 pytestmark = [pytest.mark.e2e]
 

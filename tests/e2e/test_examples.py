@@ -16,7 +16,7 @@ import raftmq
 from raftmq.sync import Admin
 from raftmq.testing import LocalCluster
 
-from tests.e2e.guide_programs import read_page
+from tests.support.e2e.guide_programs import read_page
 
 pytestmark = [pytest.mark.e2e]
 

@@ -14,7 +14,7 @@ from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import RaftMQError, UnknownTopicError
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import (
+from tests.support.e2e.helpers import (
     PARTITIONS,
     POLL_SECONDS,
     TOPIC,
@@ -25,7 +25,7 @@ from tests.e2e.helpers import (
     is_ready,
     restart_all,
 )
-from tests.e2e.workload import Workload
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import TOPIC, busiest_leader, restart_all
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import TOPIC, busiest_leader, restart_all
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

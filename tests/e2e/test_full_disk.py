@@ -15,8 +15,8 @@ from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.errors import DeliveryExpiredError, DeliveryTimeoutError
 from raftmq.testing import LocalCluster
 
-from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor
 from tests.e2e.test_broker_start import ANY
+from tests.support.e2e.raftmq_command import RAFTMQ, assert_one_sentence, doctor
 
 pytestmark = [pytest.mark.e2e]
 

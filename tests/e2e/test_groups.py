@@ -10,7 +10,7 @@ from raftmq.testing import LocalCluster
 
 from bench.group_members import Brokers, Leaders, ProtocolMember, wait_settled
 from bench.groups import check_division
-from tests.e2e.helpers import cluster_with_topic
+from tests.support.e2e.helpers import cluster_with_topic
 
 pytestmark = [pytest.mark.e2e]
 

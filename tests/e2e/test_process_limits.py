@@ -17,8 +17,8 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.testing import LocalCluster
 
-from tests.hostile import http2
-from tests.hostile.attackers import connections, many_descriptors
+from tests.support.hostile import http2
+from tests.support.hostile.attackers import connections, many_descriptors
 
 pytestmark = pytest.mark.e2e
 

@@ -22,8 +22,8 @@ from raftmq.sync import Admin, Consumer, Producer
 from raftmq.testing import LocalCluster
 from raftmq.types import TopicPartition
 
-from tests.e2e.raftmq_command import environment_of
 from tests.house.test_house import strip_docstrings
+from tests.support.e2e.raftmq_command import environment_of
 
 pytestmark = pytest.mark.e2e
 

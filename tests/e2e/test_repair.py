@@ -17,11 +17,14 @@ import pytest
 from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import PARTITIONS, TOPIC, data_files, eventually, gauge
-from tests.e2e.raftmq_command import raftmq
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import PARTITIONS, TOPIC, data_files, eventually, gauge, is_ready
+from tests.support.e2e.raftmq_command import raftmq
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
+
+ROUND_SECONDS = 5.0
+"""What looks at the files does so this often (`retention_check_seconds`)."""
 
 
 def is_whole(cluster: LocalCluster) -> bool:
@@ -303,3 +306,28 @@ async def test_without_a_healthy_majority_nothing_is_given_up(cluster: LocalClus
     await asyncio.sleep(1.5)  # several rounds of the controller, each of which would have given them up
     assert {node_id: replica_files(cluster, node_id) for node_id in cluster.node_ids} == before
     assert [gauge(cluster, node_id, "raftmq_quarantined_replicas") for node_id in (1, 2, 3)] == [0, 3, 3]
+
+
+async def test_directories_where_files_belong_end_no_broker(cluster: LocalCluster, workload: Workload) -> None:
+    """Neither one in the trash nor one in the place of a replica's file, which keeps no other file from being opened."""
+    victim = 2
+    await workload.wait_progress()
+    cluster.kill(victim)
+    file = used_file(cluster, victim)
+    file.unlink()
+    file.mkdir()
+    (file / "of a person").touch()
+    strange = cluster.data_dir(victim) / "trash" / "a-directory"
+    strange.mkdir(parents=True)
+    os.utime(strange, (1000, 1000))
+    await asyncio.to_thread(cluster.restart, victim)
+    assert is_ready(cluster, victim)
+    pid = cluster.pid(victim)
+    await asyncio.sleep(2.5 * ROUND_SECONDS)
+    assert cluster.is_running(victim)
+    assert cluster.pid(victim) == pid
+    assert strange.is_dir()
+    await wait_replaced(cluster, victim, {file.name})
+    await eventually(lambda: raftmq(cluster, "cluster", "status").returncode == 0)
+    assert "background_work_failed" not in cluster.logs(victim)
+    await workload.check()

@@ -9,10 +9,10 @@ import subprocess
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e.helpers import eventually, readiness
-from tests.e2e.raftmq_command import RAFTMQ, assert_one_sentence
 from tests.e2e.test_broker_start import ANY
-from tests.e2e.workload import Workload
+from tests.support.e2e.helpers import eventually, readiness
+from tests.support.e2e.raftmq_command import RAFTMQ, assert_one_sentence
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

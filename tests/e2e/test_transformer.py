@@ -18,8 +18,8 @@ from raftmq import Admin, Consumer, Output, Producer, Record, TopicPartition, Tr
 from raftmq.errors import ClosedClientError, PoisonRecordError, UnknownTopicError
 from raftmq.testing import LocalCluster
 
-from tests.e2e.group_progress import progress
-from tests.e2e.transform_member import Order, outputs_of
+from tests.support.e2e.group_progress import progress
+from tests.support.e2e.transform_member import Order, outputs_of
 
 pytestmark = [pytest.mark.e2e]
 
@@ -76,7 +76,7 @@ class Fleet:
             member = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "tests.e2e.transform_member",
+                "tests.support.e2e.transform_member",
                 msgspec.json.encode(order).decode(),
                 cwd=ROOT,
                 stdout=log,

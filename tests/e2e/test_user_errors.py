@@ -21,7 +21,7 @@ from raftmq.errors import ErrorCode, Outcome
 from raftmq.proto import queue_pb2 as pb
 from raftmq.testing import LocalCluster
 
-from tests.client.fake_broker import FakeCluster, abort, detail
+from tests.support.client.fake_broker import FakeCluster, abort, detail
 
 pytestmark = [pytest.mark.e2e]
 

@@ -24,8 +24,8 @@ from sim.history.checker import Verdict, judge_files
 from sim.history.events import HistoryWriter, read_events
 from sim.history.recorder import Recorder
 from sim.history.recording_producer import RecordingProducer
-from tests.e2e.group_progress import progress
-from tests.e2e.worker_member import POISON, Order
+from tests.support.e2e.group_progress import progress
+from tests.support.e2e.worker_member import POISON, Order
 
 pytestmark = [pytest.mark.e2e]
 
@@ -325,7 +325,7 @@ class Member:
     async def start(self) -> None:
         with self._errors.open("wb") as errors:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.e2e.worker_member", msgspec.json.encode(self.order).decode()),
+                *(sys.executable, "-m", "tests.support.e2e.worker_member", msgspec.json.encode(self.order).decode()),
                 cwd=ROOT,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,

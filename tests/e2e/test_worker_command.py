@@ -17,9 +17,9 @@ from raftmq.cli.exit_codes import ExitCode
 from raftmq.sync import Admin, Producer
 from raftmq.testing import LocalCluster
 
-from tests.e2e.group_progress import progress
-from tests.e2e.raftmq_command import RAFTMQ, environment_of
 from tests.house.test_house import strip_docstrings
+from tests.support.e2e.group_progress import progress
+from tests.support.e2e.raftmq_command import RAFTMQ, environment_of
 
 pytestmark = [pytest.mark.e2e]
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.e2e import broker_with_clock
-from tests.e2e.helpers import busiest_leader, cluster_with_topic, eventually, gauge, is_ready, readiness
-from tests.e2e.workload import Workload
+from tests.support.e2e import broker_with_clock
+from tests.support.e2e.helpers import busiest_leader, cluster_with_topic, eventually, gauge, is_ready, readiness
+from tests.support.e2e.workload import Workload
 
 pytestmark = [pytest.mark.e2e]
 

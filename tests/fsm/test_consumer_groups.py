@@ -8,8 +8,8 @@ from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, 
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.entry import EntryKind
 
-from tests.fsm.harness import MetadataLog
-from tests.fsm.histories import HOUR_MS
+from tests.support.fsm.harness import MetadataLog
+from tests.support.fsm.histories import HOUR_MS
 
 Target = dict[str, list[int]]
 

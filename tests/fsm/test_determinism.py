@@ -16,8 +16,8 @@ from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex
 
-from tests.fsm import histories
-from tests.fsm.histories import Machine
+from tests.support.fsm import histories
+from tests.support.fsm.histories import Machine
 
 KINDS = pytest.mark.parametrize(
     ("make", "history"),
@@ -70,7 +70,7 @@ def test_state_does_not_depend_on_the_hash_seed() -> None:
     for hash_seed in ("0", "1", "4242"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(
-            [sys.executable, "-m", "tests.fsm.histories"],
+            [sys.executable, "-m", "tests.support.fsm.histories"],
             env=environment,
             capture_output=True,
             text=True,

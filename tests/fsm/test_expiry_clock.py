@@ -16,8 +16,8 @@ from raftmq.fsm.producer_ids import (
 )
 from raftmq.fsm.sequence_validator import Duplicate, SequenceValidator
 
-from tests.fsm.harness import MetadataLog
-from tests.fsm.histories import HOUR_MS, LogBuilder, batch
+from tests.support.fsm.harness import MetadataLog
+from tests.support.fsm.histories import HOUR_MS, LogBuilder, batch
 
 
 @pytest.mark.parametrize("producer_id", [1, NAMED_PRODUCER_BIT])

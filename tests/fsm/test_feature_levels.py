@@ -16,7 +16,7 @@ from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.raft.entry import EntryKind
 from raftmq.storage.errors import UnsupportedFormatError
 
-from tests.fsm.histories import LogBuilder, Machine
+from tests.support.fsm.histories import LogBuilder, Machine
 
 MACHINES = pytest.mark.parametrize(
     ("machine", "known"),

@@ -18,7 +18,7 @@ from raftmq.fsm.log_commands import CommitOffset, Committed, Opened, OpenPartiti
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 
-from tests.fsm.histories import LogBuilder, register
+from tests.support.fsm.histories import LogBuilder, register
 
 Owned = tuple[tuple[int, int, int], ...]
 

@@ -22,7 +22,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Rejected
 from raftmq.offset_ranges import RANGES_BYTES_MAX, RANGES_MAX, encode_ranges
 
-from tests.fsm.histories import LogBuilder
+from tests.support.fsm.histories import LogBuilder
 
 
 class Partition:

@@ -8,7 +8,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.raft.entry import EntryKind
 
-from tests.fsm.histories import LogBuilder
+from tests.support.fsm.histories import LogBuilder
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 
-from tests.fsm import histories
-from tests.fsm.harness import MetadataLog
-from tests.fsm.histories import HOUR_MS, register
+from tests.support.fsm import histories
+from tests.support.fsm.harness import MetadataLog
+from tests.support.fsm.histories import HOUR_MS, register
 
 
 class Cluster(MetadataLog):

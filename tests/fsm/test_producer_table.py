@@ -14,7 +14,7 @@ from raftmq.fsm.producer_table import ProducerTable
 from raftmq.fsm.sequence_validator import Accept, Gap, SequenceValidator, TooManyProducers
 from raftmq.raft.entry import Entry, EntryKind
 
-from tests.fsm.histories import HOUR_MS, LogBuilder, batch
+from tests.support.fsm.histories import HOUR_MS, LogBuilder, batch
 
 ANONYMOUS = (1, 2, 3)
 NAMED = (NAMED_PRODUCER_BIT, NAMED_PRODUCER_BIT | 7)

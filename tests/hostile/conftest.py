@@ -18,9 +18,9 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.testing import LocalCluster
 
-from tests.hostile.attackers import dial, many_descriptors, peak_bytes, reset_peak, resident_bytes
-from tests.hostile.neighbour import Neighbour
-from tests.hostile.samples import append_request, hello_frame, opaque_batch
+from tests.support.hostile.attackers import dial, many_descriptors, peak_bytes, reset_peak, resident_bytes
+from tests.support.hostile.neighbour import Neighbour
+from tests.support.hostile.samples import append_request, hello_frame, opaque_batch
 
 MARGIN_BYTES = 64 * MIB
 """Beyond a budget: what allocators round up and keep in pieces, and the neighbour's own work."""

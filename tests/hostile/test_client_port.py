@@ -19,12 +19,12 @@ from raftmq.broker.grpc_port.admission_interceptor import UNARY_CALLS_MAX, WATCH
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
-from tests.hostile import http2
-from tests.hostile.attackers import HalfUploader, closed_count, connections, dial, wait_closed
 from tests.hostile.conftest import LIMITS, Victim
-from tests.hostile.fuzzing import BOUNDARIES, FRAMES, SEED, hostile, is_whole_run, mutated
-from tests.hostile.requests import RPC_NAMES, queue_requests
-from tests.hostile.samples import append_request, hello_frame, opaque_batch, poll_request
+from tests.support.hostile import http2
+from tests.support.hostile.attackers import HalfUploader, closed_count, connections, dial, wait_closed
+from tests.support.hostile.fuzzing import BOUNDARIES, FRAMES, SEED, hostile, is_whole_run, mutated
+from tests.support.hostile.requests import RPC_NAMES, queue_requests
+from tests.support.hostile.samples import append_request, hello_frame, opaque_batch, poll_request
 
 pytestmark = pytest.mark.e2e
 

@@ -36,10 +36,10 @@ from raftmq.broker.peers.transport import PeerTransport, _Inbound
 from raftmq.client.codec.batch import compress, decode_columns, decode_records
 from raftmq.errors import UnsupportedCompressionError
 
-from tests.hostile import samples
-from tests.hostile.fuzzing import BOUNDARIES, fuzz, hostile, is_whole_run, mutated
-from tests.hostile.peers import Peer
-from tests.hostile.samples import joined
+from tests.support.hostile import samples
+from tests.support.hostile.fuzzing import BOUNDARIES, fuzz, hostile, is_whole_run, mutated
+from tests.support.hostile.peers import Peer
+from tests.support.hostile.samples import joined
 
 MIB = 1024 * 1024
 

@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from tests.hostile.attackers import connections, dial, wait_closed
 from tests.hostile.conftest import LIMITS
-from tests.hostile.fuzzing import FRAMES, SEED, is_whole_run, mutated
+from tests.support.hostile.attackers import connections, dial, wait_closed
+from tests.support.hostile.fuzzing import FRAMES, SEED, is_whole_run, mutated
 
 pytestmark = pytest.mark.e2e
 

@@ -22,12 +22,12 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.types import NodeId
 
-from tests.hostile import samples
-from tests.hostile.attackers import connections, dial, wait_closed
 from tests.hostile.conftest import LIMITS
-from tests.hostile.fuzzing import FRAMES, SEED, is_whole_run, mutated
-from tests.hostile.peers import Peer
-from tests.hostile.samples import joined
+from tests.support.hostile import samples
+from tests.support.hostile.attackers import connections, dial, wait_closed
+from tests.support.hostile.fuzzing import FRAMES, SEED, is_whole_run, mutated
+from tests.support.hostile.peers import Peer
+from tests.support.hostile.samples import joined
 
 pytestmark = pytest.mark.e2e
 

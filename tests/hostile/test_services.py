@@ -14,10 +14,10 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 
-from tests.broker.harness import running
-from tests.hostile.fuzzing import fuzz_async, hostile, is_whole_run
-from tests.hostile.requests import admin_requests, queue_requests
-from tests.hostile.samples import opaque_batch
+from tests.support.broker.harness import running
+from tests.support.hostile.fuzzing import fuzz_async, hostile, is_whole_run
+from tests.support.hostile.requests import admin_requests, queue_requests
+from tests.support.hostile.samples import opaque_batch
 
 CASES = 9_000
 CALL_SECONDS = 0.02

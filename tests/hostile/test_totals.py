@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.attackers import MIB, resident_bytes
 from tests.hostile.conftest import LIMITS, MARGIN_BYTES, Victim
-from tests.hostile.fuzzing import FRAMES, is_whole_run
+from tests.support.hostile.attackers import MIB, resident_bytes
+from tests.support.hostile.fuzzing import FRAMES, is_whole_run
 
 pytestmark = pytest.mark.e2e
 

@@ -1,5 +1,6 @@
 """The import rules hold, and each of them can fail: a copy of the packages with one bad import breaks exactly the rule meant for it."""
 
+import ast
 import graphlib
 import os
 import shutil
@@ -12,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("assignors", "broker", "cli", "client", "fsm", "raft", "spark", "storage")
+PRODUCT = ("api", "assignors", "broker", "cli", "client", "fsm", "raft", "storage")
 LINT = Path(sys.executable).with_name("lint-imports")
 
 BAD_IMPORTS = {
@@ -113,3 +115,25 @@ def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (package / "two.py").write_text("if True:\n    import circular.one\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert set(circle_in("circular")) == {"circular.one", "circular.two"}
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def test_the_product_imports_nothing_that_executes_what_it_decodes() -> None:
+    """PySyncObj unpickled what peers sent."""
+    # What a worker pickles goes to the processes that it started itself, through their own pipes.
+    allowed = ["client/worker/process_executor.py: pickle"]
+    banned = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"}
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in PRODUCT
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node)
+        if name.split(".")[0] in banned
+    ]
+    assert found == allowed

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("tests/hostile/test_totals.py::test_a", "tests/hostile"),
         ("tests/hostile/test_http_port.py::test_b[1]", "tests/hostile"),
         ("tests/raft/test_log.py::test_a[x::y]", "tests/raft/test_log.py"),
-        ("tests/raft/test_sim.py::test_a[1]", "tests/raft/test_sim.py::test_a[1]"),
+        ("tests/sim/core/test_seeds.py::test_a[1]", "tests/sim/core/test_seeds.py::test_a[1]"),
         ("tests/e2e/test_cli.py::test_a", "tests/e2e/test_cli.py"),
         ("tests/e2e/test_faults.py::test_a", "tests/e2e/test_faults.py::test_a"),
     ],
@@ -31,5 +31,5 @@ def test_the_table_names_what_is_there_and_every_module_that_shares() -> None:
         for place in SPREAD
         for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).glob("test_*.py"))
     ]
-    sharing = {path.name for path in modules if 'fixture(scope="module")' in path.read_text()}
+    sharing = {str(path.relative_to(ROOT)) for path in modules if 'fixture(scope="module")' in path.read_text()}
     assert sharing == set(TOGETHER)

@@ -21,7 +21,19 @@ from raftmq.raft.messages import (
 from raftmq.raft.ready import AppendWork, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, MemoryLog, answer, data, entry, lone, make_core, membership, now, take
+from tests.support.raft.harness import (
+    START,
+    Cluster,
+    MemoryLog,
+    answer,
+    data,
+    entry,
+    lone,
+    make_core,
+    membership,
+    now,
+    take,
+)
 
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
@@ -420,3 +432,16 @@ def test_a_commit_index_beyond_the_log_at_start_is_a_violation() -> None:
     disk.hard_state = replace(disk.hard_state, commit_index=LogIndex(START + 3))
     with pytest.raises(InvariantError, match="restored_commit"):
         make_core(1, disk)
+
+
+def test_pysyncobj_acknowledges_what_is_not_on_disk() -> None:
+    """Its journal was never synced."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.nodes[2].holds_appends = cluster.nodes[3].holds_appends = True
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert leader.commit_index == START + 1
+    cluster.finish_appends(2)
+    cluster.pump()
+    assert leader.commit_index == START + 2

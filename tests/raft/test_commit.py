@@ -2,12 +2,27 @@
 
 from dataclasses import replace
 
+import pytest
+from raftmq.errors import InvariantError
 from raftmq.raft.entry import GENESIS, EntryKind
 from raftmq.raft.messages import AppendRequest, AppendResponse
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, entry, fill, make_core, membership, now, take
+from tests.support.raft.harness import (
+    SETTINGS,
+    START,
+    Cluster,
+    MemoryLog,
+    entry,
+    fill,
+    make_core,
+    membership,
+    now,
+    take,
+)
+
+ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
 def test_a_new_leader_appends_a_no_op_of_its_term_at_once() -> None:
@@ -223,3 +238,56 @@ def test_state_and_commitment_survive_the_restart_of_everyone() -> None:
     cluster.propose(cluster.leaders()[0], b"c")
     cluster.pump()
     assert [node.values() for node in cluster.nodes.values()] == [[b"a", b"b", b"c"]] * 3
+
+
+def test_aioraft_skips_an_entry_whose_apply_failed() -> None:
+    """Entries are handed out once and in order, and completion cannot jump beyond them."""
+    cluster = Cluster(1)
+    cluster.elect(1)
+    node = cluster.nodes[1]
+    node.holds_applies = True
+    cluster.propose(1, b"a", b"b")
+    cluster.pump()
+    assert node.core.applied_index == START + 1
+    with pytest.raises(InvariantError):
+        node.core.apply_done(LogIndex(node.core.last_index + 1))
+
+
+def test_pysyncobj_loses_a_second_of_commit_index() -> None:
+    """Ours rides with each append, and what is behind is learned again, never lost."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.propose(1, b"a")
+    cluster.pump()
+    cluster.propose(1, b"b")
+    cluster.pump()
+    assert cluster.nodes[2].disk.hard_state.commit_index == START + 2
+    for replica_id in (1, 2, 3):
+        cluster.restart(replica_id)
+    cluster.live(60)
+    assert [node.values() for node in cluster.nodes.values()] == [[b"a", b"b"]] * 3
+
+
+def test_pysyncobj_commits_without_a_log_match() -> None:
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, [6, 6, 6])
+    core = make_core(1, disk)
+    core.step(AppendRequest(TWO, ONE, Term(9), LogIndex(START + 3), Term(8), (), LogIndex(START + 3)))
+    assert core.commit_index == START, "refused: nothing is proven"
+    core.step(AppendRequest(TWO, ONE, Term(9), LogIndex(START + 1), Term(6), (), LogIndex(START + 3)))
+    assert core.commit_index == START + 1, "an empty message proves its prev only"
+
+
+def test_pysyncobj_acknowledgements_without_a_term() -> None:
+    """An acknowledgement of an earlier leadership must not count for a later one."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.elect(2)
+    leader = cluster.elect(1)
+    cluster.isolate(1)
+    cluster.propose(1, b"x")
+    cluster.run(1)
+    commit = leader.commit_index
+    for peer in (TWO, THREE):
+        leader.step(AppendResponse(peer, ONE, Term(6), leader.last_index))
+    assert leader.commit_index == commit

@@ -20,7 +20,7 @@ from raftmq.raft.ready import Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     SETTINGS,
     START,
     Cluster,
@@ -33,6 +33,8 @@ from tests.raft.harness import (
     now,
     take,
 )
+
+ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
 def vote_request(
@@ -648,3 +650,56 @@ def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
     assert not leader.on_quiet_beat_response(ReplicaId(9), leader.term, 0)
     leader.read_index(1)
     assert not leader.on_quiet_beat_response(ReplicaId(2), leader.term, 0), "a read waits for it"
+
+
+def test_aioraft_votes_in_spite_of_a_live_leader() -> None:
+    """RequestVote ignored that a leader had just been heard, inside its own lease."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(2)
+    cluster[1].step(vote_request(3, term=50))
+    cluster.pump()
+    assert (cluster[1].term, cluster.leaders()) == (6, [2])
+
+
+def test_aioraft_pre_vote_never_refuses() -> None:
+    """Its test for a known leader read an event that was cleared at once."""
+    core, disk = lone()
+    core.step(Heartbeat(TWO, ONE, Term(6), GENESIS.index, 0))
+    take(core, disk)
+    core.tick(5)
+    core.step(vote_request(3, term=7, pre=True))
+    assert take(core, disk) == []
+
+
+def test_aioraft_erases_a_fresh_vote() -> None:
+    """It set the term, awaited, and then cleared the vote: here both change in one step, and once."""
+    core, disk = lone()
+    core.step(vote_request(2, term=9))
+    core.step(Heartbeat(THREE, ONE, Term(9), GENESIS.index, 0))
+    core.step(vote_request(3, term=9))
+    said = [(m.target, m.is_granted) for m in take(core, disk) if isinstance(m, VoteResponse)]
+    assert said == [(2, True), (3, False)]
+    assert (disk.hard_state.term, disk.hard_state.vote) == (9, 2)
+
+
+def test_pysyncobj_forgets_term_and_vote() -> None:
+    core, disk = lone()
+    core.step(vote_request(2, term=9))
+    take(core, disk)
+    reborn = make_core(1, disk)
+    assert (reborn.term, reborn.vote) == (9, 2)
+
+
+def test_pysyncobj_counts_votes_without_identity() -> None:
+    core, disk = lone(1, 1, 2, 3, 4, 5)
+    core.campaign()
+    for source in (2, 3):
+        core.step(answer(core, source, 6, pre=True))
+    take(core, disk)
+    vote = answer(core, 2, 6)
+    for _ in range(5):
+        core.step(vote)
+    core.step(replace(vote, source=ReplicaId(42)))
+    assert now(core.role) is Role.CANDIDATE
+    core.step(replace(vote, source=THREE))
+    assert now(core.role) is Role.LEADER

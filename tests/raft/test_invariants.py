@@ -11,7 +11,7 @@ from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, Cluster, voters
+from tests.support.raft.harness import START, Cluster, voters
 
 
 def healthy() -> RaftCore:

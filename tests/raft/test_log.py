@@ -9,7 +9,7 @@ from raftmq.raft.log import RaftLog
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import START, MemoryLog, entry, membership, now
+from tests.support.raft.harness import START, MemoryLog, entry, membership, now
 
 
 def make_log(disk: MemoryLog | None = None) -> tuple[RaftLog, MemoryLog]:

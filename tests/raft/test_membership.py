@@ -20,7 +20,7 @@ from raftmq.raft.membership import (
 )
 from raftmq.types import ReplicaId
 
-from tests.raft.harness import change, membership, voters
+from tests.support.raft.harness import change, membership, voters
 
 ADD, LEARN, REMOVE = MembershipOp.ADD_VOTER, MembershipOp.ADD_LEARNER, MembershipOp.REMOVE
 STEPS = st.lists(st.tuples(st.sampled_from(MembershipOp), st.integers(1, 6).map(ReplicaId)), min_size=1, max_size=5)

@@ -8,7 +8,7 @@ from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, answer, change, lone, membership, now, take, voters
+from tests.support.raft.harness import SETTINGS, START, Cluster, answer, change, lone, membership, now, take, voters
 
 ADD, LEARN, REMOVE = MembershipOp.ADD_VOTER, MembershipOp.ADD_LEARNER, MembershipOp.REMOVE
 
@@ -443,3 +443,35 @@ def test_that_a_change_is_committed_is_written_at_once() -> None:
     for node in cluster.nodes.values():
         assert node.core.membership == membership(1, 2, 3)
         assert node.disk.hard_state.commit_index == node.core.applied_index == START + 3
+
+
+def test_aioraft_configuration_is_not_rolled_back_with_its_entry() -> None:
+    """Ours is active when applied, so a truncated change was never in force."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.isolate(1)
+    cluster.change(1, (MembershipOp.REMOVE, 2))
+    cluster.run(1)
+    cluster.elect(2)
+    cluster.heal()
+    cluster.live(30)
+    assert cluster[1].membership == membership(1, 2, 3)
+    assert cluster[1].log.membership_indexes == []
+    assert cluster[1].log.term_at(START + 2) == cluster[2].term
+
+
+def test_aioraft_new_voters_count_at_once() -> None:
+    """An empty newcomer is a learner first: its acknowledgements commit nothing."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.add(4, is_empty=True)
+    cluster.change(1, (MembershipOp.ADD_LEARNER, 4))
+    cluster.pump()
+    cluster.tick(2)
+    commit = leader.commit_index
+    cluster.isolate(2)
+    cluster.isolate(3)
+    cluster.propose(1, b"x")
+    cluster.pump()
+    assert leader.match_index(ReplicaId(4)) == leader.last_index
+    assert leader.commit_index == commit

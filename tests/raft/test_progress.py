@@ -7,7 +7,7 @@ from raftmq.raft.invariants import check_progress
 from raftmq.raft.progress import Progress, ProgressState
 from raftmq.raft.settings import RaftSettings
 
-from tests.raft.harness import now
+from tests.support.raft.harness import now
 
 SETTINGS = RaftSettings(inflight_appends_max=3, inflight_bytes_max=100)
 

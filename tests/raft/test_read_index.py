@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+from raftmq.raft.entry import EntryKind
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import AppendResponse, HeartbeatResponse, ReadIndexRequest
 from raftmq.raft.read_queue import ReadQueue
 from raftmq.types import ReplicaId
 
-from tests.raft.harness import SETTINGS, START, Cluster, membership, voters
+from tests.support.raft.harness import SETTINGS, START, Cluster, membership, voters
 
 ONE, TWO = ReplicaId(1), ReplicaId(2)
 
@@ -209,3 +210,15 @@ def test_the_queue_releases_a_prefix_by_rounds() -> None:
     assert (len(queue), queue.take_own(ONE)) == (3, [2, 4])
     assert queue.release(2) == [(11, ONE, 2), (12, TWO, 3)]
     assert not queue.is_confirming
+
+
+def test_aioraft_reads_without_a_no_op() -> None:
+    """It served reads as leader before committing anything of its term."""
+    cluster = Cluster(1, 2, 3)
+    cluster.is_lost = lambda m: isinstance(m, AppendResponse)
+    leader = cluster.elect(1)
+    leader.read_index(1)
+    cluster.tick(3)
+    assert cluster.nodes[1].reads == []
+    assert not leader.is_confirmed_leader
+    assert cluster.nodes[1].disk.rows[START + 1].kind is EntryKind.EMPTY

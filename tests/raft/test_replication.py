@@ -12,7 +12,7 @@ from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     SETTINGS,
     START,
     Cluster,
@@ -26,6 +26,8 @@ from tests.raft.harness import (
     now,
     take,
 )
+
+ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
 def append(
@@ -416,3 +418,82 @@ def test_beats_are_due_by_the_timer_and_cleared_when_taken() -> None:
 
 def _payloads(message: Message) -> list[bytes]:
     return [e.payload for e in message.entries if e.payload] if isinstance(message, AppendRequest) else []
+
+
+def test_aioraft_one_black_holed_follower_stops_the_beats_of_all() -> None:
+    """The heartbeat loop awaited all peers together."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.cut = {(3, 1)}
+    for _ in range(50):
+        leader.tick()
+        assert [target for target, _, _ in leader.take_heartbeats()] == [2, 3]
+        leader.step(AppendResponse(TWO, ONE, leader.term, leader.commit_index))
+    assert now(leader.role) is Role.LEADER
+
+
+def test_aioraft_takes_a_timeout_for_a_log_mismatch() -> None:
+    """A lost request decremented next_index, one by one down to the beginning."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.propose(1, *[b"x"] * 30)
+    cluster.pump()
+    cluster.isolate(3)
+    for _ in range(20):
+        cluster.propose(1, b"y")
+        cluster.tick(only=[1, 2])
+        leader.report_unreachable(THREE)
+    assert leader.progress[THREE].next_index == leader.progress[THREE].match_index + 1 == START + 32
+
+
+def test_aioraft_two_requests_share_an_index() -> None:
+    """The index was chosen before an await; here it is taken in the call that appends."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    outcomes = [leader.propose([data(b"a"), data(b"b")], 0), leader.propose([data(b"c")], 0)]
+    indexes = [e.index for outcome in outcomes if isinstance(outcome, Appended) for e in outcome.entries]
+    assert indexes == [START + 2, START + 3, START + 4]
+
+
+def test_aioraft_steps_next_index_back_one_by_one() -> None:
+    cluster = Cluster(1, 2, 3)
+    fill(cluster.nodes[1].disk, [6] * 2 + [9])
+    fill(cluster.nodes[2].disk, [6] * 2 + [9])
+    fill(cluster.nodes[3].disk, [6] * 2 + [7] * 60)
+    for replica_id in (1, 2, 3):
+        cluster.restart(replica_id)
+    cluster.live(60)
+    cluster.elect(1)
+    rejects = [m for m in cluster.of_type(AppendResponse, 3) if isinstance(m, AppendResponse) and m.is_rejected]
+    assert len(rejects) <= 2
+    assert cluster[3].last_index == cluster[1].last_index
+
+
+def test_pysyncobj_truncates_everything_after_prev() -> None:
+    core, disk = lone()
+    for index in range(START + 1, START + 6):
+        core.step(
+            AppendRequest(
+                TWO,
+                ONE,
+                Term(6),
+                LogIndex(index - 1),
+                Term(6 if index > START + 1 else 5),
+                (entry(index, 6),),
+                GENESIS.index,
+            )
+        )
+    take(core, disk)
+    core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START), Term(5), (entry(START + 1, 6),), GENESIS.index))
+    core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START + 2), Term(6), (), GENESIS.index))
+    take(core, disk)
+    assert core.last_index == START + 5
+    assert len(disk.rows) == 5
+
+
+def test_pysyncobj_ignores_lower_terms_silently() -> None:
+    core, disk = lone()
+    core.step(Heartbeat(TWO, ONE, Term(9), GENESIS.index, 0))
+    take(core, disk)
+    core.step(AppendRequest(THREE, ONE, Term(8), GENESIS.index, GENESIS.term, (), GENESIS.index))
+    assert [(m.target, m.term) for m in take(core, disk)] == [(3, 9)]

@@ -8,12 +8,20 @@ from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
 from raftmq.raft.membership import EMPTY_MEMBERSHIP, Membership, MembershipOp, encode_change
-from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, Message, SnapshotMeta, VoteResponse
+from raftmq.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshot,
+    Message,
+    SnapshotMeta,
+    VoteRequest,
+    VoteResponse,
+)
 from raftmq.raft.progress import ProgressState
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.raft.harness import (
+from tests.support.raft.harness import (
     START,
     Cluster,
     MemoryLog,
@@ -424,3 +432,62 @@ def test_a_wiped_replica_is_dropped_by_its_id() -> None:
     core.step(install((START + 20, 8), START + 20))
     assert take(core, disk) == []
     assert core.last_index == START
+
+
+def test_aioraft_takes_a_snapshot_timeout_for_success() -> None:
+    """It set the match to the snapshot's index although nothing had arrived."""
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.isolate(3)
+    cluster.propose(1, *[b"x"] * 5)
+    cluster.pump()
+    leader.compacted(cluster.nodes[1].disk.compact(START + 4))
+    leader.report_unreachable(THREE)
+    cluster.heal()
+    cluster.is_lost = lambda m: isinstance(m, InstallSnapshot)
+    cluster.tick()
+    assert leader.progress[THREE].state is ProgressState.SNAPSHOT
+    for is_sent in (False, True):
+        leader.report_snapshot(THREE, is_sent)
+        assert leader.match_index(THREE) == START + 1
+
+
+def test_aioraft_restart_forgets_the_state_of_its_snapshot() -> None:
+    """It loaded the snapshot's metadata, restored no state, and started with last_applied = 0."""
+    core, disk = lone()
+    position = LogPosition(LogIndex(START + 20), Term(8), Offset(40))
+    core.step(InstallSnapshot(TWO, ONE, Term(9), SnapshotMeta(position, position.index, membership(1, 2, 3, 4))))
+    take(core, disk)
+    reborn = make_core(1, disk)
+    assert (reborn.applied_index, reborn.commit_index, reborn.state_floor) == (START + 20, START + 20, START + 20)
+    assert reborn.membership == membership(1, 2, 3, 4)
+    assert reborn.log.next_offset == 40
+
+
+def test_aioraft_snapshot_keeps_a_suffix_that_does_not_match() -> None:
+    disk = MemoryLog(GENESIS, membership(1, 2, 3))
+    fill(disk, [6] * 9)
+    core = make_core(1, disk)
+    position = LogPosition(LogIndex(START + 4), Term(8), Offset(0))
+    core.step(InstallSnapshot(TWO, ONE, Term(9), SnapshotMeta(position, position.index, membership(1, 2, 3))))
+    take(core, disk)
+    assert (core.last_index, core.log.last_term, disk.rows) == (START + 4, 8, {})
+    # and with the right last term it refuses candidates that the old suffix would have let win
+    core.forget_leader()
+    core.step(
+        VoteRequest(
+            THREE, ONE, Term(10), 0, LogIndex(START + 9), Term(6), GENESIS.index, GENESIS.term, is_pre_vote=False
+        )
+    )
+    assert [m.is_granted for m in take(core, disk) if isinstance(m, VoteResponse)] == [False]
+
+
+def test_aioraft_snapshot_omits_its_sender_and_takes_an_uncommitted_configuration() -> None:
+    cluster = Cluster(1, 2, 3)
+    leader = cluster.elect(1)
+    cluster.isolate(1)
+    cluster.change(1, (MembershipOp.ADD_LEARNER, 4))
+    cluster.run(1)
+    meta = cluster.snapshot_of(1)
+    assert meta is not None
+    assert meta.membership == leader.membership == membership(1, 2, 3)

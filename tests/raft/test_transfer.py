@@ -5,7 +5,7 @@ from raftmq.raft.messages import AppendRequest, TimeoutNow, VoteRequest
 from raftmq.raft.ready import RefusalReason, Refused, Role
 from raftmq.types import ReplicaId, Term
 
-from tests.raft.harness import SETTINGS, START, Cluster, data, lone, membership, now, take
+from tests.support.raft.harness import SETTINGS, START, Cluster, data, lone, membership, now, take
 
 TWO, THREE = ReplicaId(2), ReplicaId(3)
 

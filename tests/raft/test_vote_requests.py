@@ -9,7 +9,7 @@ from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
 from sim.core.mutants import AsksBeforeDurable, AsksEarlyCountsLate, CountsLateAnswers
-from tests.raft.harness import SETTINGS, START, Cluster, MemoryLog, answer, entry, lone, make_core, now, take
+from tests.support.raft.harness import SETTINGS, START, Cluster, MemoryLog, answer, entry, lone, make_core, now, take
 
 ONE, TWO = ReplicaId(1), ReplicaId(2)
 X = START + 2

@@ -15,13 +15,13 @@ import pytest
 from raftmq import sync
 
 from tests.spark.conftest import QUICK_JAVA, SETTINGS, prepare_environment
-from tests.spark.reading import value_counts
-from tests.spark.standalone import Standalone, running
 from tests.spark.test_guide import section
+from tests.support.spark.reading import value_counts
+from tests.support.spark.standalone import Standalone, running
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[2]
-JOB = Path(__file__).with_name("submitted_job.py")
+JOB = ROOT / "tests/support/spark/submitted_job.py"
 FRUGAL = SETTINGS | {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK_JAVA}
 
 

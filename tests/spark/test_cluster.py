@@ -13,7 +13,7 @@ from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
-from tests.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster
 
 
 @pytest.fixture

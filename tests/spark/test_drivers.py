@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from raftmq import sync
 
-from tests.spark import driver_program
 from tests.spark.conftest import prepare_environment
-from tests.spark.processes import executor_pids, kill
-from tests.spark.reading import value_counts
-from tests.spark.sink_run import EXPECTED, LOG_TAIL, driver, fill, wait_end, wait_held
-from tests.spark.standalone import Standalone, running
+from tests.support.spark import driver_program
+from tests.support.spark.processes import executor_pids, kill
+from tests.support.spark.reading import value_counts
+from tests.support.spark.sink_run import EXPECTED, LOG_TAIL, driver, fill, wait_end, wait_held
+from tests.support.spark.standalone import Standalone, running
 
 pytestmark = pytest.mark.timeout(1800)
 COUNT = 100

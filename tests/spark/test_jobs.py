@@ -27,8 +27,8 @@ from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, open_session
 
-from tests.spark.job_run import archived, command, content, produce
-from tests.spark.reading import read_all
+from tests.support.spark.job_run import archived, command, content, produce
+from tests.support.spark.reading import read_all
 
 Spark = Any  # a SparkSession; pyspark is imported once Java is there
 

@@ -14,8 +14,8 @@ from raftmq.spark.jobs.manifest import DATA, MANIFEST
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_VIOLATION, Stop
 
 from tests.spark.conftest import HAS_ADMISSION_CONTROL
-from tests.spark.job_run import Job, Spark, archived, content, produce
-from tests.spark.reading import counting, read_all
+from tests.support.spark.job_run import Job, Spark, archived, content, produce
+from tests.support.spark.reading import counting, read_all
 
 COUNT = 600
 needs_cap = pytest.mark.skipif(

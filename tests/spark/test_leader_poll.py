@@ -11,7 +11,7 @@ from raftmq.client.connection.transport import GrpcTransport
 from raftmq.errors import NoLeaderError, OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicError
 from raftmq.spark.leader_poll import poll_leader
 
-from tests.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster
 
 WAIT_SECONDS = 30
 

@@ -11,7 +11,7 @@ import pytest
 from raftmq import sync
 from raftmq.client.producer.partitioner import crc32_partition
 
-from tests.spark.reading import read_all, value_counts
+from tests.support.spark.reading import read_all, value_counts
 
 Spark = Any  # a SparkSession; pyspark is imported once Java is there
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.processes import kill
-from tests.spark.reading import counting, value_counts
-from tests.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_held
+from tests.support.spark.processes import kill
+from tests.support.spark.reading import counting, value_counts
+from tests.support.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_held
 
 pytestmark = pytest.mark.timeout(1800)
 """Each driver is a JVM of its own."""

@@ -13,7 +13,7 @@ from raftmq.spark.jobs.main import parser
 from raftmq.spark.options import OptionReader
 
 from tests.spark.conftest import begin
-from tests.spark.reading import value_counts
+from tests.support.spark.reading import value_counts
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/spark-sink.md").read_text()
 

@@ -19,7 +19,7 @@ from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_task import SinkTask, Written
 
-from tests.spark.reading import read_all, value_counts
+from tests.support.spark.reading import read_all, value_counts
 
 COLUMNS = SinkColumns(value=0, key=None, headers=None, topic=None, partition=None, order=None, timestamp=None, width=1)
 

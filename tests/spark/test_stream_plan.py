@@ -14,7 +14,7 @@ from raftmq.spark.planning import OffsetRange
 from raftmq.spark.source_options import SourceOptions, read_source_options
 from raftmq.spark.stream_plan import UNLIMITED, Limits, StreamPlan, check_blind_cap
 
-from tests.spark.fake_view import FakeView
+from tests.support.spark.fake_view import FakeView
 
 
 def options(**given: str) -> SourceOptions:

@@ -16,7 +16,7 @@ from raftmq.storage.log_store import Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.storage.log_builder import (
+from tests.support.storage.log_builder import (
     KEY,
     OTHER,
     VOTERS,

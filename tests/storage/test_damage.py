@@ -23,7 +23,7 @@ from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId, Term
 
-from tests.storage.log_builder import (
+from tests.support.storage.log_builder import (
     KEY,
     MAP_BYTES,
     LogBuilder,

@@ -30,7 +30,7 @@ from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId
 
-from tests.storage.log_builder import (
+from tests.support.storage.log_builder import (
     MAP_BYTES,
     LogBuilder,
     append,

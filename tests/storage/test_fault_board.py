@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from raftmq.storage.fault_board import FAULT_FILE, FaultBoard, last_fault
 
-from tests.storage.log_builder import KEY, OTHER, LogBuilder, append, born, lmdb_store
+from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, append, born, lmdb_store
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from raftmq.raft.core import RestoredState
 
-from tests.storage.killed_writer import payload_of
-from tests.storage.log_builder import KEY, lmdb_store
+from tests.support.storage.killed_writer import payload_of
+from tests.support.storage.log_builder import KEY, lmdb_store
 
 KILLS = 40
 ACKS_MAX = 25
@@ -25,7 +25,7 @@ MOMENT_SECONDS_MAX = 0.006
 def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
     random_ = random.Random(20)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage.killed_writer", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.storage.killed_writer", str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],

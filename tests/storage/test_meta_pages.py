@@ -22,7 +22,7 @@ from raftmq.storage.registry import Registry, RegistryError
 from raftmq.storage.replica_codec import replica_transaction_id
 from raftmq.types import GroupId, ReplicaId
 
-from tests.storage.log_builder import KEY, LogBuilder, append, born, index, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, born, index, lmdb_store, truncate
 
 PAGE = 4096
 MAP_SIZE_AT = 32

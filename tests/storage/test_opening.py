@@ -15,7 +15,7 @@ from raftmq.storage.lmdb_replica import LmdbReplica
 from raftmq.storage.log_store import Update
 from raftmq.storage.row_scrub import ScrubPlace
 
-from tests.storage.log_builder import (
+from tests.support.storage.log_builder import (
     KEY,
     VOTERS,
     LogBuilder,

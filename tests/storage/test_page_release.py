@@ -15,7 +15,7 @@ from raftmq.storage.free_list import FreeListError, read_free_list, runs
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 
-from tests.storage.log_builder import KEY, LogBuilder, append, born, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, born, lmdb_store, truncate
 
 MIB = 1024 * 1024
 KIB = 1024

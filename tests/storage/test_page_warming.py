@@ -19,7 +19,7 @@ from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_warming import WARM_BYTES_MAX, warm_opening
 from raftmq.storage.replica_codec import replica_transaction_id
 
-from tests.storage.log_builder import KEY, LogBuilder, append, born, hard, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, born, hard, lmdb_store, truncate
 
 PAGE = 4096
 IO_COUNTERS = Path("/proc/thread-self/io")

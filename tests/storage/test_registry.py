@@ -14,7 +14,7 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry, RegistryError, ReplicaState
 from raftmq.types import GroupId, NodeId, ReplicaId
 
-from tests.storage.log_builder import KEY, OTHER
+from tests.support.storage.log_builder import KEY, OTHER
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 from raftmq.types import LogIndex, Offset, Term
 
-from tests.storage.log_builder import (
+from tests.support.storage.log_builder import (
     KEY,
     OTHER,
     VOTERS,

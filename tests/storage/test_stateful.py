@@ -21,7 +21,7 @@ from raftmq.storage.log_store import Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.storage.log_builder import KEY, VOTERS, LogBuilder, Store, born, position_after
+from tests.support.storage.log_builder import KEY, VOTERS, LogBuilder, Store, born, position_after
 
 MIB = 1 << 20
 PAYLOADS = st.sampled_from([b"", b"small", b"m" * 700, b"l" * 2100, b"overflow" * 1200])

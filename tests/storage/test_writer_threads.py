@@ -5,17 +5,22 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from raftmq.raft.entry import Entry
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.writer_threads import Completion, InlineWriter, WriterThreads
 from raftmq.types import GroupId, ReplicaId
 
-from tests.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
+from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
 
 WAIT_SECONDS = 30.0
 
@@ -348,3 +353,50 @@ def test_an_inline_error_is_reported_once(recorder: Recorder, reports: Reports) 
         writer.pump()
     assert reports.errors.get(timeout=0) is recorder.error
     assert reports.errors.empty()
+
+
+class WatchedStore(LmdbLogStore):
+    """Notes which thread writes which file."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, map_bytes=1 << 20)
+        self.writing: dict[ReplicaKey, set[str]] = {}
+
+    def append_batch(self, updates) -> None:
+        for key, _ in updates:
+            self.writing.setdefault(key, set()).add(threading.current_thread().name)
+        super().append_batch(updates)
+
+
+def test_each_file_is_written_by_one_thread_whoever_asks(tmp_path: Path) -> None:
+    """aioraft-ng shared one SQLite connection among the threads of a pool."""
+    store = WatchedStore(tmp_path)
+    keys = [ReplicaKey(group_id, 1) for group_id in range(1, 7)]
+    done: list[object] = []
+    everything = threading.Event()
+    count = len(keys) * 20
+
+    def on_done(completions) -> None:
+        done.extend(completions)
+        if len(done) == count:
+            everything.set()
+
+    writers = WriterThreads(store, thread_count=3, on_done=on_done, on_error=lambda error: pytest.fail(str(error)))
+    for key in keys:
+        store.create(key, founder_state(Membership((1,))), ())
+        store.open(key)
+
+    def submit_all(key: ReplicaKey) -> None:
+        for number in range(6, 26):
+            entry = Entry(number, 6, EntryKind.DATA, number - 6, 1, 0, b"x")
+            writers.submit(key, Update(hard_state=HardState(6, 0, 5), entries=(entry,)), object())
+
+    with ThreadPoolExecutor(4) as askers:
+        list(askers.map(submit_all, keys))
+    assert everything.wait(30)
+    writers.close()
+    assert set(store.writing) == set(keys)
+    assert all(len(threads) == 1 for threads in store.writing.values())
+    assert len(set.union(*store.writing.values())) == 3, "and the files are spread over all of them"
+    for key in keys:
+        store.close(key)

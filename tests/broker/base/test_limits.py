@@ -1,0 +1,135 @@
+"""How many partition replicas a process takes: as configured, and as many as it may have files open."""
+
+import contextlib
+import resource
+
+import pytest
+from raftmq.broker.base.limits import (
+    ACCEPT_FILES,
+    ENGINE_FILES,
+    FILES_PER_PEER,
+    FILES_PER_REPLICA,
+    GIB,
+    OPEN_FILES_MIN,
+    SPARE_MAPS,
+    Limits,
+    why_process_is_too_small,
+    within_address_space,
+    within_open_files,
+    within_this_process,
+)
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import running
+
+
+@pytest.mark.parametrize(
+    ("open_files_max", "partitions_max"),
+    [(1_000_000, 1000), (1024 + 3000, 1000), (1024 + 2999, 999), (2048, 341), (1024, 170), (64, 10), (2, 1)],
+)
+def test_replicas_leave_files_to_connections(open_files_max: int, partitions_max: int) -> None:
+    limits = within_open_files(Limits(), open_files_max)
+    assert limits.partitions_max == partitions_max
+    used = partitions_max * FILES_PER_REPLICA
+    assert open_files_max - used >= min(Limits().connection_files_max, open_files_max // 2) or partitions_max == 1
+
+
+@pytest.mark.parametrize("replicas", [0, 100])
+@pytest.mark.parametrize("open_files_max", [OPEN_FILES_MIN, 600, 1024, 4096, 16_384, 100_000])
+def test_what_may_be_open_fits_into_the_open_files(open_files_max: int, replicas: int) -> None:
+    replicas = min(replicas, (open_files_max - OPEN_FILES_MIN // 2) // FILES_PER_REPLICA)
+    limits = within_open_files(Limits(), open_files_max, replicas)
+    connections = (
+        limits.client_connections_max
+        + limits.http_connections_max
+        + limits.peer_handshakes_max
+        + limits.peer_connections_max // 3 * FILES_PER_PEER
+    )
+    files = max(limits.partitions_max, replicas) * FILES_PER_REPLICA
+    assert connections + files + ENGINE_FILES + ACCEPT_FILES <= open_files_max
+    assert min(limits.client_connections_max, limits.http_connections_max, limits.peer_handshakes_max) >= 8
+    assert limits.peer_connections_max >= 3 * 4, "a cluster of five"
+
+
+def test_limits_that_fit_stay_as_they_are() -> None:
+    assert within_open_files(Limits(), 20_000) == Limits()
+
+
+def test_maps_fit_into_the_address_space() -> None:
+    limits = within_address_space(Limits(), 1024 * GIB, 16 * GIB)
+    assert limits.partitions_max == (1024 - 4) // 16 - SPARE_MAPS
+    assert "RLIMIT_AS" in limits.partitions_max_reason
+    assert within_address_space(Limits(), 1024 * GIB, 1024 * 1024) == Limits()
+
+
+@pytest.mark.parametrize(("open_files_max", "replicas", "needed"), [(48, 0, 512), (512, 86, 514), (600, 200, 856)])
+def test_a_process_of_too_few_files_is_told_what_is_needed(open_files_max: int, replicas: int, needed: int) -> None:
+    with open_files(open_files_max):
+        problem = why_process_is_too_small(GIB, replicas)
+    assert problem is not None
+    assert f"may open {open_files_max} files" in problem
+    assert f"at least {needed}" in problem
+    with open_files(needed):
+        assert why_process_is_too_small(GIB, replicas) is None
+
+
+@contextlib.contextmanager
+def open_files(count: int):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_process_is_asked_what_it_may_open() -> None:
+    with open_files(1024):
+        assert within_this_process(Limits()).partitions_max == 170
+        assert within_this_process(Limits(partitions_max=7)).partitions_max == 7
+        assert within_this_process(Limits()).client_connections_max < 1024
+
+
+async def test_partitions_beyond_the_open_files_are_refused_and_told_why() -> None:
+    async with running(within_open_files(Limits(), 64)) as node:
+        await node.topic("a", partitions=10)
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=1), node.call())
+    assert refused.value.code == pb.TOO_MANY_PARTITIONS
+    assert "RLIMIT_NOFILE = 64" in refused.value.detail.message
+
+
+async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
+    async with running(Limits(partitions_max=1)) as node:
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=2), node.call())
+    assert "partitions_max" in refused.value.detail.message
+
+
+async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes() -> None:
+    async with running(Limits(partitions_max=10)) as node:
+        for number, takes in ((2, 1), (3, 30)):
+            request = pb.RegisterNodeRequest(
+                uuid=f"uuid-{number}", node_id=number, client_address=f"a{number}:1", peer_address=f"a{number}:2", host=f"h{number}",
+                version="1", feature_level_max=1, partitions_max=takes,
+            )  # fmt: skip
+            await node.nodes.register_node(request, node.call())
+        node.connected = {2, 3}
+        assert [n.partitions_max for n in node.metadata.state_machine.nodes()] == [
+            0,
+            1,
+            30,
+        ]  # 0: registered by an older version
+        create = pb.CreateTopicRequest(name="wide", partitions=30, replication_factor=1, timeout_ms=200)
+        await node.admin.create_topic(create, node.call())
+        machine = node.metadata.state_machine
+        counts = [machine.replica_count_of_node(number) for number in (1, 2, 3)]
+        assert counts == [10, 1, 19]
+        create = pb.CreateTopicRequest(name="more", partitions=1, replication_factor=2)
+        with pytest.raises(RequestError) as refused:
+            await node.admin.create_topic(create, node.call())
+        assert refused.value.code == pb.TOO_MANY_PARTITIONS
+        message = refused.value.detail.message
+        assert "node 1 has 10 of the 10 it takes (its setting partitions_max)" in message
+        assert "node 2 has 1 of the 1 it takes" in message

@@ -1,0 +1,106 @@
+"""A cluster forms once: what keeps a second one from its addresses, and a stranger from a node's place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.cluster.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
+
+
+async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(nodes):
+    """The command repeated on an empty disk formed a second cluster at the same address, and clients saw either."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = await nodes.serve("two", join=[one.client_address])
+    again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.client_address])
+    refused = await nodes.failure(again)
+    assert refused.code == pb.CLUSTER_ALREADY_FORMED
+    assert one.cluster_id in str(refused)
+    assert "--node-id" in str(refused)
+    assert again.registry.cluster_id == ""
+
+
+async def test_bootstrapping_is_refused_when_a_known_broker_waits_for_its_cluster(nodes):
+    """It has no majority now, so it cannot say what is true; that there is a cluster it knows."""
+    one = await nodes.serve("one", bootstrap=True)
+    others = [await nodes.serve(name, join=[one.client_address]) for name in ("two", "three")]
+    await three_voters(one)
+    for node in (one, *others):
+        await nodes.stop(node)
+    two = nodes.begin("two")
+    await until(two, Reason.RECOVERING_METADATA)
+    refused = await nodes.failure(nodes.begin("again", bootstrap=True, join=[two.client_address]))
+    assert refused.code == pb.CLUSTER_ALREADY_FORMED
+
+
+async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(nodes):
+    waiting = nodes.begin("waiting", join=[NOBODY])
+    await until(waiting, Reason.JOINING)
+    one = await nodes.serve("one", bootstrap=True, join=[waiting.client_address, NOBODY])
+    await until(one)
+
+
+async def test_a_cluster_that_is_insisted_on_is_neither_formed_again_nor_mistaken(nodes):
+    one = await nodes.serve("one", bootstrap=True)
+    refused = await nodes.failure(nodes.begin("again", bootstrap=True, cluster_id=one.cluster_id))
+    assert refused.code == pb.CLUSTER_ALREADY_FORMED
+    wrong = await nodes.failure(nodes.begin("wrong", join=[one.client_address], cluster_id="another"))
+    assert wrong.code == pb.WRONG_CLUSTER
+    two = await nodes.serve("two", join=[one.client_address], cluster_id=one.cluster_id)
+    await nodes.stop(two)
+    moved = await nodes.failure(nodes.begin("two", cluster_id="another"))
+    assert moved.code == pb.WRONG_CLUSTER
+    assert "cluster_id = another" in str(moved)
+
+
+async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(nodes):
+    """Admitted as a new broker, it would stand beside its dead self, at the same host and address."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = await nodes.serve("two", join=[one.client_address])
+    await nodes.stop(two)
+    same = {"listen": two.client_address, "peer_listen": two.peer_address, "http_listen": two.http_address}
+    stranger = nodes.begin("empty", join=[one.client_address], **same)
+    refused = await nodes.failure(stranger)
+    await nodes.stop(stranger)
+    assert refused.code == pb.ADDRESS_TAKEN
+    assert f"--node-id {two.node_id}" in str(refused)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.is_connected(two.node_id):
+            await asyncio.sleep(0.01)
+    replaced = await nodes.serve("empty", join=[one.client_address], node_id=int(two.node_id), **same)
+    assert replaced.node_id == two.node_id
+    assert [node.node_id for node in one.metadata.state_machine.nodes()] == [one.node_id, two.node_id]
+
+
+async def test_two_clusters_at_each_others_addresses_say_so(nodes):
+    """A broker whose disk is empty and that bootstraps again forms a second cluster: operators must see it."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = await nodes.serve("two", join=[one.client_address])
+    await nodes.stop(two)
+    same = {"listen": two.client_address, "peer_listen": two.peer_address, "http_listen": two.http_address}
+    second = await nodes.serve("second", bootstrap=True, **same)
+    assert second.cluster_id != one.cluster_id
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (one.other_clusters.addresses() and second.other_clusters.addresses()):
+            await asyncio.sleep(0.02)
+    assert list(one.other_clusters.addresses()) == [two.peer_address]
+    assert list(second.other_clusters.addresses()) == [one.peer_address]
+    for node, other in ((one, second), (second, one)):
+        (warning,) = [text for text in node.warnings() if "another cluster is at" in text]
+        assert other.cluster_id in warning
+
+
+def test_what_others_say_of_themselves_is_bounded_and_forgotten():
+    now = 0.0
+    met = OtherClusters(lambda: now)
+    for number in range(3 * ADDRESSES_MAX):
+        met.note(f"{number}:1", "x" * 100_000)
+    assert len(met.addresses()) == ADDRESSES_MAX
+    assert max(map(len, met.addresses().values())) < 1000
+    now = FORGOTTEN_SECONDS + 1
+    assert met.addresses() == {}
+    met.note("new:1", "cluster b")
+    assert met.addresses() == {"new:1": "cluster b"}

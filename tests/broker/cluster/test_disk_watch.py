@@ -1,0 +1,145 @@
+"""Appends are refused while there is less free space than the reserve, and taken again when it is back."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from raftmq.broker.cluster.disk_watch import DiskWatch
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.disk_space import DiskReserve
+
+from tests.support.broker.harness import StrictSupervisor
+
+MIB = 1024 * 1024
+BALLAST = MIB
+RESERVE = 10 * MIB
+
+
+class Volume:
+    """Says how much is free besides what the ballast takes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.free = 100 * MIB
+
+    def has_ballast(self) -> bool:
+        return (self.directory / "ballast").exists()
+
+    def free_bytes(self) -> int:
+        return self.free - (BALLAST if self.has_ballast() else 0)
+
+
+def refusal(engine: SimpleNamespace) -> Any:
+    return engine.write_refusal
+
+
+async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(tmp_path):
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    disk.create_ballast()
+
+    await watch.look()
+    assert refusal(engine) is None
+    assert volume.has_ballast()
+
+    volume.free = RESERVE
+    await watch.look()
+    assert refusal(engine).code == pb.DISK_FULL
+    assert not volume.has_ballast(), "votes, hard state and trims may need it"
+
+    volume.free = RESERVE + BALLAST - 1
+    await watch.look()
+    assert refusal(engine) is not None, "room for the ballast must come back first"
+    assert watch.free_bytes < watch.reserve_bytes, "the metrics show why appends are refused"
+
+    volume.free = RESERVE + 2 * BALLAST
+    await watch.look()
+    assert refusal(engine) is None
+    assert volume.has_ballast()
+
+
+async def test_bytes_in_flight_count_as_used(tmp_path):
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    disk.create_ballast()
+    in_flight = 100 * MIB - BALLAST - RESERVE + 1
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=in_flight, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    await DiskWatch(disk, engine, tmp_path, StrictSupervisor()).look()
+    assert refusal(engine) is not None
+
+
+async def test_what_leaders_have_taken_is_written_into_half_of_the_reserve(tmp_path):
+    """Behind it in the log comes the trim that makes room: a replica that refused it would stay full."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume.free = RESERVE // 2 + MIB
+    await watch.look()
+    assert refusal(engine) is not None
+    assert not engine.refuses_entries
+    engine.inbound_bytes = MIB + 1
+    await watch.look()
+    assert engine.refuses_entries
+    engine.inbound_bytes, volume.free = 0, RESERVE // 2 - 1
+    await watch.look()
+    assert engine.refuses_entries
+
+
+async def test_the_disk_is_short_before_it_is_full(tmp_path):
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    disk.create_ballast()
+    volume.free = RESERVE + BALLAST + RESERVE // 4
+    assert not disk.is_short()
+    assert disk.has_room(0)
+    volume.free -= 1
+    assert disk.is_short()
+    assert disk.has_room(0)
+    assert disk.copy_bytes() == volume.free_bytes() // 2, "a compaction gives back more than it takes"
+
+
+async def test_before_the_node_has_an_id_the_data_directory_is_named(tmp_path):
+    """Id 0 is no node's: before a node has one, its data directory is named."""
+    volume = Volume(tmp_path)
+    volume.free = 0
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=0
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    await watch.look()
+    assert "node 0" not in str(refusal(engine))
+    assert str(tmp_path) in str(refusal(engine))
+
+    engine.write_refusal, engine.node_id = None, 4
+    await watch.look()
+    assert "node 4 has less free disk space" in str(refusal(engine))
+
+
+async def test_a_small_volume_is_looked_at_often_enough_for_a_fast_disk(tmp_path):
+    """A volume of 200 MB has a reserve of 40 MB, and producers can write 130 MB in a second."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    watching = asyncio.create_task(watch.run())
+    try:
+        while not watch.reserve_bytes:
+            await asyncio.sleep(0.001)
+        volume.free = RESERVE
+        await asyncio.sleep(0.4)
+        assert refusal(engine) is not None
+    finally:
+        watching.cancel()

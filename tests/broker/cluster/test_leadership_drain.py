@@ -1,0 +1,112 @@
+"""An orderly stop: what the node leads is taken over by a peer at once, or nobody is waited for."""
+
+import asyncio
+
+from raftmq.broker.cluster.leadership_drain import drain_leadership
+from raftmq.raft.membership import MembershipChange, MembershipOp
+from raftmq.raft.ready import RefusalReason, Role
+
+from tests.support.broker.engine_cluster import TIMING, EngineCluster, data
+
+GROUPS = range(1, 6)
+
+
+async def test_every_led_group_has_another_leader_before_the_node_goes():
+    async with EngineCluster() as cluster:
+        for group_id in GROUPS:
+            cluster.create_group(group_id)
+        for group_id in GROUPS:
+            await (await cluster.leader(group_id)).propose([data(0)])[1]
+        engine = cluster.nodes[1].engine
+        async with asyncio.timeout(5):
+            await drain_leadership(engine, lambda node_id: True, lambda: True, 5.0)
+        assert not any(replica.is_leader for replica in engine.replicas.values())
+        for group_id in GROUPS:
+            await (await cluster.leader(group_id, among=[2, 3])).propose([data(1)])[1]
+
+
+async def test_nobody_is_waited_for_when_nobody_is_there():
+    async with EngineCluster() as cluster:
+        cluster.create_group(1)
+        leader = await cluster.leader(1)
+        cluster.isolate(leader.replica_id)
+        started = cluster.loop.time()
+        engine = cluster.nodes[leader.replica_id].engine
+        await drain_leadership(engine, lambda node_id: False, lambda: False, 5.0)
+        assert cluster.loop.time() - started < 1.0
+
+
+async def learner_ahead(cluster):
+    """A led group whose learner has more of the log than the other voters have, who can be reached again."""
+    cluster.create_group(1)
+    leader = await cluster.leader(1)
+    learner = cluster.add_empty(1, 4)
+    await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 4),)))
+    for voter in {1, 2, 3} - {leader.replica_id}:
+        cluster.isolate(voter)
+    leader.propose([data(0)])
+    while leader.core.match_index(4) < leader.core.last_index or learner.core.last_index < leader.core.last_index:
+        await asyncio.sleep(0.001)
+    cluster.heal()
+    matches = leader.core.match_indexes()
+    assert max((replica for replica in matches if replica != leader.replica_id), key=matches.get) == 4
+    return leader
+
+
+async def test_a_leader_whose_disk_hangs_hands_over_to_a_voter_and_never_to_a_learner():
+    """A learner may be the furthest member, and a transfer to it is refused."""
+    async with EngineCluster(4) as cluster:
+        leader = await learner_ahead(cluster)
+        engine = cluster.nodes[leader.replica_id].engine
+        engine.commits.is_hanging = lambda replica, elections=1: replica is leader and elections == 1
+        engine._check_disk(leader)
+        assert leader.core.role is Role.LEADER, "it leads until another takes over"
+        assert leader.core.propose([data(1)], 0).reason is RefusalReason.TRANSFERRING
+        term = leader.core.term
+        successor = await cluster.leader(1, among={1, 2, 3} - {leader.replica_id})
+        assert successor.core.term == term + 1
+
+
+async def test_a_leader_whose_disk_hangs_and_who_reaches_no_voter_steps_down():
+    async with EngineCluster(4) as cluster:
+        leader = await learner_ahead(cluster)
+        for voter in {1, 2, 3} - {leader.replica_id}:
+            cluster.isolate(voter)
+        engine = cluster.nodes[leader.replica_id].engine
+        engine.commits.is_hanging = lambda replica, elections=1: replica is leader and elections == 1
+        engine._check_disk(leader)
+        assert leader.core.role is Role.FOLLOWER
+
+
+async def test_a_leader_whose_disk_hangs_steps_down_when_nobody_takes_over_in_time():
+    """The furthest voter may stand still, and another one can lead."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(1)
+        leader = await cluster.leader(1)
+        engine = cluster.nodes[leader.replica_id].engine
+        leader.append_in_flight = True
+        leader.append_started_at = cluster.loop.time() - 1.5 * TIMING.election_seconds(1)
+        engine._check_disk(leader)
+        assert leader.is_leader
+        leader.append_started_at = cluster.loop.time() - 2.5 * TIMING.election_seconds(1)
+        engine._check_disk(leader)
+        assert not leader.is_leader
+        leader.append_in_flight = False
+
+
+async def test_a_node_that_stops_offers_its_leadership_to_no_learner():
+    async with EngineCluster(4) as cluster:
+        leader = await learner_ahead(cluster)
+        engine = cluster.nodes[leader.replica_id].engine
+        async with asyncio.timeout(5):
+            await drain_leadership(engine, lambda node_id: True, lambda: True, 5.0)
+        assert not leader.is_leader
+        assert not cluster.replica(1, 4).is_leader
+
+
+async def test_a_group_of_one_stays_with_its_only_voter():
+    async with EngineCluster(1) as cluster:
+        cluster.create_group(1, (1,))
+        leader = await cluster.leader(1)
+        await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
+        assert leader.is_leader

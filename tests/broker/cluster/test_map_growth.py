@@ -1,0 +1,115 @@
+"""Maps of real files: they grow before they are full, while the broker runs and when it opens a file."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from raftmq.broker.base.limits import Timing
+from raftmq.broker.cluster.housekeeping import Housekeeping
+from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full
+from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.storage.errors import StorageFullError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.registry import Registry
+from raftmq.storage.writer_threads import WriterThreads
+
+from tests.support.broker.harness import StrictSupervisor
+
+MIB = 1024 * 1024
+KEY = ReplicaKey(7, 1)
+PAYLOAD = b"x" * 50_000
+
+
+@pytest.fixture
+def registry(tmp_path):
+    registry = Registry(tmp_path / "node.mdb")
+    yield registry
+    registry.close(is_clean=True)
+
+
+def new_store(tmp_path, registry) -> LmdbLogStore:
+    store = LmdbLogStore(tmp_path, map_bytes=MIB)
+    if not registry.has_replica(KEY):
+        create_replica(store, registry, KEY, founder_state(Membership((1,))))
+    return store
+
+
+def append(store: LmdbLogStore, first: int, count: int) -> None:
+    for index in range(first, first + count):
+        entry = Entry(index, 6, EntryKind.DATA, index - 6, 1, 0, PAYLOAD)
+        store.append_batch([(KEY, Update(hard_state=HardState(6, 0, 5), entries=(entry,)))])
+
+
+def fill(store: LmdbLogStore) -> int:
+    """Append until the map is nearly full; the next index."""
+    index = 6
+    while store.map_fraction(KEY) <= NEARLY_FULL_FRACTION:
+        append(store, index, 1)
+        index += 1
+    return index
+
+
+def test_a_map_with_room_is_left_alone(tmp_path, registry):
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    assert not grow_map_if_nearly_full(store, KEY)
+    assert store.map_bytes(KEY) == MIB
+    store.close(KEY)
+
+
+async def test_housekeeping_doubles_a_nearly_full_map_and_appends_go_on(tmp_path, registry):
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    index = fill(store)
+    loop = asyncio.get_running_loop()
+    writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
+    engine = SimpleNamespace(loop=loop, replicas={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
+    replicas = ReplicaManager(
+        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda _: None, lambda _: None
+    )
+    with ThreadPoolExecutor(1) as readers:
+        housekeeping = Housekeeping(
+            engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
+        )
+        await housekeeping.grow_maps()
+        assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION, "what the gauge shows is what was found"
+        assert store.map_bytes(KEY) == 2 * MIB
+        await housekeeping.grow_maps()
+        assert store.map_bytes(KEY) == 2 * MIB
+        assert engine.map_used_fraction_max <= NEARLY_FULL_FRACTION
+    writers.close()
+    append(store, index, 10)  # would not have fitted
+    assert store.entries(KEY, 6, index + 9, 10 * MIB)[-1].payload == PAYLOAD
+    store.close(KEY)
+
+
+def test_without_growth_the_same_appends_find_the_map_full(tmp_path, registry):
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    index = fill(store)
+    with pytest.raises(StorageFullError):
+        append(store, index, 10)
+    store.close(KEY)
+
+
+def test_a_file_that_outgrew_the_configured_map_is_opened_with_room(tmp_path, registry):
+    """The growth is not remembered; LMDB opens such a file with a map that has not one page to spare."""
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    store.grow_map(KEY, 4 * MIB)
+    append(store, 6, 40)
+    store.close(KEY)
+    store = new_store(tmp_path, registry)
+    restored = open_replica(store, registry, KEY, LogPartition())
+    assert restored.last_index == 45
+    assert store.map_fraction(KEY) <= NEARLY_FULL_FRACTION
+    append(store, 46, 10)
+    store.close(KEY)

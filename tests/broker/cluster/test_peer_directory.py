@@ -1,0 +1,175 @@
+"""Which nodes are let in, and what is remembered of where they are."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.peer_boots import PeerBoots
+from raftmq.broker.cluster.peer_directory import PeerDirectory
+from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.fsm.metadata_views import ReplicaView
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import CLUSTER_ID, running
+
+
+class Registry:
+    """What of the registry the directory uses."""
+
+    def __init__(self, cluster_id: str = CLUSTER_ID) -> None:
+        self.cluster_id = cluster_id
+        self.node_id = 1
+        self.uuid = "uuid-1"
+        self.boot = 3
+        self.boot_marks = b"one_two_thre"
+        self.boots = {"uuid-2": (1, b"mark")}
+        self.seeds: list[str] = []
+        self.peers: dict[int, str] = {}
+
+    def set_seeds(self, seeds):
+        self.seeds = seeds
+
+    def known_boots(self):
+        return self.boots
+
+    def remember_boot(self, uuid, boot, mark, forgotten):
+        self.boots.pop(forgotten, None)
+        self.boots[uuid] = (boot, mark)
+
+    def set_peer_addresses(self, addresses):
+        self.peers = addresses
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.calls: list[dict[int, str]] = []
+        self.connected: set[int] = set()
+
+    def set_peers(self, addresses):
+        self.calls.append(addresses)
+
+    def is_connected(self, node_id):
+        return node_id in self.connected
+
+
+def write(function, *arguments) -> Future[object]:
+    """Write immediately, where a thread would later."""
+    done: Future[object] = Future()
+    done.set_result(function(*arguments))
+    return done
+
+
+def directory(replica=None, registry=None):
+    transport, publisher = Transport(), SimpleNamespace(peers=())
+    registry = registry or Registry()
+    peers = PeerDirectory(
+        registry,
+        SimpleNamespace(replica=replica),
+        transport,
+        publisher,
+        lambda function, *arguments: function(*arguments),
+        Limits().groups_ahead_max,
+        PeerBoots(registry, SimpleNamespace(replica=replica), write, Limits()),
+        OtherClusters(lambda: 0.0),
+    )
+    return peers, registry, transport, publisher
+
+
+def hello(**changes) -> Hello:
+    values = {
+        "wire_version": WIRE_VERSION, "cluster_id": CLUSTER_ID, "node_id": 2, "uuid": "uuid-2", "target_node_id": 1,
+        "channel": Channel.CONTROL, "boot": 1, "marks": b"mark",
+    }  # fmt: skip
+    return Hello(**(values | changes))
+
+
+async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        peers, registry, transport, publisher = directory(node.metadata)
+        peers.refresh()
+        peers.refresh()
+    assert transport.calls == [{2: "node-2:9401", 3: "node-3:9401"}], "once, and without this node"
+    assert registry.peers == transport.calls[0]
+    assert registry.seeds == ["node-2:9400", "node-3:9400"]
+    assert publisher.peers == (2, 3)
+    assert not peers.is_any_connected()
+    transport.connected.add(3)
+    assert peers.is_any_connected()
+    assert peers.client_address_of(2) == "node-2:9400"
+    assert peers.client_address_of(9) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"node_id": 9, "uuid": "new"}, None),
+        ({"cluster_id": "another"}, "cluster"),
+        ({"target_node_id": 2}, "this is node 1"),
+        ({"node_id": 1}, "no other node's id"),
+        ({"node_id": 0}, "no other node's id"),
+        ({"uuid": "uuid-3"}, "another identity"),
+        ({"uuid": "lost-2"}, "another identity"),
+        ({"uuid": "a disk newer than this metadata"}, None),
+    ],
+)
+async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason):
+    """An identity never heard of is newer than our copy of metadata, and may be the one that could bring it up to date."""
+    async with running() as node:
+        await node.register(2, "lost-2")
+        await node.register(2, "uuid-2", replaces_lost=True)
+        await node.register(3, "uuid-3")
+        refusal = directory(node.metadata)[0].refusal(hello(**changes))
+    assert refusal is None if reason is None else reason in refusal
+
+
+def test_a_node_of_no_cluster_lets_nobody_in():
+    peers = directory(registry=Registry(cluster_id=""))[0]
+    assert "no cluster" in peers.refusal(hello())
+
+
+async def test_only_a_node_with_a_replica_may_lead_a_known_partition():
+    async with running() as node:
+        topic = await node.topic()
+        group_id = topic.partitions[0].group_id
+        assert node.metadata.state_machine.partition(group_id).replicas == (ReplicaView(2, 1),)
+        peers = directory(node.metadata)[0]
+        assert [peers.may_lead(group_id, node_id) for node_id in (1, 2)] == [True, False]
+        assert peers.may_lead(group_id + 1, 2), "a partition not heard of yet"
+
+
+async def test_only_a_known_node_may_lead_the_metadata_group():
+    """The table keeps the highest term claimed: a stranger's claim would have hidden every later leader."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        peers = directory(node.metadata)[0]
+        assert [peers.may_lead(0, node_id) for node_id in (1, 2, 7)] == [True, True, False]
+    assert directory()[0].may_lead(0, 7), "nothing is known yet"
+
+
+async def test_partitions_that_do_not_exist_have_no_leader():
+    """A peer chooses the group ids that it names: they must not fill the table."""
+    async with running() as node:
+        topic = await node.topic()
+        first = topic.partitions[0].group_id
+        peers = directory(node.metadata)[0]
+        following = node.metadata.state_machine.next_group_id
+        assert peers.may_lead(following, 2), "a partition that is newer than this copy of metadata"
+        assert not peers.may_lead(following + Limits().groups_ahead_max, 2)
+        assert not peers.may_lead(1 << 60, 2)
+        assert first < following
+        await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
+        assert not peers.may_lead(first, 1), "it was deleted"
+
+
+async def test_writes_of_boots_are_remembered_for_known_nodes_alone():
+    """Identities are the sender's to choose: without a bound a peer's defect would fill the memory."""
+    boots = PeerBoots(Registry(), SimpleNamespace(replica=None), lambda *arguments: Future(), Limits(known_boots_max=2))
+    for number in range(20):
+        assert boots.remember(hello(uuid=f"uuid-{number}")) is not None
+    assert boots._under_way.keys() == boots._known.keys() == {"uuid-18", "uuid-19"}

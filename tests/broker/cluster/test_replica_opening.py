@@ -1,0 +1,235 @@
+"""Replicas are opened apart from each other: what keeps one from being served keeps no other, is shown, tried again, and replaced."""
+
+import asyncio
+import threading
+
+import pytest
+from raftmq.broker.base.metric_catalog import CATALOG
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.cluster import replica_files, unserved
+from raftmq.broker.cluster import replica_manager as local_replicas
+from raftmq.broker.cluster.unserved import NotServedReason, Trouble
+from raftmq.broker.services.call import Call
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import StorageFullError, StorageUnavailableError, UnsupportedFormatError
+from raftmq.types import GroupId
+
+from tests.support.broker.harness import append_request, batch
+from tests.support.broker.waiting import until
+from tests.support.broker.whole_nodes import WAIT_SECONDS
+
+KEY = (GroupId(1), 1)
+
+
+async def create(node, name, partitions=1):
+    request = pb.CreateTopicRequest(name=name, partitions=partitions)
+    return (await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))).topic
+
+
+async def append(node, topic, sequence):
+    """Until it is acknowledged, as the client does; returns its offset."""
+    request = append_request(topic, batch(sequence=sequence))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            answer = await node.grpc.queue.append(request, Call(node.loop.time() + WAIT_SECONDS))
+            if not answer.partitions[0].HasField("error"):
+                return answer.partitions[0].base_offsets[0]
+            await asyncio.sleep(0.02)
+
+
+def reasons(node):
+    return {one.key.group_id: one.reason for one in node.not_served()}
+
+
+def starting(node):
+    return Reason.STARTING_REPLICAS in [one.reason for one in node.not_ready_reasons()]
+
+
+class Openings:
+    """In the place of `open_replica`: fails or hangs for some groups."""
+
+    def __init__(self, monkeypatch):
+        self.failing = {}
+        self.hanging = set()
+        self.may_go_on = threading.Event()
+        self.counts = {}
+        self._open = replica_files.open_replica
+        monkeypatch.setattr(local_replicas, "open_replica", self)
+
+    def __call__(self, store, registry, key, machine):
+        self.counts[key.group_id] = self.counts.get(key.group_id, 0) + 1
+        if key.group_id in self.hanging:
+            assert self.may_go_on.wait(WAIT_SECONDS)
+        if key.group_id in self.failing:
+            raise self.failing[key.group_id]
+        return self._open(store, registry, key, machine)
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    found = Openings(monkeypatch)
+    yield found
+    found.may_go_on.set()
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MIN", 0.02)
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MAX", 0.05)
+
+
+async def test_one_file_that_cannot_be_opened_keeps_no_other_closed(nodes, openings):
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 4)
+    first, *others = (partition.group_id for partition in topic.partitions)
+    await nodes.stop(node)
+    openings.counts.clear()
+    openings.failing[first] = IsADirectoryError(21, "is a directory")
+    node = await nodes.serve("one")
+    await until(lambda: node.partitions.keys() == set(others))
+    assert not starting(node), "one bad file does not stop a rolling restart"
+    assert reasons(node) == {first: NotServedReason.FAILING}
+    assert any("is a directory" in warning and f"group {first}" in warning for warning in node.warnings())
+    later = await create(node, "later")
+    assert later.partitions[0].group_id in node.partitions, "metadata is followed meanwhile"
+    del openings.failing[first]
+    await until(lambda: first in node.partitions)
+    assert not node.not_served()
+
+
+async def test_a_file_that_takes_for_ever_to_open_holds_up_its_own_writer_only(nodes, openings):
+    node = await nodes.serve("one", bootstrap=True, writer_threads=2)
+    topic = await create(node, "flights", 4)
+    replicas = [partition.group_id for partition in topic.partitions]
+    await nodes.stop(node)
+    openings.counts.clear()
+    openings.hanging.add(replicas[1])
+    node = nodes.begin("one", writer_threads=2)
+    await until(lambda: len(node.partitions) == 2)
+    assert replicas[1] not in node.partitions
+    assert starting(node)
+    assert set(reasons(node).values()) == {NotServedReason.OPENING}
+    openings.may_go_on.set()
+    await until(lambda: len(node.partitions) == 4)
+
+
+async def test_no_two_files_of_one_writer_are_opened_at_a_time(nodes, openings, monkeypatch):
+    """A replica that is slow to open must not delay commits of those that are served."""
+    node = await nodes.serve("one", bootstrap=True, writer_threads=1)
+    topic = await create(node, "flights", 5)
+    await nodes.stop(node)
+    openings.counts.clear()
+    openings.hanging |= {partition.group_id for partition in topic.partitions}
+    node = nodes.begin("one", writer_threads=1)
+    await until(lambda: openings.counts)
+    await asyncio.sleep(0.1)
+    waiting = [item.key.group_id for item in node.writers._threads[0]._queue]
+    assert not openings.hanging.intersection(waiting), "a commit of the metadata would wait behind them"
+    openings.may_go_on.set()
+    await until(lambda: len(node.partitions) == 5)
+
+
+async def test_a_replica_that_is_retired_while_it_opens_is_not_served(nodes, openings):
+    node = await nodes.serve("one", bootstrap=True, writer_threads=2)
+    topic = await create(node, "flights")
+    (group_id,) = (partition.group_id for partition in topic.partitions)
+    await nodes.stop(node)
+    openings.counts.clear()
+    openings.hanging.add(group_id)
+    node = nodes.begin("one", writer_threads=2)
+    await until(lambda: group_id in openings.counts)
+    (key,) = (key for key in node.registry.live_replicas() if key.group_id == group_id)
+    await node.grpc.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), Call(node.loop.time() + WAIT_SECONDS))
+    await until(lambda: node.metadata.state_machine.partition(group_id) is None)
+    openings.may_go_on.set()
+    await until(lambda: key not in node.registry.live_replicas())
+    assert group_id not in node.partitions
+    assert key not in node.store.open_replicas()
+
+
+async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, monkeypatch):
+    """One log line is not enough: /readyz must warn, and the replica be tried again before the next start."""
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights")
+    assert await append(node, topic, 0) == 0
+    (replica,) = node.partition_replicas()
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MIN", 0.3)
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MAX", 0.3)
+    apply = LogPartition.apply
+    monkeypatch.setattr(LogPartition, "apply", lambda self, entry: {}["planted"])
+    appending = asyncio.ensure_future(append(node, topic, 1))
+    await until(lambda: node.not_served())
+    assert replica.is_closed
+    (one,) = node.not_served()
+    assert (one.reason, one.is_starting) == (NotServedReason.FAILING, False)
+    assert "KeyError: 'planted'" in one.message
+    assert any("planted" in warning for warning in node.warnings())
+    assert not starting(node)
+    values = node.http._metrics.read([])
+    assert dict(values["raftmq_replicas_not_served"])["failing",] == 1.0
+    assert dict(values["raftmq_background_failures_total"])["replicas",] >= 1.0
+    assert {"raftmq_replicas_not_served", "raftmq_background_failures_total"} <= CATALOG.keys()
+    monkeypatch.setattr(LogPartition, "apply", apply)
+    await until(lambda: not node.not_served())
+    (again,) = node.partition_replicas()
+    assert again is not replica
+    assert await appending == 1, "what was on its way is there, once"
+    assert await append(node, topic, 2) == 2
+    assert not node.quarantined()
+
+
+async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights")
+    (group_id,) = (partition.group_id for partition in topic.partitions)
+    monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.3)
+    openings.failing[group_id] = KeyError("planted")
+    (replica,) = node.partition_replicas()
+    node.engine.break_replica(replica, KeyError("planted"))
+    await until(lambda: node.quarantined())
+    assert reasons(node) == {group_id: NotServedReason.QUARANTINED}
+    assert "could not be served for" in node.quarantined()[replica.key]
+    count = openings.counts[group_id]
+    assert count > 2, "it was tried again and again first"
+    await asyncio.sleep(0.2)
+    assert openings.counts[group_id] == count, "a replica that was given up is silent"
+
+
+@pytest.mark.parametrize("error", [StorageFullError, UnsupportedFormatError, StorageUnavailableError])
+async def test_what_a_new_replica_would_not_mend_is_never_given_up(nodes, openings, monkeypatch, error):
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights")
+    (group_id,) = (partition.group_id for partition in topic.partitions)
+    await nodes.stop(node)
+    openings.counts.clear()
+    monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(unserved, "ROOM_SECONDS_MAX", 0.02)
+    openings.failing[group_id] = error(KEY, "not now")
+    node = nodes.begin("one")
+    await until(lambda: openings.counts.get(group_id, 0) > 4)
+    assert not node.quarantined()
+    assert reasons(node)[group_id] in (NotServedReason.UNAVAILABLE, NotServedReason.UNSUPPORTED_FORMAT)
+    openings.failing.clear()
+    await until(lambda: group_id in node.partitions)
+
+
+def test_trouble_goes_on_where_a_replica_fails_again_soon():
+    """One that is served for a second after each opening would never be given up."""
+    trouble = Trouble(KEY, began_at=0.0, was_served=True)
+    for second in range(601):
+        trouble.note(NotServedReason.FAILING, "x", float(second))
+        trouble.served_at = second + 0.5
+    assert trouble.is_hopeless(600.0)
+    assert not trouble.is_over(601.0)
+    assert trouble.is_over(600.5 + unserved.STEADY_SECONDS + 1)
+
+
+async def test_a_broker_that_is_alone_waits_for_no_election_timeout(nodes):
+    """Nobody else votes on metadata, so there is nobody whose silence would have to be waited for."""
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 2)
+    await nodes.stop(node)
+    assert WAIT_SECONDS < 1000 * 0.05
+    node = await nodes.serve("one", metadata_election_ticks=1000, data_election_ticks=1000)
+    await until(lambda: all(node.partitions[one.group_id].replica.is_leader for one in topic.partitions))

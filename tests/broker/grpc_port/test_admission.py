@@ -1,0 +1,302 @@
+"""Who makes room when there is none, and how a connection is told from others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+from raftmq.broker.base.limits import MIB, Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.grpc_port import admission as call_rooms
+from raftmq.broker.grpc_port import admission_interceptor as call_guard
+from raftmq.broker.grpc_port.admission import Budget
+from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
+from raftmq.broker.grpc_port.hardening import quiet_grpc
+from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
+
+from tests.support.hostile import http2
+
+
+class Clock:
+    """As much of a loop as a room needs, with a time of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.delays: list[float] = []
+        """Of all timers."""
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when, callback, *arguments):
+        self.delays.append(when - self.now)
+        return self._loop.call_later(3600, callback, *arguments)  # here time does not pass by itself
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+
+class Context:
+    """A call's context; its connection can be cut."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+
+@pytest.fixture
+async def clock():
+    return Clock()
+
+
+async def _holding(budget, held, size=1):
+    """A call that takes room and keeps it until it is cancelled."""
+    reservation = budget.acquire(Context(), size)
+    held.append(reservation)
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        budget.release(reservation)
+
+
+async def _started(budget, count):
+    held: list[object] = []
+    tasks = [asyncio.create_task(_holding(budget, held)) for _ in range(count)]
+    while len(held) < count:
+        await asyncio.sleep(0)
+    return held, tasks
+
+
+async def _end(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock):
+    budget = Budget(clock, 3, "things")
+    _, tasks = await _started(budget, 3)
+    with pytest.raises(RequestError) as raised:
+        budget.acquire(Context())
+    assert raised.value.code == pb.THROTTLED
+    assert raised.value.detail.retriable
+    assert raised.value.detail.retry_after_ms > 0
+    await _end(tasks)
+    assert budget.size == 0
+
+
+async def test_the_one_that_stood_still_for_longest_makes_room(clock):
+    budget = Budget(clock, 3, "things")
+    held, tasks = await _started(budget, 3)
+    clock.now += 2
+    budget.keepalive(held[0])
+
+    reservation = budget.acquire(Context())
+
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.cancelled() for task in tasks] == [False, True, False]
+    assert held[1].is_evicted
+    budget.release(reservation)
+    await _end(tasks)
+    assert (budget.size, budget.evictions) == (0, 1)
+
+
+async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
+    """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
+    cut = []
+    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: cut.append(peer))
+    budget = Budget(clock, 2, "answers")
+    held, tasks = await _started(budget, 2)
+    held[0].is_sending = True
+    clock.now += 2
+    budget.keepalive(held[1])
+
+    for _ in range(3):
+        with pytest.raises(RequestError):
+            budget.acquire(Context())
+    assert cut == ["ipv4:127.0.0.1:1"], "once"
+    assert not tasks[0].done()
+
+    await _end(tasks[:1])  # the connection's end ends the call
+    budget.release(budget.acquire(Context()))
+    await _end(tasks[1:])
+    assert budget.size == 0
+
+
+async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
+    budget = Budget(clock, 1, "requests")
+    _, tasks = await _started(budget, 1)
+    order = []
+
+    async def wait(name):
+        reservation = await budget.wait(Context())
+        order.append(name)
+        budget.release(reservation)
+
+    waiting = []
+    for name in "abc":
+        waiting.append(asyncio.create_task(wait(name)))
+        while budget.waiting < len(waiting):
+            await asyncio.sleep(0)
+    waiting[1].cancel()
+    await _end(tasks)
+    await asyncio.gather(waiting[0], waiting[2])
+    assert order == ["c", "a"]
+    assert (budget.size, budget.waiting) == (0, 0)
+
+
+async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
+    """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
+    of them was over before it began, and the loop did nothing but look."""
+    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: None)
+    budget = Budget(clock, 2, "answers")
+    held, tasks = await _started(budget, 2)
+    held[0].is_sending = True
+    clock.now += 10
+
+    waiting = asyncio.create_task(budget.wait(Context()))
+    while not budget.waiting:
+        await asyncio.sleep(0)
+
+    assert held[0].is_evicted
+    assert not held[1].is_evicted
+    assert clock.delays
+    assert min(clock.delays) > 0
+    await _end(tasks)
+    budget.release(await waiting)
+    assert budget.size == 0
+
+
+async def _all_waiting(budget, count):
+    while budget.waiting < count:
+        await asyncio.sleep(0)
+
+
+async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
+    """All that waited were let in at once when those inside had stood still, so that a newcomer found nobody who had: it
+    waited as long again, and among all of them."""
+    budget = Budget(clock, 4, "requests")
+    _, tasks = await _started(budget, 4)
+    waiting = [asyncio.create_task(budget.wait(Context())) for _ in range(20)]
+    await _all_waiting(budget, 20)
+    clock.now += 2
+    budget._on_timer()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert sum(task.done() for task in waiting) == 1
+    assert waiting[-1].done(), "the newest"
+    newcomer = asyncio.create_task(budget.wait(Context()))
+    await asyncio.sleep(0)
+    assert newcomer.done()
+    assert budget.evictions == 2
+    await _end(waiting)
+    await _end(tasks)
+
+
+async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
+    """Only the newest was asked, and its answer was larger."""
+    budget = Budget(clock, 10, "answers")
+    _held, tasks = await _started(budget, 10)
+    small = [asyncio.create_task(budget.wait(Context(), 1)) for _ in range(3)]
+    await _all_waiting(budget, 3)
+    large = asyncio.create_task(budget.wait(Context(), 9))
+    await _all_waiting(budget, 4)
+
+    await _end(tasks[:2])
+    await asyncio.wait(small[1:])
+    assert not small[0].done()
+    assert not large.done()
+    await _end(tasks[2:])
+    await asyncio.wait([small[0]])
+    assert not large.done()
+    for task in small:
+        budget.release(task.result())
+    budget.release(await large)
+    assert (budget.size, budget.waiting) == (0, 0)
+
+
+def test_an_answer_larger_than_the_room_goes_alone():
+    async def acquire():
+        budget = Budget(asyncio.get_running_loop(), 10, "answers")
+        budget.release(budget.acquire(Context(), 100))
+        reservation = budget.acquire(Context(), 100)
+        with pytest.raises(RequestError):
+            budget.acquire(Context(), 1)
+        budget.release(reservation)
+
+    asyncio.run(acquire())
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("ipv4:127.0.0.1:5", ("127.0.0.1", 5)),
+        ("ipv6:[::1]:5", ("::1", 5)),
+        ("ipv6:%5B::1%5D:5", ("::1", 5)),
+        ("unix:/tmp/x", None),
+        ("", None),
+    ],
+)
+def test_a_connections_name_is_understood(name, address):
+    assert peer_address(name) == address
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_one_connection_is_closed_and_no_other(family):
+    """Also when the listener takes both families, as gRPC's does."""
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6) as listener:
+        address = ("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(address) as one, socket.create_connection(address) as other:
+            accepted = [listener.accept()[0] for _ in range(2)]
+            # both ends are in this process: the accepted one has the client's name as its peer
+            assert close_connections_to(*one.getsockname()[:2]) == 1
+            one.settimeout(5)
+            assert one.recv(1) == b""
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.recv(1)
+            for sock in accepted:
+                sock.close()
+
+
+async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(caplog):
+    """gRPC sends a call's answer after we have returned it, and logs a traceback when the client is gone."""
+    loop = asyncio.get_running_loop()
+    admission = AdmissionInterceptor(loop, Limits(), _abort, {})
+    answered = asyncio.Event()
+
+    class Queue(pb_grpc.LogServicer):
+        async def Poll(self, request, context):  # noqa: N802 -- the protocol's name
+            answered.set()
+            return pb.PollResponse(partitions=[pb.PartitionPollResult(batches=[bytes(MIB)])])
+
+    quiet_grpc()
+    server = grpc.aio.server(interceptors=(admission,))
+    pb_grpc.add_LogServicer_to_server(Queue(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            name = client.getsockname()
+            client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
+            async with asyncio.timeout(30):
+                await answered.wait()
+                while admission.unsent.size < 2 * MIB:
+                    await asyncio.sleep(0)
+                assert admission.unsent.size > 0, "nobody has read it"
+                assert await asyncio.to_thread(close_connections_to, *name) == 1
+                while admission.unsent.size:
+                    await asyncio.sleep(0.01)
+    finally:
+        await server.stop(0)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("grpc")] == []
+
+
+async def _abort(context, error):
+    await context.abort(grpc.StatusCode.UNKNOWN, str(error))

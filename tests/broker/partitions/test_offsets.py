@@ -1,0 +1,245 @@
+"""Commits of one partition: what comes while one is under way goes as one entry, and nobody waits for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions import offsets as partition_offsets
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.fsm.log_commands import CommitOffset, OpenPartition
+from raftmq.offset_ranges import encode_ranges
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import LogIndex
+
+from tests.support.broker.harness import Harness, batch, running
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Harness]:
+    async with running() as harness:
+        yield harness
+
+
+@pytest.fixture
+async def partition(node: Harness) -> PartitionLog:
+    topic = await node.topic()
+    await node.append(topic, batch(100))
+    return node.partition(topic)
+
+
+def commit(
+    node: Harness, partition: PartitionLog, offset: int, group: str = "g", member: str = ""
+) -> asyncio.Task[None]:
+    deadline = node.loop.time() + 10
+    return asyncio.create_task(partition.offsets.commit(CommitOffset(group, member, 0, offset), deadline))
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_commits_that_wait_go_as_one_entry_and_the_last_of_an_owner_wins(
+    node: Harness, partition: PartitionLog
+) -> None:
+    node.hold_commits = True
+    first = commit(node, partition, 1)
+    await turn()
+    index = partition.replica.core.last_index
+    waiting = [commit(node, partition, offset) for offset in range(2, 50)]
+    other = commit(node, partition, 7, "h")
+    await turn()
+    assert partition.replica.core.last_index == index, "one entry in flight"
+    node.release_commits()
+    await asyncio.gather(first, other, *waiting)
+    assert partition.replica.core.last_index == index + 1
+    assert [partition.offsets.of(group).offset for group in ("g", "h")] == [49, 7]
+
+
+async def test_each_commit_of_an_entry_has_its_own_answer(node: Harness, partition: PartitionLog) -> None:
+    node.hold_commits = True
+    first = commit(node, partition, 1)
+    await turn()
+    fenced, good = commit(node, partition, 2, "g", "zombie"), commit(node, partition, 3, "h")
+    await turn()
+    node.release_commits()
+    await first
+    await good
+    with pytest.raises(RequestError) as raised:
+        await fenced
+    assert raised.value.code == pb.FENCED
+
+
+async def test_a_leader_that_steps_down_leaves_the_outcome_open_and_refuses_what_waits(
+    node: Harness, partition: PartitionLog
+) -> None:
+    node.hold_commits = True
+    proposed = commit(node, partition, 1)
+    await turn()
+    waiting = commit(node, partition, 2, "h")
+    await turn()
+    node.lose_leadership(partition.replica.group_id)
+    with pytest.raises(RequestError) as raised:
+        await proposed
+    assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME
+    with pytest.raises(RequestError) as raised:
+        await waiting
+    assert raised.value.detail.outcome == pb.NOT_APPLIED
+    assert raised.value.detail.retriable
+
+
+async def test_a_request_that_went_away_stops_nobody(node: Harness, partition: PartitionLog) -> None:
+    node.hold_commits = True
+    gone, stays = commit(node, partition, 1), commit(node, partition, 2, "h")
+    await turn()
+    gone.cancel()
+    node.release_commits()
+    await stays
+    assert [partition.offsets.of(group).offset for group in ("g", "h")] == [1, 2]
+
+
+async def test_who_waits_is_bounded(node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_offsets, "COMMITS_GATHERED_MAX", 3)
+    node.hold_commits = True
+    tasks = [commit(node, partition, 1, f"g{number}") for number in range(5)]
+    await turn()
+    assert [task.done() for task in tasks] == [False, False, False, False, True]
+    with pytest.raises(RequestError) as raised:
+        await tasks[-1]
+    assert raised.value.code == pb.THROTTLED
+    node.release_commits()
+    await asyncio.gather(*tasks[:-1])
+
+
+async def test_a_commit_that_takes_too_long_says_that_it_may_have_happened(
+    node: Harness, partition: PartitionLog
+) -> None:
+    node.hold_commits = True
+    with pytest.raises(RequestError) as raised:
+        await partition.offsets.commit(CommitOffset("g", "", 0, 1), node.loop.time() + 0.01)
+    assert raised.value.code == pb.REQUEST_TIMED_OUT
+    assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME
+    with pytest.raises(RequestError) as raised:
+        await partition.offsets.commit(CommitOffset("g", "", 0, 1), node.loop.time() - 1)
+    assert raised.value.detail.outcome == pb.NOT_APPLIED, "it was never begun"
+
+
+async def test_offsets_nobody_touched_are_forgotten_unless_their_group_lives(
+    node: Harness, partition: PartitionLog
+) -> None:
+    await commit(node, partition, 1, "old")
+    await commit(node, partition, 1, "alive")
+    node.clock_ms += 1000
+    await commit(node, partition, 1, "new")
+    before_ms = node.clock_ms - 500
+    deadline = node.loop.time() + 10
+    assert await partition.offsets.expire(lambda group: group == "alive", before_ms, deadline) == 1
+    assert [group for group, _ in partition.replica.state_machine.group_offsets()] == ["alive", "new"]
+    index = partition.replica.core.last_index
+    assert await partition.offsets.expire(lambda group: group == "alive", before_ms, deadline) == 0
+    assert partition.replica.core.last_index == index, "nothing to forget writes nothing"
+    node.lose_leadership(partition.replica.group_id)
+    assert await partition.offsets.expire(lambda _: False, before_ms, deadline) == 0
+
+
+async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, partition: PartitionLog) -> None:
+    """An entry stays on every replica as long as the records around it: a commit that changes nothing needs none."""
+    await commit(node, partition, 7)
+    index = partition.replica.core.last_index
+    for _ in range(20):
+        await commit(node, partition, 7)
+    assert partition.replica.core.last_index == index
+    await commit(node, partition, 8)
+    await commit(node, partition, 7)
+    assert partition.replica.core.last_index == index + 2
+    await partition.offsets.commit(CommitOffset("g", "", 0, 7, "a note"), node.loop.time() + 10)
+    assert partition.replica.core.last_index == index + 3
+
+
+async def test_the_same_offset_with_something_else_finished_is_a_change(node: Harness, partition: PartitionLog) -> None:
+    for ranges in ([(9, 10)], [(9, 12)], []):
+        finished = encode_ranges(7, ranges)
+        index = partition.replica.core.last_index
+        for _ in range(3):
+            await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", finished), node.loop.time() + 10)
+        assert partition.replica.core.last_index == index + 1
+        assert partition.offsets.of("g").finished == finished
+
+
+async def test_ranges_are_judged_before_anything_is_proposed(node: Harness, partition: PartitionLog) -> None:
+    index = partition.replica.core.last_index
+    with pytest.raises(RequestError, match="the last one is alone") as raised:
+        await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", b"\x01"), node.loop.time() + 10)
+    assert raised.value.code == pb.INVALID_ARGUMENT
+    assert partition.replica.core.last_index == index
+
+
+async def test_the_bytes_of_one_entry_of_commits_are_bounded(
+    node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_offsets, "ENTRY_BYTES_MAX", 100)
+    node.hold_commits = True
+    first = commit(node, partition, 1)
+    await turn()
+    index = partition.replica.core.last_index
+    deadline = node.loop.time() + 10
+    commands = [CommitOffset(f"g{number}", "", 0, 7, "n" * 10, encode_ranges(7, [(9, 12)])) for number in range(6)]
+    waiting = [asyncio.create_task(partition.offsets.commit(command, deadline)) for command in commands]
+    await turn()
+    node.release_commits()
+    await asyncio.gather(first, *waiting)
+    assert partition.replica.core.last_index == index + 3, "two commits of 42 bytes in each"
+    assert [partition.offsets.of(f"g{number}").offset for number in range(6)] == [7] * 6
+
+
+async def test_an_offset_committed_again_and_again_counts_as_used(node: Harness, partition: PartitionLog) -> None:
+    await commit(node, partition, 7)
+    index = partition.replica.core.last_index
+    node.clock_ms += int(partition_offsets.TOUCH_SECONDS_MAX * 1000) + 1
+    await commit(node, partition, 7)
+    assert partition.replica.core.last_index == index + 1
+    assert partition.offsets.of("g").touched_time_ms == node.clock_ms
+    await commit(node, partition, 7)
+    assert partition.replica.core.last_index == index + 1
+
+
+async def test_a_commit_behind_one_that_is_under_way_is_written(node: Harness, partition: PartitionLog) -> None:
+    """The state is not yet what it will be: to find 1 in it says nothing of what is there after 2."""
+    await commit(node, partition, 1)
+    node.hold_commits = True
+    first = commit(node, partition, 2)
+    await turn()
+    second = commit(node, partition, 1)
+    await turn()
+    node.release_commits()
+    await asyncio.gather(first, second)
+    assert partition.offsets.of("g").offset == 1
+
+
+async def test_who_is_fenced_hears_so_though_the_offset_is_there(node: Harness, partition: PartitionLog) -> None:
+    await partition.offsets.open(OpenPartition("g", "old", 5), node.loop.time() + 10)
+    await partition.offsets.commit(CommitOffset("g", "old", 5, 7), node.loop.time() + 10)
+    await partition.offsets.open(OpenPartition("g", "new", 6), node.loop.time() + 10)
+    with pytest.raises(RequestError) as raised:
+        await partition.offsets.commit(CommitOffset("g", "old", 5, 7), node.loop.time() + 10)
+    assert raised.value.code == pb.FENCED
+
+
+async def test_an_unchanged_offset_is_not_confirmed_by_a_leader_that_was_succeeded(
+    node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await commit(node, partition, 7)
+    replica = partition.replica
+    read_index = replica.read_index
+
+    async def deposed() -> LogIndex:
+        index = await read_index()
+        node.lose_leadership(replica.group_id)
+        return index
+
+    monkeypatch.setattr(replica, "read_index", deposed)
+    with pytest.raises(RequestError) as raised:
+        await commit(node, partition, 7)
+    assert raised.value.detail.outcome == pb.NOT_APPLIED
+    assert raised.value.detail.retriable

@@ -1,0 +1,441 @@
+"""Whose clock is believed, by whom, and what a node whose clock is wrong does and leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.peers.clocks import Agreement, ClockStanding, PeerClocks
+from raftmq.broker.peers.codec import FrameError, FrameType, encode_clock, encode_clock_question
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.ready import Role
+from raftmq.types import NodeId
+
+from tests.support.broker.engine_cluster import TIMING, EngineCluster, data
+from tests.support.broker.waiting import until
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+TIMES = Timing()
+
+
+class Loop:
+    """Of a loop only its clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 50.0
+
+    def time(self) -> float:
+        return self.seconds
+
+
+class Cluster:
+    """Nodes that hear each other's clocks after a delay; nothing else of them is there."""
+
+    def __init__(self, *wrong_ms: int) -> None:
+        """By how much the clocks of nodes 1, 2, … are wrong."""
+        self.loop = Loop()
+        self.wrong_ms = dict(enumerate(wrong_ms, start=1))
+        self.down: set[int] = set()
+        self.ignorant: set[int] = set()
+        """Nodes that do not know yet that there are others."""
+        self.delay_seconds = 0.0
+        self.sent: list[tuple[int, int, FrameType, memoryview]] = []
+        self.clocks = {node: self._clocks(node) for node in self.wrong_ms}
+
+    @property
+    def true_ms(self) -> float:
+        return START_MS + self.loop.seconds * 1000
+
+    def _clocks(self, node: int) -> PeerClocks:
+        cluster = self
+
+        class Transport:
+            def send(self, target, channel, frame_type, body):
+                cluster.sent.append((node, target, frame_type, memoryview(b"".join(map(bytes, body)))))
+                return True
+
+            def flush(self) -> None: ...
+
+        class Wall:
+            def now_ms(self) -> int:
+                return int(cluster.true_ms + cluster.wrong_ms[node])
+
+        others = tuple(NodeId(other) for other in self.wrong_ms if other != node)
+        return PeerClocks(self.loop, Wall(), Transport(), TIMES, lambda: () if node in cluster.ignorant else others)
+
+    def deliver(self) -> None:
+        while self.sent:
+            sent, self.sent = self.sent, []
+            self.loop.seconds += self.delay_seconds
+            for source, target, kind, body in sent:
+                if not {source, target} & self.down:
+                    clocks = self.clocks[target]
+                    (clocks.on_question if kind is FrameType.CLOCK_QUESTION else clocks.on_answer)(source, body)
+
+    def check(self) -> None:
+        """A round of questions, and the answers."""
+        for node, clocks in self.clocks.items():
+            if node not in self.down:
+                clocks.ask_all()
+        self.deliver()
+        self.loop.seconds += TIMES.clock_check_seconds
+
+    def agreements(self) -> list[Agreement]:
+        return [clocks.look().agreement for node, clocks in self.clocks.items() if node not in self.down]
+
+    def takes_records(self, node: int) -> bool:
+        return self.clocks[node].is_comparable
+
+    def error_ms(self, node: int) -> float:
+        """By how much what the node would stamp is wrong."""
+        return self.clocks[node].now_ms() - self.true_ms
+
+
+A, D, X, U = Agreement.AGREES, Agreement.DIFFERS, Agreement.DISPUTED, Agreement.UNHEARD
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ([0], [A]),
+        ([200 * HOUR_MS], [A]),
+        ([0, 3_000], [A, A]),
+        ([0, 200 * HOUR_MS], [X, X]),
+        ([0, 0, 200 * HOUR_MS], [A, A, D]),
+        ([0, 4_000, -25 * HOUR_MS], [A, A, D]),
+        ([200 * HOUR_MS, 0, -25 * HOUR_MS], [X, X, X]),
+        ([0, 0, 0, HOUR_MS], [A, A, A, D]),
+        ([0, 0, HOUR_MS, HOUR_MS], [X, X, X, X]),
+        ([0, 0, 0, HOUR_MS, -HOUR_MS], [A, A, A, D, D]),
+    ],
+)
+def test_the_majority_of_all_nodes_is_believed(wrong, expected):
+    cluster = Cluster(*wrong)
+    cluster.check()
+    assert cluster.agreements() == expected
+    assert [clocks.is_trusted for clocks in cluster.clocks.values()] == [one is A for one in expected]
+    for node, agreement in zip(cluster.clocks, expected, strict=True):
+        if agreement is D:
+            assert abs(cluster.error_ms(node)) <= 5_000, "it stamps with the majority's time"
+            assert cluster.clocks[node].look().offset_ms == pytest.approx(cluster.wrong_ms[node], abs=5_000)
+
+
+def test_nodes_that_are_down_count_and_say_nothing():
+    cluster = Cluster(0, 0, 0)
+    cluster.down = {2, 3}
+    cluster.check()
+    assert cluster.agreements() == [U]
+    cluster.down = {3}
+    cluster.check()
+    assert cluster.agreements() == [A, A]
+    cluster.down = {2, 3}
+    for _ in range(7):
+        cluster.check()
+    assert cluster.agreements() == [U], "what was heard long ago says nothing of now"
+    assert abs(cluster.error_ms(1)) <= 1
+
+
+def test_without_a_majority_no_stamp_is_earlier_than_the_latest_clock():
+    """Records that are stamped too early would be deleted too early, once the clock is right."""
+    cluster = Cluster(0, -200 * HOUR_MS)
+    cluster.check()
+    assert cluster.agreements() == [X, X]
+    assert abs(cluster.error_ms(2)) <= 1
+    assert abs(cluster.error_ms(1)) <= 1
+
+
+def test_what_a_node_believed_while_it_knew_of_no_others_is_no_majority_s_time():
+    """Readiness is asked before a broker has read who its peers are. Its clock went wrong while it was down."""
+    cluster = Cluster(-25 * HOUR_MS, 0, 0)
+    cluster.ignorant = {1}
+    assert cluster.clocks[1].look().agreement is A
+    cluster.ignorant = set()
+    cluster.down = {3}
+    cluster.check()
+    assert cluster.agreements() == [X, X]
+    assert not cluster.takes_records(1)
+    for _ in range(6):
+        cluster.check()
+    assert cluster.takes_records(1), "the third stays away"
+    assert abs(cluster.error_ms(1)) <= 1, "not by its own clock, which nobody has confirmed"
+
+
+def test_a_clock_that_is_set_wrong_later_is_not_followed_as_long_as_another_says_so():
+    cluster = Cluster(0, 0)
+    cluster.check()
+    cluster.wrong_ms[1] = 200 * HOUR_MS
+    cluster.clocks[1].look()
+    cluster.deliver()
+    assert cluster.agreements()[0] is X
+    cluster.check()
+    assert cluster.agreements() == [X, X]
+    assert abs(cluster.error_ms(1)) <= 1
+    assert abs(cluster.error_ms(2)) <= 1
+    cluster.wrong_ms[1] = 0
+    cluster.clocks[1].look()
+    cluster.check()
+    assert cluster.agreements() == [A, A]
+
+
+def test_a_cluster_that_slept_believes_its_clocks_again_after_one_round():
+    """The loops' clocks stand still for a day, the wall clocks do not."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    for node in cluster.wrong_ms:
+        cluster.wrong_ms[node] = 25 * HOUR_MS
+    for clocks in cluster.clocks.values():
+        assert not clocks.is_trusted, "what was heard before says nothing any more"
+        assert not clocks.is_comparable
+    cluster.deliver()
+    assert cluster.agreements() == [A, A, A]
+    assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
+
+
+def test_an_answer_of_before_the_sleep_says_nothing_after_it():
+    cluster = Cluster(0, 0, 0, 0)
+    cluster.check()
+    cluster.clocks[1].ask(NodeId(2))
+    ((_, _, _, question),) = cluster.sent
+    cluster.sent.clear()
+    cluster.clocks[2].on_question(NodeId(1), question)  # what it says is on its way when everything falls asleep
+    for node in cluster.wrong_ms:
+        cluster.wrong_ms[node] += 25 * HOUR_MS
+    ((_, _, _, answer),) = cluster.sent
+    cluster.sent.clear()
+    cluster.clocks[1].on_answer(NodeId(2), answer)
+    assert not cluster.clocks[1].is_comparable, "nobody was heard since the leap"
+    assert [kind for _, _, kind, _ in cluster.sent] == [FrameType.CLOCK_QUESTION] * 3, "everybody is asked again"
+    cluster.deliver()
+    assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
+
+
+def test_after_a_sleep_one_clock_that_stood_still_is_not_believed_before_the_others_were_heard():
+    """Node 2 wakes with the time at which it fell asleep, which is what the others believed last, and it answers first."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    cluster.wrong_ms[1] = cluster.wrong_ms[3] = 25 * HOUR_MS
+    cluster.down = {3}
+    assert not cluster.takes_records(1)
+    cluster.deliver()
+    assert cluster.agreements()[0] is X
+    assert not cluster.takes_records(1), "the third may say which of them is wrong"
+    cluster.down = set()
+    cluster.check()
+    assert cluster.agreements() == [A, D, A]
+    assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
+    assert cluster.takes_records(1)
+
+
+def test_records_are_taken_only_once_the_clock_was_compared_or_nobody_answers():
+    cluster, lonely = Cluster(0, 0, 0), Cluster(0, 0, 0)
+    lonely.down = {2, 3}
+    found = []
+    for one in (cluster, lonely):
+        found.append(one.clocks[1].is_comparable)
+        one.check()
+        found.append(one.clocks[1].is_comparable)
+    assert found == [False, True, False, False]
+    lonely.loop.seconds += TIMES.clock_wait_seconds
+    assert lonely.clocks[1].is_comparable
+    assert Cluster(0).clocks[1].is_comparable, "a node alone has nobody to ask"
+
+
+def test_answers_that_took_too_long_or_were_not_asked_for_say_nothing():
+    cluster = Cluster(0, 0)
+    cluster.delay_seconds = TIMES.clock_difference_seconds / 4 + 0.1
+    cluster.check()
+    assert cluster.agreements() == [U, U]
+    cluster.delay_seconds = 0.5
+    cluster.clocks[1].on_answer(2, memoryview(b"".join(map(bytes, encode_clock(77, START_MS)))))
+    assert cluster.agreements() == [U, U]
+    cluster.check()
+    assert cluster.agreements() == [A, A]
+    assert abs(cluster.clocks[1].look().offset_ms) <= 500
+
+
+@pytest.mark.parametrize("size", [0, 7, 9, 15, 17])
+def test_frames_of_another_length_are_refused(size):
+    clocks = Cluster(0, 0).clocks[1]
+    with pytest.raises(FrameError):
+        clocks.on_question(2, memoryview(bytes(size)))
+    with pytest.raises(FrameError):
+        clocks.on_answer(2, memoryview(bytes(size)))
+    with pytest.raises(FrameError):
+        clocks.on_answer(2, memoryview(bytes(8) + b"\xff" * 8))
+    assert b"".join(map(bytes, encode_clock(1, -5))) == b"\x01" + bytes(15)
+    assert len(b"".join(map(bytes, encode_clock_question(3)))) == 8
+
+
+@given(wrong=st.lists(st.sampled_from([0, 2_000, -3_000, HOUR_MS, -HOUR_MS, 900 * HOUR_MS]), min_size=1, max_size=7))
+def test_a_node_that_trusts_its_clock_is_right_when_most_are_and_never_alone(wrong):
+    cluster = Cluster(*wrong)
+    cluster.check()
+    right = sum(abs(one) <= 3_000 for one in wrong)
+    for node, clocks in cluster.clocks.items():
+        alike = sum(abs(one - wrong[node - 1]) <= 2 * TIMES.clock_difference_seconds * 1000 for one in wrong)
+        if clocks.is_trusted:
+            assert 2 * alike > len(wrong)
+        if 2 * right > len(wrong):
+            assert abs(cluster.error_ms(node)) <= 5_000 + 1
+            assert clocks.is_trusted == (abs(wrong[node - 1]) <= 3_000)
+
+
+# ------------------------------------------------------------------------------------------------------------ engines
+
+
+class SetClock:
+    """A wall clock of one node, which somebody may set."""
+
+    def __init__(self, loop_clock) -> None:
+        self._loop_clock = loop_clock
+        self.wrong_ms = 0
+
+    def now_ms(self) -> int:
+        return START_MS + int(self._loop_clock() * 1000) + self.wrong_ms
+
+
+QUICK = replace(TIMING, clock_check_seconds=0.05, clock_difference_seconds=1.0)
+
+
+class ClockCluster(EngineCluster):
+    """Engines with a wall clock each."""
+
+    def __init__(self, size=3, limits=None):
+        super().__init__(size, limits, clock=self, timing=QUICK)
+        self.walls: dict[int, SetClock] = {}
+
+    async def __aenter__(self):
+        await super().__aenter__()
+        for node_id, node in self.nodes.items():
+            self.walls[node_id] = node.engine.clocks._clock = SetClock(self.loop.time)
+        return self
+
+    def now_ms(self) -> int:
+        return START_MS
+
+    async def until(self, node_id, agreement):
+        await until(lambda: self.nodes[node_id].engine.clocks.look().agreement is agreement)
+
+
+async def propose(leader, number):
+    """As a client that is told to try again."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                return leader.propose([data(number)])
+            except RequestError as error:
+                if error.code != pb.NOT_READY:
+                    raise
+                await asyncio.sleep(0.01)
+
+
+async def test_a_leader_whose_clock_is_wrong_stamps_with_the_majority_s_time() -> None:
+    async with ClockCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        wall = cluster.walls[leader.replica_id]
+        for wrong_ms in (0, 200 * HOUR_MS, -200 * HOUR_MS, 0):
+            wall.wrong_ms = wrong_ms
+            await cluster.until(leader.replica_id, D if wrong_ms else A)
+            appended, _ = await propose(leader, 0)
+            assert abs(appended.entries[0].append_time_ms - (wall.now_ms() - wrong_ms)) < 2_000
+
+
+async def test_a_clock_that_leaps_takes_no_records_until_it_was_compared() -> None:
+    async with ClockCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await propose(leader, 0)
+        cluster.walls[leader.replica_id].wrong_ms = 25 * HOUR_MS
+        with pytest.raises(RequestError) as raised:
+            leader.propose([data(1)])
+        assert (raised.value.code, raised.value.detail.retriable) == (pb.NOT_READY, True)
+        assert raised.value.detail.outcome == pb.NOT_APPLIED
+        await propose(leader, 1)
+
+
+async def test_leaderships_of_a_node_whose_clock_is_wrong_go_to_those_who_agree_a_few_at_a_time() -> None:
+    async with ClockCluster(limits=Limits(clock_hand_overs_max=2)) as cluster:
+        replicas = range(1, 8)
+        for group_id in replicas:
+            cluster.create_group(group_id)
+            leader = await cluster.leader(group_id)
+            if leader.replica_id != 1:
+                leader.core.transfer_leader(1)
+                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+        engine = cluster.nodes[1].engine
+        await until(lambda: all(engine.replicas[group_id].is_leader for group_id in replicas))
+        watch = ClockWatch(engine, lambda node_id: True)
+        watch.look()
+        assert watch.not_ready() is None
+        assert led(engine) == len(replicas)
+        cluster.walls[1].wrong_ms = 200 * HOUR_MS
+        await cluster.until(1, D)
+        reason = watch.not_ready()
+        assert reason is not None
+        assert reason.reason is Reason.CLOCK_DIFFERS
+        assert "720,000 s ahead" in reason.message
+        assert watch.offset_seconds == pytest.approx(720_000, abs=2)
+        for left in range(len(replicas) - 2, -2, -2):
+            watch.look()
+            await until(partial(leads_at_most, engine, left))
+            assert led(engine) >= left
+        for group_id in replicas:
+            assert (await cluster.leader(group_id, among=[2, 3])).replica_id != 1
+
+
+def led(engine) -> int:
+    return sum(replica.core.role is Role.LEADER for replica in engine.replicas.values())
+
+
+def leads_at_most(engine, count: int) -> bool:
+    return led(engine) <= max(0, count)
+
+
+async def test_leaderships_stay_where_nobody_who_agrees_can_take_them() -> None:
+    async with ClockCluster() as cluster:
+        cluster.create_group(1, (1,))
+        cluster.create_group(2, (1, 2))
+        await cluster.leader(1)
+        leader = await cluster.leader(2)
+        if leader.replica_id != 1:
+            leader.core.transfer_leader(1)
+            cluster.nodes[2].engine.mark_dirty(leader)
+        engine = cluster.nodes[1].engine
+        await until(lambda: engine.replicas[2].is_leader)
+        cluster.walls[1].wrong_ms = cluster.walls[2].wrong_ms = 200 * HOUR_MS
+        cluster.walls[2].wrong_ms += HOUR_MS
+        watch = ClockWatch(engine, lambda node_id: True)
+        await cluster.until(1, X)
+        watch.look()
+        assert "no majority" in watch.not_ready().message
+        cluster.walls[2].wrong_ms = 0
+        await cluster.until(1, D)
+        disconnected = ClockWatch(engine, lambda node_id: False)
+        disconnected.look()
+        assert led(engine) == 2, "nobody is within reach"
+        watch.look()
+        await until(lambda: not engine.replicas[2].is_leader)
+        assert engine.replicas[1].is_leader, "it is the only voter"
+
+
+async def test_a_clock_that_differs_is_logged_once_and_again_after_it_agreed() -> None:
+    found = [D, D, U, D, A, D, D]
+    clocks = SimpleNamespace(look=lambda: ClockStanding(found.pop(0), 11_000.0, frozenset()))
+    engine = SimpleNamespace(clocks=clocks, replicas={}, limits=Limits())
+    watch = ClockWatch(engine, lambda node_id: True)
+    with structlog.testing.capture_logs() as logs:
+        while found:
+            watch.look()
+    assert [one["event"] for one in logs] == ["clock_differs", "clock_agrees", "clock_differs"]

@@ -1,0 +1,588 @@
+"""Peer connections over real loopback sockets."""
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import gc
+import socket
+
+import msgspec
+import pytest
+import structlog
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers.codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
+from raftmq.broker.peers.link import NOT_FORMED_REASON, Link, verdict
+from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.broker.peers.transport import PeerTransport
+
+PASSES_OF_AN_ACCEPT = 6
+TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)
+
+
+class Recorder:
+    """A PeerHandler that writes down what it is told."""
+
+    def __init__(self, node_id, cluster_id="c"):
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.address = ""
+        self.frames = asyncio.Queue()
+        self.events = asyncio.Queue()
+        self.lost_snapshots = asyncio.Queue()
+        self.stale = {}
+        self.remembering = {}
+        self.stale_said = asyncio.Queue()
+        self.others_met = asyncio.Queue()
+        self.boot, self.marks = 1, b"mark"
+
+    def hello(self, target, channel):
+        uuid = f"uuid-{self.node_id}"
+        return Hello(
+            WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, self.boot, self.address, self.marks
+        )
+
+    def contradiction(self, hello):
+        return self.stale.get(hello.uuid)
+
+    def remember(self, hello):
+        return self.remembering.get(hello.uuid)
+
+    def on_other_cluster(self, address, said):
+        self.others_met.put_nowait((address, said))
+
+    def on_stale(self, node_id, reason):
+        self.stale_said.put_nowait((node_id, reason))
+
+    def refusal(self, hello):
+        return None if hello.cluster_id == self.cluster_id else "another cluster"
+
+    def on_frame(self, node_id, frame_type, body):
+        self.frames.put_nowait((node_id, frame_type, bytes(body)))
+
+    def on_peer_up(self, node_id):
+        self.events.put_nowait(("up", node_id))
+
+    def on_peer_down(self, node_id):
+        self.events.put_nowait(("down", node_id))
+
+    def on_peer_refused(self, node_id):
+        self.events.put_nowait(("refused", node_id))
+
+    def on_snapshots_lost(self, node_id):
+        self.lost_snapshots.put_nowait(node_id)
+
+
+@contextlib.asynccontextmanager
+async def transport(node_id, cluster_id="c", limits=None, timing=TIMING):
+    recorder = Recorder(node_id, cluster_id)
+    peer = PeerTransport(asyncio.get_running_loop(), recorder, limits or Limits(), timing, lambda: 0.5)
+    port = await peer.listen("127.0.0.1", 0)
+    try:
+        yield peer, recorder, f"127.0.0.1:{port}"
+    finally:
+        await peer.close()
+        for _ in range(PASSES_OF_AN_ACCEPT):  # whoever was called by it has taken the call before it is closed in turn
+            await asyncio.sleep(0)
+
+
+async def test_frames_arrive_in_order_on_each_channel():
+    async with transport(1) as (one, events, _), transport(2) as (_, two, address):
+        one.set_peers({2: address})
+        assert await events.events.get() == ("up", 2)
+        for number in range(50):
+            assert one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"%d" % number, b"x" * number])
+        one.flush()
+        got = [await two.frames.get() for _ in range(50)]
+    assert got == [(1, FrameType.MESSAGE, b"%d" % n + b"x" * n) for n in range(50)]
+
+
+async def test_a_frame_larger_than_the_read_buffer_arrives_whole():
+    async with transport(1) as (one, events, _), transport(2) as (_, two, address):
+        one.set_peers({2: address})
+        await events.events.get()
+        payload = bytes(range(256)) * 8192
+        for _ in range(3):
+            while not one.send(2, Channel.APPEND, FrameType.MESSAGE, [payload]):
+                await asyncio.sleep(0)
+            one.flush()
+            assert (await two.frames.get())[2] == payload
+
+
+async def test_a_process_that_is_gone_is_reported_as_refused():
+    async with transport(1) as (one, events, _):
+        async with transport(2) as (_, _, address):
+            one.set_peers({2: address})
+            assert await events.events.get() == ("up", 2)
+        seen = [await events.events.get(), await events.events.get()]
+    assert seen == [("down", 2), ("refused", 2)]
+
+
+async def test_a_process_that_is_gone_is_reported_as_refused_whatever_number_of_addresses_its_host_has(monkeypatch):
+    """«localhost» in both families: the loop told of two refusals as of one failure without a number, and nobody campaigned."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]  # nobody else gets it, and nobody listens
+
+        async def both(host, port, **_):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in ("127.0.0.2", "127.0.0.1")]
+
+        monkeypatch.setattr(socket, "getaddrinfo", _two_addresses(socket.getaddrinfo))
+        monkeypatch.setattr(loop, "getaddrinfo", both)
+        async with transport(1) as (one, events, _):
+            one.set_peers({2: f"both.example:{port}"})
+            assert await asyncio.wait_for(events.events.get(), 10) == ("refused", 2)
+
+
+def _two_addresses(original):
+    def resolve(host, port, *arguments, **named):
+        names = ("127.0.0.2", "127.0.0.1") if host == "both.example" else (host,)
+        return [info for name in names for info in original(name, port, *arguments, **named)]
+
+    return resolve
+
+
+def _failure(number: int) -> OSError:
+    return OSError(number, "connect")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "telling"),
+    [
+        ([errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ECONNREFUSED, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.EADDRNOTAVAIL, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ENETUNREACH, errno.ECONNREFUSED], errno.ECONNREFUSED),
+        ([errno.ECONNREFUSED, errno.EHOSTUNREACH], errno.EHOSTUNREACH),
+        ([errno.ETIMEDOUT, errno.ECONNREFUSED], errno.ETIMEDOUT),
+        ([errno.ENETUNREACH], errno.ENETUNREACH),
+    ],
+)
+def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, telling):
+    """A machine without IPv6 has no way to ::1; a host of which one address does not answer may be cut off, not gone."""
+    error = verdict([_failure(number) for number in numbers])
+    assert isinstance(error, ConnectionRefusedError) == (telling == errno.ECONNREFUSED)
+    if telling != errno.ECONNREFUSED:
+        assert error.errno == telling
+
+
+async def test_a_name_whose_first_address_refuses_is_reached_at_the_second(monkeypatch):
+    loop = asyncio.get_running_loop()
+
+    async def both(host, port, **_):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in ("127.0.0.2", "127.0.0.1")]
+
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        monkeypatch.setattr(loop, "getaddrinfo", both)
+        one.set_peers({2: address.replace("127.0.0.1", "both.example")})
+        assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
+
+
+async def test_an_address_that_is_no_name_is_tried_again_like_one_that_does_not_answer(monkeypatch):
+    """Python's resolver says so with a UnicodeError; the link's task died of it, and never connected again."""
+    loop = asyncio.get_running_loop()
+    resolve, answers = loop.getaddrinfo, []
+
+    async def fails_first(host, port, **arguments):
+        answers.append(host)
+        if len(answers) <= len(Channel):
+            raise UnicodeError("label empty or too long")
+        return await resolve("127.0.0.1", port, **arguments)
+
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        monkeypatch.setattr(loop, "getaddrinfo", fails_first)
+        one.set_peers({2: address.replace("127.0.0.1", "no..name")})
+        assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
+
+
+@pytest.mark.parametrize("passes", range(6))
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_a_connection_that_comes_while_the_transport_closes_is_closed_too(passes):
+    """Between the kernel's accept and the protocol lie some passes of the loop, and nobody knew of the connection in them.
+
+    In one of them asyncio itself forgets it (CPython issue 109564); then the garbage collector closes it, with a warning.
+    """
+    async with transport(1) as (one, _, address):
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port))) as caller:
+            caller.setblocking(False)
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            await one.close()
+            for _ in range(PASSES_OF_AN_ACCEPT):
+                await asyncio.sleep(0)
+            gc.collect()
+            assert one.inbound_connections == 0
+            with contextlib.suppress(ConnectionResetError):  # the kernel's, for what nobody accepted
+                assert caller.recv(1) == b""
+
+
+async def test_a_node_of_another_cluster_is_not_connected():
+    async with transport(2, "other") as (_, two, address), transport(1, "mine") as (one, events, _):
+        one.set_peers({2: address})
+        await asyncio.wait_for(_until_refused_twice(two), 5)
+        assert events.events.empty()
+        assert not one.is_connected(2)
+        assert not one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "level"),
+    [
+        ("another cluster", "peer_refused_connection", "warning"),
+        (NOT_FORMED_REASON, "peer_not_in_a_cluster", "info"),
+    ],
+)
+async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
+    """It was said by each of the three channels."""
+    async with transport(2) as (_, two, address), transport(1) as (one, _, _):
+        refused = asyncio.Queue()
+
+        def refusal(hello):
+            refused.put_nowait(hello.channel)
+            return reason
+
+        two.refusal = refusal
+        with structlog.testing.capture_logs() as events:
+            one.set_peers({2: address})
+            seen = dict.fromkeys(Channel, 0)
+            while min(seen.values()) < 3:  # each was told twice, and the third time shows that it has taken note
+                seen[await asyncio.wait_for(refused.get(), 10)] += 1
+    said = [event for event in events if event["event"] == name]
+    assert [event["log_level"] for event in said] == [level]
+    assert reason in said[0]["reason"]
+
+
+@pytest.mark.parametrize("known", [{}, {1: "127.0.0.1:1"}], ids=["unknown", "moved"])
+async def test_a_node_that_is_connected_is_answered_where_it_says_it_is(known):
+    """It may lead metadata and have been registered, or have moved, while this node was cut off: nobody else brings the news."""
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        two.set_peers(known)
+        one.set_peers({2: address})
+        while await asyncio.wait_for(at_two.events.get(), 5) != ("up", 1):
+            pass  # the known address refuses
+        assert two.send(1, Channel.CONTROL, FrameType.MESSAGE, [b"answer"])
+        two.flush()
+        assert await asyncio.wait_for(at_one.frames.get(), 5) == (2, FrameType.MESSAGE, b"answer")
+        one.set_peers({})
+        while two.inbound_connections:
+            await asyncio.sleep(0.001)
+        assert two.connections() == dict.fromkeys(known, False), "what is known counts again"
+
+
+async def test_a_node_at_an_address_that_is_none_is_told():
+    async with transport(1) as (one, _, address):
+        refusal = await _refusal(address, Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, Channel.CONTROL, 1, "nowhere"))
+        assert refusal == "your peer address 'nowhere' is not HOST:PORT"
+        assert one.connections() == {}
+
+
+async def test_who_would_be_refused_by_now_is_not_connected_to():
+    """A node that was removed may stay connected for a while; a dead machine's connection ends late."""
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        one.set_peers({2: address})
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("up", 1)
+        at_two.refusal = lambda hello: "it was removed"
+        two.set_peers({})
+        assert two.connections() == {}
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("down", 1)
+        assert two.inbound_connections
+
+
+async def test_only_so_many_strangers_are_connected_to():
+    async with transport(1, limits=Limits(peer_strangers_max=2)) as (one, _, address):
+        one.set_peers({8: "127.0.0.1:1"})
+        writers = [(await _greeted(address, Channel.CONTROL, node_id, "127.0.0.1:1"))[1] for node_id in (5, 6, 7, 8)]
+        assert set(one.connections()) == {5, 6, 8}
+        for writer in writers:
+            writer.close()
+
+
+async def test_a_link_closed_while_it_is_refused_ends(monkeypatch):
+    """It went on for ever, in nobody's table, and told again and again that the peer's process is gone."""
+    async with transport(1) as (one, _, _):
+        one.set_peers({2: "127.0.0.1:1"})
+        link = one._links[2, Channel.CONTROL]
+
+        async def refused(self, host, port):
+            link.close()  # in the same pass of the loop
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(Link, "_open", refused)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(link._task, 5)
+
+
+async def test_nobody_is_connected_to_after_closing():
+    async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
+        at_one.address = address_of_one
+        one.set_peers({2: address})
+        assert await asyncio.wait_for(at_two.events.get(), 5) == ("up", 1)
+        await two.close()
+        assert two.connections() == {}
+
+
+async def _refusal(address, hello):
+    """Why a node that says this of itself is not let in."""
+    _, writer, kind, said = await _dialled(address, hello)
+    assert kind == FrameType.REFUSED
+    writer.close()
+    return said.decode()
+
+
+async def _until_refused_twice(recorder):
+    seen = 0
+    original = recorder.refusal
+    done = asyncio.Event()
+
+    def counting(hello):
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            done.set()
+        return original(hello)
+
+    recorder.refusal = counting
+    await done.wait()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff" * 64,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"".join(bytes(p) for p in frame(FrameType.MESSAGE, [b"not a hello"])),
+        b"".join(bytes(p) for p in frame(FrameType.HELLO, [b"\xc1\xc1"])),
+        bytes(frame(FrameType.HELLO, [b"x"])[0])[:-1] + b"\x00x",
+    ],
+)
+async def test_garbage_closes_the_connection_and_nothing_else(garbage):
+    async with transport(1) as (one, _, address):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(garbage)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        async with transport(2) as (two, events, _):
+            two.set_peers({1: address})
+            assert await events.events.get() == ("up", 1)
+        assert one.is_connected(2) is False
+
+
+async def test_a_silent_connection_is_closed_after_the_handshake_time():
+    async with transport(1) as (_, _, address):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_a_full_outbox_drops_instead_of_waiting():
+    """A peer that does not read must cost a bounded number of bytes."""
+    limits = Limits(peer_outbox_bytes_max=100_000)
+    async with transport(1, limits=limits) as (one, events, _), transport(2) as (_, two, address):
+        one.set_peers({2: address})
+        await events.events.get()
+        while one._links[2, Channel.APPEND].open_transport is None:
+            await asyncio.sleep(0)
+        sent = 0
+        while one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000]):
+            sent += 1
+            assert sent < 1000
+        assert 90 <= sent <= 100
+        one.flush()
+        for _ in range(sent):
+            await two.frames.get()
+        assert one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000])
+
+
+async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
+    """uvloop's transports raise when written to between their end and `connection_lost`: a pass that met one lost the
+    rest of its groups, which then stood still for ever."""
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address):
+        one.set_peers({2: address})
+        assert await events.events.get() == ("up", 2)
+        link = one._links[2, Channel.CONTROL]
+        assert one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"queued before the end"])
+        link.protocol.transport.abort()
+
+        assert not one.send(2, Channel.CONTROL, FrameType.MESSAGE, [b"after it"])
+        assert not one.is_connected(2)
+        one.flush()
+        assert await events.events.get() == ("down", 2)
+
+
+async def _greeted(address, channel, node_id=7, says=""):
+    """A connection of a node that is let in."""
+    hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel, 1, says)
+    reader, writer, kind, _ = await _dialled(address, hello)
+    assert kind == FrameType.WELCOME
+    return reader, writer
+
+
+async def _dialled(address, hello):
+    """A connection of a node that says this of itself, and the frame that answers it."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
+    size, kind, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER.size))
+    return reader, writer, kind, await reader.readexactly(size)
+
+
+async def test_the_end_of_an_inbound_snapshot_channel_is_told_once_and_of_no_other():
+    """What a node that we have no connection to had begun to send was kept for ever."""
+    async with transport(1) as (_, recorder, address):
+        for channel in (Channel.CONTROL, Channel.APPEND, Channel.SNAPSHOT):
+            _, writer = await _greeted(address, channel, node_id=7 + channel)
+            writer.close()
+            await writer.wait_closed()
+        assert await asyncio.wait_for(recorder.lost_snapshots.get(), 10) == 9
+        assert recorder.lost_snapshots.empty()
+
+
+async def test_a_new_snapshot_channel_ends_what_came_on_the_old_one_before_its_first_frame():
+    async with transport(1) as (_, recorder, address):
+        told = []
+        recorder.on_frame = lambda node_id, kind, body: told.append("frame")
+        recorder.on_snapshots_lost = lambda node_id: told.append("lost")
+        first_reader, first = await _greeted(address, Channel.SNAPSHOT)
+        _, second = await _greeted(address, Channel.SNAPSHOT)
+        second.writelines(frame(FrameType.SNAPSHOT_END, [bytes(16)]))
+        assert await asyncio.wait_for(first_reader.read(), 10) == b""
+        first.close()
+        while len(told) < 2:
+            await asyncio.sleep(0)
+        assert told == ["lost", "frame"]
+        second.close()
+        while len(told) < 3:
+            await asyncio.sleep(0)
+        assert told == ["lost", "frame", "lost"]
+
+
+async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
+    """A peer that connects in a flood had to be sent for again by its kernel, a second later, with a backlog of 100."""
+    async with transport(1) as (_, _, address):
+        host, port = address.split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(500):  # the loop takes none of them meanwhile
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+
+
+RIVAL_TIMING = dataclasses.replace(TIMING, rival_heard_seconds=0.05, rival_silent_seconds=0.3)
+
+
+def _boot(number, mark=b"mark", channel=Channel.CONTROL):
+    return Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, channel, number, "", mark * number)
+
+
+async def _answer(address, hello):
+    _, writer, kind, body = await _dialled(address, hello)
+    writer.close()
+    return kind, body.decode(errors="replace")
+
+
+async def test_a_later_boot_waits_while_an_earlier_process_is_connected_and_is_refused_when_that_lives():
+    """A copy of a running broker's directory counts a later boot, and must not take the original's place."""
+    async with transport(1, timing=RIVAL_TIMING) as (_, recorder, address):
+        _, original, kind, _ = await _dialled(address, _boot(1))
+        assert kind == FrameType.WELCOME
+        kind, reason = await _answer(address, _boot(2))
+        assert kind == FrameType.REFUSED
+        assert "still connected as boot 1" in reason
+        async with asyncio.timeout(10):
+            while not reason.startswith("stale data directory"):
+                original.writelines(frame(FrameType.HEARTBEATS, [b""]))
+                await recorder.frames.get()
+                kind, reason = await _answer(address, _boot(2, channel=Channel.APPEND))
+                assert kind == FrameType.REFUSED
+        assert "goes on running as boot 1" in reason
+        original.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "silent"])
+async def test_a_restart_is_welcome_when_the_earlier_process_is_gone_or_silent(is_closed):
+    async with transport(1, timing=RIVAL_TIMING) as (_, _, address):
+        _, original, *_ = await _dialled(address, _boot(1))
+        assert (await _answer(address, _boot(2)))[0] == FrameType.REFUSED
+        if is_closed:
+            original.close()
+        async with asyncio.timeout(10):
+            while (await _answer(address, _boot(2)))[0] != FrameType.WELCOME:
+                await asyncio.sleep(0.02)
+        original.close()
+
+
+async def test_nothing_is_exchanged_before_a_boot_is_remembered():
+    """A vote given before could be for a node that the next start has forgotten."""
+    async with transport(1) as (_, recorder, address):
+        remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
+        dialled = asyncio.ensure_future(_dialled(address, _boot(1)))
+        await asyncio.sleep(0.1)
+        assert not dialled.done()
+        remembered.set_result(None)
+        _, writer, kind, _ = await asyncio.wait_for(dialled, 10)
+        assert kind == FrameType.WELCOME
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.HEARTBEATS])
+async def test_a_peer_that_speaks_before_it_is_welcomed_is_closed_without_an_answer(kind):
+    """A second HELLO must not be answered beside the first."""
+    async with transport(1) as (_, recorder, address):
+        remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(_boot(1))]))
+        writer.writelines(frame(kind, [msgspec.msgpack.encode(Hello(WIRE_VERSION, "another", 8, "uuid-8", 1, 0, 1))]))
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        remembered.set_result(None)
+        writer.close()
+
+
+async def test_a_peer_that_answers_from_a_stale_directory_is_not_spoken_to():
+    async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
+        recorder.stale["uuid-2"] = "it is in boot 1, and its boot 2 has been seen"
+        one.set_peers({2: address})
+        await asyncio.sleep(0.2)
+        assert recorder.events.empty()
+        assert not one.is_connected(2)
+        recorder.stale.clear()
+        assert await asyncio.wait_for(recorder.events.get(), 10) == ("up", 2)
+        assert two.frames.empty()
+
+
+async def test_a_node_is_told_that_its_directory_is_stale():
+    async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
+        two.refusal = lambda hello: "stale data directory: its boot 2 has been seen"
+        one.set_peers({2: address})
+        node_id, reason = await asyncio.wait_for(recorder.stale_said.get(), 10)
+        assert node_id == 2
+        assert "its boot 2 has been seen" in reason
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
+    """A link with something pending is listed once, so one that is not flushed would never be listed again."""
+    failures, flushed = [], []
+
+    class Handler:
+        def record_failure(self, work, error):
+            failures.append(work)
+
+    class Link:
+        def __init__(self, flush):
+            self.flush = flush
+
+    transport = PeerTransport(asyncio.get_running_loop(), Handler(), None, None, None)
+    transport.links_to_flush = [Link(fail), Link(lambda: flushed.append(1))]
+    transport.flush()
+    assert flushed == [1]
+    assert failures == [Work.PEERS]

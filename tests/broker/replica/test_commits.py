@@ -1,0 +1,146 @@
+"""One replica's writes: what they make durable, one in flight at a time."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.raft.core import RaftCore
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendRequest
+from raftmq.storage.log_store import ReplicaKey
+
+from tests.support.broker.engine_cluster import SLOW_TIMING, EngineCluster, data
+from tests.support.broker.imaginary_leader import entry, snapshot
+from tests.support.broker.waiting import turn_until, until
+
+GROUP = 7
+
+
+async def truncatable(cluster):
+    """Return a node and a group that it leads: the state is durable, and no entry is in memory."""
+    cluster.create_group(GROUP, (1,))
+    leader = await cluster.leader(GROUP)
+    node = cluster.nodes[1]
+    for number in range(10):
+        await leader.propose([data(number)])[1]
+    node.engine.commits.flush_state(leader)
+    await turn_until(lambda: leader.durable_state_index >= leader.core.applied_index)
+    leader.log.clear()
+    return node, leader
+
+
+async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log():
+    """The core may have taken in committed entries that no write holds yet; a crash after that write was fatal."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        request = AppendRequest(2, 1, 6, 5, 5, (entry(6), entry(7)), 7)
+        updates = []
+        submit = node.writers.submit
+        node.writers.submit = lambda key, update, token: (updates.append(update), submit(key, update, token))
+        await turn_until(lambda: not replica.is_dirty)
+        replica.core.step(request)
+        node.engine.commits.flush_state(replica)
+        assert updates[0].entries == ()
+        assert updates[0].hard_state.commit_index <= 5
+        await turn_until(lambda: not replica.append_in_flight)
+        key = ReplicaKey(GROUP, 1)
+        node.store.close(key)
+        restored = node.store.open(key)
+        RaftCore(
+            1,
+            restored,
+            SimpleNamespace(header=lambda i: node.store.header(key, i)),
+            node.engine._random,
+            node.engine._settings,
+        )
+
+
+async def test_derived_state_is_not_written_between_a_snapshot_and_its_installation():
+    """The core stood on the snapshot, the machine did not: the write paired one's membership with the other's state."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        await turn_until(lambda: not replica.is_dirty)
+        replica.core.step(snapshot(20, list(replica.state_machine.rows()), members=(1, 2)))
+        node.engine.commits.flush_state(replica)
+        assert not replica.append_in_flight
+
+
+async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durable():
+    """Asking the core for work began a write from within; the work it then gave became a second one at once."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        engine = cluster.nodes[leader.replica_id].engine
+        lagging = next(replica for replica in (1, 2, 3) if replica != leader.replica_id)
+        await leader.propose([data(0)])[1]
+        await turn_until(lambda: leader.core.match_index(lagging) == leader.core.last_index)
+        cluster.isolate(lagging)
+        for number in range(10):
+            await leader.propose([data(number)])[1]
+        engine.commits.flush_state(leader)
+        await turn_until(lambda: leader.durable_state_index >= leader.core.applied_index)
+        await engine.commits.truncate(leader, leader.durable_state_index)
+        await turn_until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
+        leader.core.progress[lagging].become_probe()
+        leader.core.progress[lagging].is_recently_active = True
+        leader.durable_membership = Membership((1, 2))  # as when a change was applied during the last write
+        writers = cluster.nodes[leader.replica_id].writers
+        submitted = []
+        submit = writers.submit
+        writers.submit = lambda key, update, token: (submitted.append(update), submit(key, update, token))
+        done = leader.propose([data(0)])[1]
+        await turn_until(lambda: not leader.is_dirty)
+        assert len(submitted) == 1
+        await done
+
+
+async def test_a_truncation_reads_a_header_that_is_not_in_memory_in_a_thread():
+    """On the loop it would stall everything while the file is being replaced."""
+    async with EngineCluster(1) as cluster:
+        node, leader = await truncatable(cluster)
+        header, readers = node.store.header, []
+
+        def watched(key, index):
+            readers.append(threading.current_thread())
+            return header(key, index)
+
+        node.store.header = watched
+        await node.engine.commits.truncate(leader, leader.durable_state_index)
+        await turn_until(lambda: leader.log_start.index == leader.durable_state_index)
+        assert readers
+        assert threading.main_thread() not in readers
+
+
+async def test_a_truncation_gives_way_to_what_happened_while_its_header_was_read():
+    async with EngineCluster(1) as cluster:
+        node, leader = await truncatable(cluster)
+        index = leader.durable_state_index
+        both = [node.engine.commits.truncate(leader, index - number) for number in (0, 3)]
+        await asyncio.gather(*both)
+        await turn_until(lambda: leader.log_start.index > 10 and not leader.append_in_flight)
+        leader.log.clear()
+        late = asyncio.create_task(node.engine.commits.truncate(leader, index))
+        await asyncio.sleep(0)
+        node.engine.remove_group(GROUP)
+        await late
+        assert leader.pending_truncation is None
+        assert cluster.fatal == []
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
+    """Rows taken from the machine and not written would be missing on disk, and nobody would know."""
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        await leader.propose([data(1)])[1]
+        await until(lambda: not leader.append_in_flight)
+        leader.state_machine.take_dirty_rows = fail
+        cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
+        await until(lambda: leader.is_closed)

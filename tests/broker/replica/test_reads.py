@@ -1,0 +1,121 @@
+"""Reads that wait: for a confirmation, and then for the entries."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.replica.recent_entries import RecentEntriesBudget
+from raftmq.broker.replica.replica import _ConfirmedRead
+from raftmq.broker.replica.replica_log import RETRY_SECONDS, ReplicaLog
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
+from raftmq.raft.messages import AppendRequest, ReadIndexResponse
+from raftmq.storage.errors import StorageUnavailableError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.memory_log_store import MemoryLogStore
+from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, ReplicaId
+
+from tests.support.broker.engine_cluster import TIMING, EngineCluster, state_durable
+from tests.support.broker.waiting import turn_until
+
+GROUP = 7
+
+
+async def asked(replica) -> tuple[asyncio.Future[LogIndex], int]:
+    """A read of a follower on its way to the leader, and its id."""
+    read = asyncio.ensure_future(replica.read_index())
+    while not replica._reads:
+        await asyncio.sleep(0)
+    return read, next(iter(replica._reads))
+
+
+async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
+    """It waited for ever: only reads without a confirmation were expired."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(replica)
+        replica.on_read_confirmed(request_id, 50)
+        replica.expire_reads(0.0)
+        await asyncio.sleep(0)
+        assert not read.done(), "it is young"
+        replica.expire_reads(cluster.loop.time() + 1)
+        with pytest.raises(RequestError) as given_up:
+            await asyncio.wait_for(read, 5)
+    assert given_up.value.code == pb.NOT_READY
+    assert given_up.value.detail.retriable
+
+
+async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as_can_be(monkeypatch):
+    """Without descriptors or memory the fetch failed, the core asked again, and so on without a pause."""
+    key, pauses = ReplicaKey(GroupId(GROUP), ReplicaId(1)), []
+
+    async def refused(*arguments):
+        raise StorageUnavailableError(key, "no reader slots")
+
+    async def pause(seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    loop = asyncio.get_running_loop()
+    log = ReplicaLog(key, MemoryLogStore(), loop, refused, RecentEntriesBudget(1))
+    told = loop.create_future()
+    log.on_fetched = told.set_result
+    assert log.entries(LogIndex(6), LogIndex(7), 100) is None
+    assert await told is None
+    assert pauses == [RETRY_SECONDS]
+
+
+async def test_the_engine_gives_up_old_reads_by_itself():
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        cluster.isolate(1)
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read, request_id = await asked(replica)
+        replica.core.step(ReadIndexResponse(2, 1, 6, request_id, 50))
+        cluster.nodes[1].engine.mark_dirty(replica)
+        cluster.nodes[1].engine.timing = dataclasses.replace(TIMING, read_index_seconds=0.05)
+        with pytest.raises(RequestError):
+            await asyncio.wait_for(read, 5)
+
+
+async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_it_is_there():
+    """A broker that joined hung in its start: nothing came after metadata's snapshot, so nobody looked at the read again."""
+    async with EngineCluster(2) as cluster:
+        cluster.create_group(METADATA_GROUP_ID, (1,))
+        leader = await cluster.leader(METADATA_GROUP_ID, among=(1,))
+        await leader.propose_membership(MembershipChange(((MembershipOp.ADD_LEARNER, 2),)))
+        await state_durable(cluster.nodes[1].engine, leader)
+        newcomer = cluster.add_empty(METADATA_GROUP_ID, 2)
+        read = cluster.loop.create_future()
+        newcomer._confirmed.append(_ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
+        await asyncio.wait_for(read, 10)
+        assert newcomer.log_start.index >= 6, "everything came by the snapshot, nothing after it"
+
+
+async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
+    """Read ids began at 1 in each boot: a leader that answered read 1 of the last boot late answered that of this one."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
+        read = asyncio.ensure_future(replica.read_index())
+        await turn_until(lambda: replica._reads)
+        replica.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
+        cluster.nodes[1].engine.mark_dirty(replica)
+        await turn_until(lambda: not replica.is_dirty)
+        assert replica._reads
+        read.cancel()
+
+
+async def test_a_cancelled_reader_leaves_the_others_of_its_round_their_answer() -> None:
+    """aioraft-ng caught CancelledError with everything else."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        first, second = (asyncio.create_task(leader.read_index()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second >= 6
+        assert first.cancelled()

@@ -1,0 +1,104 @@
+"""A snapshot in the place of a replica's state: off the loop, and only when it makes sense."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendRequest
+from raftmq.storage.errors import StorageFullError
+
+from tests.support.broker.engine_cluster import EngineCluster
+from tests.support.broker.imaginary_leader import entry, snapshot
+from tests.support.broker.waiting import turn_until
+
+GROUP = 7
+
+
+async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding all rows on the loop would stall the whole broker."""
+    threads: list[str] = []
+    may_restore = threading.Event()
+    restore = LogPartition.restore
+
+    def slow(self: LogPartition, rows: object, index: int) -> None:
+        threads.append(threading.current_thread().name)
+        may_restore.wait(10)
+        restore(self, rows, index)
+
+    async with EngineCluster() as cluster:
+        node = cluster.nodes[1]
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
+        monkeypatch.setattr(LogPartition, "restore", slow)
+        machine = replica.state_machine
+        replica.core.step(snapshot(20, list(machine.rows())))
+        node.engine.mark_dirty(replica)
+        await turn_until(lambda: threads)
+        assert threads[0] != threading.main_thread().name
+        assert (machine.applied_index, replica.is_installing) == (5, True), (
+            "the old state serves, and nothing else moves"
+        )
+        may_restore.set()
+        await turn_until(lambda: not replica.is_installing and replica.log_start.index == 20)
+        assert replica.state_machine is machine, "who holds the machine sees the new state"
+        assert machine.applied_index == 20
+        assert node.broken == []
+
+
+async def test_a_snapshot_that_makes_no_sense_leaves_the_file_as_it_was() -> None:
+    """Rows must be restored before they replace the file."""
+    async with EngineCluster() as cluster:
+        node = cluster.nodes[1]
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
+        before = list(node.store.state_rows(replica.key))
+        replica.core.step(snapshot(20, [(b"\x01nonsense", b"\xff\xff\xff")]))
+        node.engine.mark_dirty(replica)
+        await turn_until(lambda: node.broken)
+        await asyncio.sleep(0.05)
+        assert list(node.store.state_rows(replica.key)) == before
+        node.store.close(replica.key)
+        assert node.store.open(replica.key).position.index == 5
+
+
+async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot():
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        states = []
+        install = node.store.install
+        node.store.install = lambda key, hard_state, meta, rows: (
+            states.append(hard_state),
+            install(key, hard_state, meta, rows),
+        )
+        rows = list(replica.state_machine.rows())
+        replica.core.step(snapshot(20, rows))
+        replica.core.step(AppendRequest(2, 1, 6, 20, 6, (entry(21), entry(22)), 22))
+        node.engine.mark_dirty(replica)
+        await turn_until(lambda: states)
+        assert states[0].commit_index == 20
+
+
+async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.replica.snapshots.SPACE_RETRY_SECONDS", 0.01)
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        install = node.store.install
+        refusals = [StorageFullError(replica.key, "no room")]
+
+        def refuse_once(*arguments):
+            if refusals:
+                raise refusals.pop()
+            install(*arguments)
+
+        node.store.install = refuse_once
+        replica.core.step(snapshot(20, list(replica.state_machine.rows())))
+        node.engine.mark_dirty(replica)
+        await turn_until(
+            lambda: cluster.fatal or (replica.log_start.index == 20 and not replica.is_installing and not refusals)
+        )
+        assert cluster.fatal == []

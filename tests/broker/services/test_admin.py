@@ -1,0 +1,221 @@
+"""The Admin service on a real metadata group."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
+
+from tests.support.broker.harness import CLUSTER_ID, batch, running
+
+WAIT_MS = 200
+"""For leaders that do not come: long enough for what comes before the wait, on a machine that is busy."""
+
+
+async def _refused(coroutine) -> RequestError:
+    with pytest.raises(RequestError) as raised:
+        await coroutine
+    return raised.value
+
+
+async def test_a_topic_is_created_with_leaders_and_the_default_replication_factor():
+    async with running() as node:
+        answer = await node.admin.create_topic(pb.CreateTopicRequest(name="flights", partitions=4), node.call())
+        assert answer.topic.replication_factor == 1  # min(3, hosts)
+        assert [p.partition for p in answer.topic.partitions] == [0, 1, 2, 3]
+        assert all(list(p.replica_nodes) == [1] for p in answer.topic.partitions)
+        assert all(node.leader_hint(GroupId(p.group_id))[0] == 1 for p in answer.topic.partitions)
+        described = await node.admin.describe_topic(
+            pb.DescribeTopicRequest(name="flights", metadata_revision=answer.metadata_revision), node.call()
+        )
+        assert described.topic == answer.topic
+        assert {leader.node_id for leader in described.leaders} == {1}
+        assert described.effective_config["retention.bytes"] == "-1"
+
+
+async def test_creating_waits_for_leaders_and_answers_without_them_when_the_time_is_over():
+    async with running() as node:
+        node.hold_leadership = True
+        creating = asyncio.create_task(
+            node.admin.create_topic(pb.CreateTopicRequest(name="flights", partitions=2), node.call())
+        )
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not creating.done()
+        for group_id in list(node.partitions):
+            node.campaign(group_id)
+        assert (await creating).topic.name == "flights"
+        request = pb.CreateTopicRequest(name="other", partitions=1, timeout_ms=WAIT_MS)
+        assert (await node.admin.create_topic(request, node.call())).topic.name == "other"
+
+
+REFUSED_TOPICS = {
+    "no name": (pb.CreateTopicRequest(name=""), pb.INVALID_TOPIC_NAME),
+    "reserved": (pb.CreateTopicRequest(name="__x"), pb.INVALID_TOPIC_NAME),
+    "slash": (pb.CreateTopicRequest(name="a/b"), pb.INVALID_TOPIC_NAME),
+    "unknown setting": (pb.CreateTopicRequest(name="t", config={"retention.sm": "1"}), pb.INVALID_CONFIG),
+    "bad value": (pb.CreateTopicRequest(name="t", config={"retention.ms": "soon"}), pb.INVALID_CONFIG),
+    "too many replicas": (pb.CreateTopicRequest(name="t", replication_factor=2), pb.INVALID_REPLICATION_FACTOR),
+    "four billion partitions": (pb.CreateTopicRequest(name="t", partitions=4_000_000_000), pb.TOO_MANY_PARTITIONS),
+    "more than the node takes": (pb.CreateTopicRequest(name="t", partitions=11), pb.TOO_MANY_PARTITIONS),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_TOPICS)
+async def test_a_topic_that_cannot_be_is_refused_before_proposing(name):
+    request, code = REFUSED_TOPICS[name]
+    async with running(Limits(partitions_max=10)) as node:
+        before = node.metadata.core.last_index
+        assert (await _refused(node.admin.create_topic(request, node.call()))).code == code
+        assert node.metadata.core.last_index == before
+
+
+async def test_the_partition_limit_counts_what_is_there():
+    async with running(Limits(partitions_max=10)) as node:
+        await node.topic("a", partitions=6)
+        error = await _refused(node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=5), node.call()))
+        assert error.code == pb.TOO_MANY_PARTITIONS
+        both = [
+            node.admin.create_topic(pb.CreateTopicRequest(name=name, partitions=3), node.call()) for name in ("c", "d")
+        ]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(isinstance(result, RequestError) for result in results) == [False, True]
+
+
+async def test_a_topic_is_created_once():
+    async with running() as node:
+        await node.topic()
+        error = await _refused(node.admin.create_topic(pb.CreateTopicRequest(name="flights"), node.call()))
+        assert error.code == pb.TOPIC_ALREADY_EXISTS
+
+
+async def test_replicas_spread_over_hosts_and_leaders_are_even():
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        request = pb.CreateTopicRequest(name="wide", partitions=6, timeout_ms=WAIT_MS)
+        topic = (await node.admin.create_topic(request, node.call())).topic
+        assert topic.replication_factor == 3
+        assert all(sorted(p.replica_nodes) == [1, 2, 3] for p in topic.partitions)
+        assert sorted(p.replica_nodes[0] for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
+
+
+async def test_partitions_are_added_behind_those_there_are():
+    async with running() as node:
+        before = await node.topic(partitions=2)
+        answer = await node.admin.add_partitions(pb.AddPartitionsRequest(name="flights", total=5), node.call())
+        assert [p.partition for p in answer.topic.partitions] == [0, 1, 2, 3, 4]
+        assert list(answer.topic.partitions[:2]) == list(before.partitions)
+        for total in (5, 0):
+            error = await _refused(
+                node.admin.add_partitions(pb.AddPartitionsRequest(name="flights", total=total), node.call())
+            )
+            assert error.code == pb.INVALID_PARTITIONS
+        error = await _refused(node.admin.add_partitions(pb.AddPartitionsRequest(name="x", total=2), node.call()))
+        assert error.code == pb.UNKNOWN_TOPIC
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "flights now", "x" * 250, ".."])
+async def test_a_name_that_no_topic_can_have_is_invalid_and_not_missing(name: str):
+    async with running() as node:
+        for refused in (
+            node.admin.describe_topic(pb.DescribeTopicRequest(name=name), node.call()),
+            node.admin.delete_topic(pb.DeleteTopicRequest(name=name), node.call()),
+            node.admin.add_partitions(pb.AddPartitionsRequest(name=name, total=2), node.call()),
+            node.admin.alter_topic(pb.AlterTopicRequest(name=name), node.call()),
+        ):
+            error = await _refused(refused)
+            assert error.code == pb.INVALID_TOPIC_NAME
+            assert repr(name[:60]) in str(error)
+
+
+async def test_configuration_is_set_and_taken_back():
+    async with running() as node:
+        await node.topic()
+
+        async def effective():
+            answer = await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())
+            return answer.effective_config["retention.ms"]
+
+        default = await effective()
+        await node.admin.alter_topic(pb.AlterTopicRequest(name="flights", set={"retention.ms": "5000"}), node.call())
+        assert await effective() == "5000"
+        await node.admin.alter_topic(pb.AlterTopicRequest(name="flights", unset=["retention.ms"]), node.call())
+        assert await effective() == default
+        for request in (
+            pb.AlterTopicRequest(name="flights", set={"nonsense": "1"}),
+            pb.AlterTopicRequest(name="flights", unset=["nonsense"]),
+            pb.AlterTopicRequest(name="flights", set={"retention.ms": "1"}, unset=["retention.ms"]),
+        ):
+            assert (await _refused(node.admin.alter_topic(request, node.call()))).code == pb.INVALID_CONFIG
+
+
+async def test_a_topic_deleted_and_created_again_is_another_one_and_empty():
+    async with running() as node:
+        old = await node.topic()
+        await node.append(old, batch(1))
+        await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
+        assert (
+            await _refused(node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call()))
+        ).code == (pb.UNKNOWN_TOPIC)
+        new = await node.topic()
+        assert new.topic_id != old.topic_id
+        assert node.partition(new).high_watermark == 0
+        assert (await node.append(old, batch(1))).error.code == pb.UNKNOWN_TOPIC
+        error = await _refused(node.admin.delete_topic(pb.DeleteTopicRequest(name="gone"), node.call()))
+        assert error.code == pb.UNKNOWN_TOPIC
+
+
+async def test_topics_are_listed_by_name_even_without_a_metadata_leader():
+    async with running() as node:
+        await node.topic("b")
+        await node.topic("a")
+        node.lose_leadership(METADATA_GROUP_ID)
+        answer = await node.admin.list_topics(pb.ListTopicsRequest(), node.call())
+        assert [topic.name for topic in answer.topics] == ["a", "b"]
+
+
+async def test_a_change_asked_of_another_node_is_forwarded_once():
+    async with running() as node:
+        node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
+        node.forwarder.answer = pb.CreateTopicResponse(topic_id=5)
+        request = pb.CreateTopicRequest(name="flights")
+        assert (await node.admin.create_topic(request, node.call())).topic_id == 5
+        assert node.forwarder.calls == [("node-2:9400", "/raftmq.v1.Admin/CreateTopic", request)]
+        error = await _refused(node.admin.create_topic(request, node.call(is_forwarded=True)))
+        assert error.code == pb.NOT_LEADER
+        assert error.detail.leader.address == "node-2:9400"
+        node.leaders.clear()
+        assert (await _refused(node.admin.create_topic(request, node.call()))).code == pb.NO_LEADER
+        assert len(node.forwarder.calls) == 1
+
+
+async def test_the_cluster_is_described_as_this_node_sees_it():
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        topic = await node.topic(partitions=2)
+        node.leaders.pop(GroupId(topic.partitions[0].group_id), None)
+        answer = await node.admin.describe_cluster(pb.DescribeClusterRequest(), node.call())
+        assert (answer.cluster_id, answer.answering_node_id, answer.metadata_leader_node_id) == (CLUSTER_ID, 1, 1)
+        assert (answer.topic_count, answer.partition_count) == (1, 2)
+        assert answer.partitions_without_leader >= 1
+        first, second = answer.nodes
+        assert (first.is_metadata_voter, first.is_connected) == (True, True)
+        assert (second.is_metadata_voter, second.is_connected) == (False, False)
+        assert second.node.address == "node-2:9400"
+
+
+async def test_replicas_go_to_nodes_that_are_reachable_while_there_are_enough():
+    """A new topic must not wait for a node that is down; but with all of them needed, a majority is enough to begin."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        node.connected = {3}
+        plans = node.admin._plan(4, 2, existing_count=0)
+        assert {node_id for plan in plans for node_id in plan.node_ids} == {1, 3}
+        plans = node.admin._plan(4, 3, existing_count=0)
+        assert all(sorted(plan.node_ids) == [1, 2, 3] for plan in plans)

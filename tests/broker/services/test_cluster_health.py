@@ -1,0 +1,131 @@
+"""Descriptions that ask others: in sync, offsets and size from the leaders; health from every broker; unknown where none answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
+
+from tests.support.broker.harness import Harness, batch, running
+
+OTHER = NodeId(2)
+
+
+async def described(node: Harness) -> pb.DescribeClusterResponse:
+    return await node.admin.describe_cluster(pb.DescribeClusterRequest(with_health=True), node.call())
+
+
+async def test_a_partition_is_described_as_its_leader_sees_it():
+    async with running() as node:
+        topic = await node.topic("flights", partitions=2)
+        await node.append(topic, batch(3))
+        await node.partition(topic).delete_records(2, node.loop.time() + 5)
+        request = pb.DescribeTopicRequest(name="flights", with_states=True)
+        first, second = (await node.admin.describe_topic(request, node.call())).states
+        assert (first.log_start_offset, first.high_watermark, list(first.in_sync_nodes)) == (2, 3, [1])
+        assert first.size_bytes > second.size_bytes > 0
+        assert first.leader_epoch == node.partition(topic).replica.term
+        assert (second.log_start_offset, second.high_watermark) == (0, 0)
+        assert not (await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())).states
+
+
+async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_others_are_told():
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        topic = await node.topic("flights", partitions=3)
+        away, nobody, _ = (GroupId(p.group_id) for p in topic.partitions)
+        node.lose_leadership(away, (OTHER, "node-2:9400", Term(9)))
+        node.lose_leadership(nobody)
+        request = pb.DescribeTopicRequest(name="flights", with_states=True)
+        states = (await node.admin.describe_topic(request, node.call())).states
+        assert [state.partition for state in states] == [0, 1, 2]
+        assert [state.HasField("error") for state in states] == [True, True, False]
+        ((address, path, asked),) = node.forwarder.calls
+        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/DescribePartitions")
+        assert [part.partition for part in cast("Any", asked).partitions] == [0]
+
+
+async def test_the_patience_with_others_ends_before_the_clients(monkeypatch):
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        node.connected.add(OTHER)
+        asked: list[float] = []
+
+        async def forward(address, path, request, response_type, timeout_seconds):
+            asked.append(timeout_seconds)
+            raise RequestError(pb.REQUEST_TIMED_OUT, "it hangs")
+
+        monkeypatch.setattr(node.forwarder, "forward", forward)
+        await described(node)
+        await node.admin.describe_cluster(pb.DescribeClusterRequest(with_health=True), node.call(0.5))
+        assert asked[0] == pytest.approx(node.timing.describe_seconds, abs=0.05)
+        assert asked[1] < 0.4
+
+
+async def test_a_broker_tells_what_is_wrong_with_it():
+    async with running() as node:
+        topic = await node.topic("flights", partitions=4)
+        replicas = [GroupId(p.group_id) for p in topic.partitions]
+        node.short, node.not_served = [replicas[2], replicas[0]], [replicas[1]]
+        node.damaged = {ReplicaKey(replicas[3], ReplicaId(9)): "a checksum"}
+        node.said = ["replica 9 of group 4 is not served", "x" * 10_000]
+        node.reasons = [NotReady(Reason.DISK_RESERVE, "5 MB are free")]
+        answer = await described(node)
+        (health,) = (n.health for n in answer.nodes)
+        assert list(health.not_ready) == ["disk_reserve: 5 MB are free"]
+        assert [(name.topic, name.partition) for name in health.under_replicated.first] == [
+            ("flights", 0),
+            ("flights", 2),
+        ]
+        assert (health.under_replicated.count, health.not_served.count, health.quarantined.count) == (2, 1, 1)
+        assert [len(warning) for warning in health.warnings] == [34, 500]
+        assert answer.health.is_metadata_led
+        assert answer.health.leaderless.count == answer.health.unknown.count == 0
+
+
+async def test_a_partition_is_led_when_somebody_who_answers_says_so():
+    """The leadership that a broker believes in is a hint: for seconds after a crash it names the dead leader."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        topic = await node.topic("flights", partitions=3)
+        claimed, denied, _ = (GroupId(p.group_id) for p in topic.partitions)
+        for group_id in (claimed, denied):
+            node.lose_leadership(group_id, (OTHER, "node-2:9400", Term(9)))
+        node.connected.add(OTHER)
+        node.forwarder.answer = pb.DescribeNodeResponse(
+            health=pb.NodeHealth(not_ready=["joining: x"]), led_group_ids=[claimed], metadata_voters_behind=[2]
+        )
+        answer = await described(node)
+        assert [name.partition for name in answer.health.leaderless.first] == [1]
+        assert answer.partitions_without_leader == 0, "as it believes"
+        assert list(answer.nodes[1].health.not_ready) == ["joining: x"]
+        assert list(answer.health.metadata_voters_behind) == [2]
+
+        node.forwarder.answer = RequestError(pb.REQUEST_TIMED_OUT, "it hangs")
+        answer = await described(node)
+        assert (answer.health.leaderless.count, answer.health.unknown.count) == (0, 2)
+        assert not answer.nodes[1].HasField("health")
+
+        node.leaderless.add(claimed)
+        answer = await described(node)
+        assert (answer.health.leaderless.count, answer.health.unknown.count) == (1, 1)
+
+
+async def test_names_are_bounded_and_numbers_are_not():
+    async with running() as node:
+        topic = await node.topic("flights", partitions=5)
+        node.short = [GroupId(p.group_id) for p in topic.partitions]
+        node.limits = type(node.limits)(partitions_named_max=2)
+        names = (await described(node)).nodes[0].health.under_replicated
+        assert (names.count, len(names.first)) == (5, 2)
+
+
+async def test_metadata_without_a_leader_that_answers_is_said():
+    async with running() as node:
+        node.lose_leadership(METADATA_GROUP_ID, (OTHER, "node-2:9400", Term(9)))
+        assert not (await described(node)).health.is_metadata_led

@@ -1,0 +1,182 @@
+"""What brokers tell each other: registering, taking the place of a lost disk, damaged replicas, replicas that left."""
+
+from __future__ import annotations
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetReplicas
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import CLUSTER_ID, Harness, running
+
+
+async def _refused(awaitable) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        await awaitable
+    return caught.value
+
+
+def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterNodeRequest:
+    return pb.RegisterNodeRequest(
+        uuid=uuid, node_id=node_id, client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1,
+        **fields,
+    )  # fmt: skip
+
+
+async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeypatch):
+    """Brokers started together: one that joined in between was never told the first one's address, and waited for ever."""
+
+    async def not_yet(*_: object) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Harness, "register", not_yet)
+        context = running()
+        node = await context.__aenter__()
+    try:
+        refused = await _refused(node.nodes.register_node(registration("uuid-2"), node.call()))
+        assert refused.code == pb.NOT_FORMED
+        assert refused.detail.retriable
+        assert node.metadata.state_machine.nodes() == ()
+        await node.register(1, "uuid-1")
+        answer = await node.nodes.register_node(registration("uuid-2"), node.call())
+        assert {n.node_id for n in answer.nodes} == {1, 2}
+    finally:
+        await context.__aexit__(None, None, None)
+
+
+async def three_nodes(node: Harness) -> PartitionView:
+    """Nodes 2 and 3 join; a topic with a replica on each of the three."""
+    await node.register(2, "uuid-2")
+    await node.register(3, "uuid-3")
+    await node._metadata(CreateTopic("t", "log", 3, {}, (PartitionPlan((1, 2, 3)),)))
+    node.connected = {2, 3}
+    partition = node.metadata.state_machine.partition(1)
+    assert partition is not None
+    return partition
+
+
+async def test_a_node_registers_and_learns_its_peers():
+    async with running() as node:
+        request = pb.RegisterNodeRequest(
+            uuid="uuid-2", client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1
+        )
+        answer = await node.nodes.register_node(request, node.call())
+        assert answer.cluster_id == CLUSTER_ID
+        assert answer.node_id not in (0, 1)
+        assert {n.node_id for n in answer.nodes} == {1, answer.node_id}
+        assert {(r.replica_id, r.node_id) for r in answer.metadata_replicas} >= {
+            (answer.metadata_replica_id, answer.node_id)
+        }
+        again = await node.nodes.register_node(request, node.call())
+        assert (again.node_id, again.metadata_replica_id) == (answer.node_id, answer.metadata_replica_id)
+        request.cluster_id = "another"
+        assert (await _refused(node.nodes.register_node(request, node.call()))).code == pb.WRONG_CLUSTER
+        taken = pb.RegisterNodeRequest(
+            uuid="uuid-9", node_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
+        )
+        assert (await _refused(node.nodes.register_node(taken, node.call()))).code == pb.NODE_ID_TAKEN
+        long = pb.RegisterNodeRequest(uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1)
+        assert (await _refused(node.nodes.register_node(long, node.call()))).code == pb.INVALID_ARGUMENT
+        nowhere = pb.RegisterNodeRequest(uuid="uuid-8", feature_level_max=1)
+        assert (await _refused(node.nodes.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT
+
+
+async def test_a_new_disk_takes_the_place_of_a_lost_one():
+    async with running() as node:
+        before = await three_nodes(node)
+        node.connected = {3}
+        answer = await node.nodes.register_node(registration("new-disk", 2), node.call())
+        assert answer.node_id == 2
+        after = node.metadata.state_machine.partition(1)
+        assert after.replicas[1].node_id == 2
+        assert after.replicas[1].replica_id != before.replicas[1].replica_id
+        assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(before.replicas[1].replica_id, True)]
+        assert (
+            await _refused(node.nodes.register_node(registration("uuid-2", 2), node.call()))
+        ).code == pb.NODE_REMOVED
+
+
+async def test_a_node_that_runs_keeps_its_id():
+    async with running() as node:
+        before = await three_nodes(node)
+        refusal = await _refused(node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call()))
+        assert refusal.code == pb.NODE_ID_TAKEN
+        assert "running at node-2:9400" in str(refusal)
+        assert node.metadata.state_machine.partition(1) == before
+
+
+async def test_a_disk_is_given_up_only_while_a_majority_is_left_or_by_the_operators_word():
+    async with running() as node:
+        await three_nodes(node)
+        node.connected = set()
+        refusal = await _refused(node.nodes.register_node(registration("new-disk", 2), node.call()))
+        assert refusal.code == pb.NOT_READY, "it may wait: the other node may be back in a moment"
+        assert "t/0" in str(refusal)
+        assert "--replace-lost" in str(refusal)
+        answer = await node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call())
+        assert answer.node_id == 2
+
+
+async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
+    async with running() as node:
+        await three_nodes(node)
+        old = node.metadata.state_machine.node(2).metadata_replica_id
+        request = registration("uuid-2", 2, damaged_metadata_replica_id=old)
+        first = await node.nodes.register_node(request, node.call())
+        again = await node.nodes.register_node(request, node.call())
+        assert first.metadata_replica_id == again.metadata_replica_id != old
+        assert [r.replica_id for r in node.metadata.state_machine.metadata_retiring] == [old]
+
+
+async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
+    async with running() as node:
+        own, other = (replica.replica_id for replica in (await three_nodes(node)).replicas[1:])
+        report = pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
+        wrong = pb.ReplicaReport(group_id=1, replica_id=other)
+        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[wrong, report])
+        await node.nodes.report_damage(request, node.call())
+        assert node.damage_noted == [(1, own)]
+        for who in ("uuid-3", "nobody"):
+            request = pb.ReportDamageRequest(node_id=2, uuid=who, replicas=[report])
+            assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
+        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[report] * 1001)
+        assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
+
+
+async def test_reports_of_a_leader_replace_and_forget_replicas_and_may_come_twice():
+    async with running() as node:
+        before = await three_nodes(node)
+        damaged = pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id)
+        request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", damaged=[damaged])
+        for _ in range(2):
+            await node.nodes.report_replicas(request, node.call())
+        after = node.metadata.state_machine.partition(1)
+        assert after.replicas[2].node_id == 3
+        assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(damaged.replica_id, True)]
+        request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", left=[damaged])
+        for _ in range(2):
+            await node.nodes.report_replicas(request, node.call())
+        assert node.metadata.state_machine.partition(1).retiring == ()
+        assert node.metadata.state_machine.partition(1).replicas == after.replicas
+
+
+async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_change_nothing():
+    async with running() as node:
+        before = await three_nodes(node)
+        await node.register(4, "uuid-4")
+        reports = [
+            pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id),
+            pb.ReplicaReport(group_id=1, replica_id=99),
+            pb.ReplicaReport(group_id=77, replica_id=1),
+        ]
+        left = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", left=reports)
+        await node.nodes.report_replicas(left, node.call())
+        stranger = pb.ReportReplicasRequest(node_id=4, uuid="uuid-4", damaged=reports, left=reports)
+        await node.nodes.report_replicas(stranger, node.call())
+        assert node.metadata.state_machine.partition(1) == before
+        await node._metadata(SetReplicas(1, (1, 2), node.metadata.state_machine.revision))
+        moved = node.metadata.state_machine.partition(1)
+        await node.nodes.report_replicas(stranger, node.call())
+        assert node.metadata.state_machine.partition(1) == moved

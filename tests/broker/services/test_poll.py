@@ -1,0 +1,240 @@
+"""Long polls: what wakes them, what ends them, and what they may not leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId, NodeId, Term
+
+from tests.support.broker.harness import batch, poll_request, running
+
+
+async def _parked(node, count=1):
+    while node.queue.parked_polls < count:
+        await asyncio.sleep(0)
+
+
+async def test_what_is_there_is_answered_at_once():
+    async with running() as node:
+        topic = await node.topic()
+        data = batch(3, sequence=0)
+        await node.append(topic, data)
+        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call())
+        (result,) = answer.partitions
+        assert list(result.batches) == [data]
+        assert list(result.base_offsets) == [0]
+        assert (result.log_start_offset, result.high_watermark) == (0, 3)
+        assert result.append_times_ms == [node.clock_ms]
+        assert result.leader_epoch == node.partition(topic).replica.term
+
+
+async def test_a_poll_at_the_end_waits_and_the_next_record_wakes_it():
+    async with running() as node:
+        topic = await node.topic()
+        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        await node.append(topic, batch(1, sequence=0))
+        answer = await asyncio.wait_for(poll, 1)
+        assert list(answer.partitions[0].base_offsets) == [0]
+        assert node.queue.parked_polls == 0
+
+
+async def test_an_uncommitted_record_wakes_nobody():
+    async with running() as node:
+        topic = await node.topic()
+        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        node.hold_commits = True
+        pending = asyncio.create_task(node.append(topic, batch(1, sequence=0)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not poll.done()
+        node.release_commits()
+        await pending
+        assert list((await poll).partitions[0].base_offsets) == [0]
+
+
+async def test_an_empty_poll_ends_with_an_empty_answer():
+    async with running() as node:
+        topic = await node.topic()
+        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=5), node.call())
+        assert not answer.partitions
+        assert not (await node.queue.poll(poll_request(topic, 0, max_wait_ms=0), node.call())).partitions
+
+
+async def test_a_poll_ends_before_its_calls_deadline():
+    async with running() as node:
+        topic = await node.topic()
+        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(0.06))
+        assert not answer.partitions
+
+
+async def test_a_poll_waits_for_as_many_bytes_as_it_asks_for():
+    async with running() as node:
+        topic = await node.topic()
+        size = len(batch(1, body=b"x" * 100))
+        request = poll_request(topic, 0, max_wait_ms=60_000, min_bytes=2 * size)
+        poll = asyncio.create_task(node.queue.poll(request, node.call(60)))
+        await node.append(topic, batch(1, sequence=0, body=b"x" * 100))
+        await _parked(node)
+        assert not poll.done()
+        await node.append(topic, batch(1, sequence=1, body=b"x" * 100))
+        assert list((await asyncio.wait_for(poll, 1)).partitions[0].base_offsets) == [0, 1]
+
+
+async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callback():
+    async with running() as node:
+        topic = await node.topic(partitions=3)
+        request = pb.PollRequest(max_wait_ms=60_000, max_bytes=1 << 20)
+        for number in range(3):
+            request.partitions.add(topic_id=topic.topic_id, partition=number)
+        idle = node.partition(topic, 2).replica.wait_progress()
+        for round_number in range(5):
+            for part in request.partitions:
+                part.offset = node.partition(topic, part.partition).high_watermark
+            poll = asyncio.create_task(node.queue.poll(request, node.call(60)))
+            await _parked(node)
+            appended = pb.PartitionAppend(
+                topic_id=topic.topic_id, partition=1, batches=[batch(1, sequence=round_number)]
+            )
+            await node.queue.append(pb.AppendRequest(partitions=[appended]), node.call())
+            answer = await asyncio.wait_for(poll, 1)
+            assert [p.partition for p in answer.partitions] == [1]
+        assert not idle.done()
+        assert not idle._callbacks  # the polls that left took theirs along
+        assert not node.queue.parked_polls
+
+
+async def test_a_full_answer_begins_with_another_partition_each_time():
+    async with running() as node:
+        topic = await node.topic(partitions=2)
+        request = pb.PollRequest(max_bytes=1)
+        for number in range(2):
+            part = pb.PartitionAppend(topic_id=topic.topic_id, partition=number, batches=[batch(1, sequence=0)])
+            await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+            request.partitions.add(topic_id=topic.topic_id, partition=number)
+        seen = set()
+        for _ in range(2):
+            answer = await node.queue.poll(request, node.call())
+            assert len(answer.partitions) == 1
+            assert len(answer.partitions[0].batches) == 1
+            seen.add(answer.partitions[0].partition)
+        assert seen == {0, 1}
+
+
+async def test_more_polls_than_may_wait_are_throttled():
+    async with running(Limits(parked_polls_max=1)) as node:
+        topic = await node.topic()
+        first = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        with pytest.raises(RequestError) as raised:
+            await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60))
+        assert raised.value.code == pb.THROTTLED
+        assert raised.value.detail.retry_after_ms > 0
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert node.queue.parked_polls == 0
+
+
+async def test_a_leader_that_steps_down_sends_its_waiting_readers_on():
+    async with running() as node:
+        topic = await node.topic()
+        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        node.leaders[GroupId(topic.partitions[0].group_id)] = (NodeId(2), "node-2:9400", Term(9))
+        node.lose_leadership(GroupId(topic.partitions[0].group_id), (NodeId(2), "node-2:9400", Term(9)))
+        answer = await asyncio.wait_for(poll, 1)
+        assert answer.partitions[0].error.code == pb.NOT_LEADER
+        assert answer.partitions[0].error.leader.address == "node-2:9400"
+
+
+async def test_a_follower_serves_what_it_knows_to_be_committed():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1, sequence=0))
+        node.lose_leadership(GroupId(topic.partitions[0].group_id))
+        answer = await node.queue.poll(poll_request(topic, 0), node.call())
+        assert list(answer.partitions[0].base_offsets) == [0]
+
+
+async def test_above_the_end_a_leader_that_knows_says_out_of_range_and_others_wait():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1, sequence=0))
+        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
+        error = answer.partitions[0].error
+        assert error.code == pb.OFFSET_OUT_OF_RANGE
+        assert error.high_watermark == 1
+        node.lose_leadership(GroupId(topic.partitions[0].group_id))
+        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=5), node.call())
+        assert answer.partitions[0].error.code == pb.OFFSET_NOT_AVAILABLE
+        assert answer.partitions[0].error.retriable
+
+
+async def test_a_leader_that_cannot_confirm_its_end_does_not_call_an_offset_out_of_range(monkeypatch):
+    """It may have been succeeded by a leader whose log is longer: its reader must not be thrown back."""
+    async with running() as node:
+        topic = await node.topic()
+        replica = node.partition(topic).replica
+
+        async def deposed():
+            raise RequestError(pb.NOT_LEADER, "a quorum did not confirm")
+
+        monkeypatch.setattr(replica, "read_index", deposed)
+        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
+        assert answer.partitions[0].error.code == pb.NOT_LEADER
+
+
+async def test_below_the_start_every_replica_says_where_the_log_starts():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(4, sequence=0))
+        await node.partition(topic).delete_records(2, node.loop.time() + 5)
+        node.lose_leadership(GroupId(topic.partitions[0].group_id))
+        answer = await node.queue.poll(poll_request(topic, 1, max_wait_ms=60_000), node.call())
+        assert answer.partitions[0].error.code == pb.OFFSET_OUT_OF_RANGE
+        assert answer.partitions[0].error.log_start_offset == 2
+
+
+async def test_a_deleted_topic_ends_its_polls_as_unknown():
+    async with running() as node:
+        topic = await node.topic()
+        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
+        answer = await asyncio.wait_for(poll, 1)
+        assert answer.partitions[0].error.code == pb.UNKNOWN_TOPIC
+
+
+async def test_shutdown_answers_waiting_polls_at_once():
+    async with running() as node:
+        topic = await node.topic()
+        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        await _parked(node)
+        node.queue.begin_shutdown()
+        assert not (await asyncio.wait_for(poll, 1)).partitions
+
+
+async def test_a_batch_larger_than_asked_for_comes_alone():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1, sequence=0, body=b"x" * 5000), batch(1, sequence=1))
+        request = poll_request(topic, 0)
+        request.max_bytes = request.partitions[0].max_bytes = 10
+        answer = await node.queue.poll(request, node.call())
+        assert list(answer.partitions[0].base_offsets) == [0]
+
+
+async def test_a_poll_waits_for_metadata_it_knows_to_exist_and_says_so_when_it_does_not_come():
+    async with running() as node:
+        topic = await node.topic()
+        request = poll_request(topic, 0)
+        request.metadata_revision = 1 << 40
+        with pytest.raises(RequestError) as raised:
+            await node.queue.poll(request, node.call(0.01))
+        assert raised.value.code == pb.NOT_READY

@@ -1,0 +1,165 @@
+"""Topology.Watch: the full table, then what changed, one computation for all watchers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.services import topology
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId, NodeId, Term
+
+from tests.support.broker.harness import CLUSTER_ID, running
+
+
+async def _next(watch) -> pb.TopologyUpdate:
+    return await asyncio.wait_for(anext(watch), 2)
+
+
+async def test_the_full_table_comes_first_and_then_only_what_changed():
+    async with running() as node:
+        first = await node.topic("a", partitions=2)
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        full = await _next(watch)
+        assert full.is_full
+        assert full.has_nodes
+        assert full.cluster_id == CLUSTER_ID
+        assert [t.name for t in full.topics] == ["a"]
+        assert {(leader.group_id, leader.node_id) for leader in full.leaders} == {
+            (p.group_id, 1) for p in first.partitions
+        }
+        second = await node.topic("b")
+        update = await _next(watch)
+        assert not update.is_full
+        assert not update.has_nodes
+        assert [t.name for t in update.topics] == ["b"]
+        assert [leader.group_id for leader in update.leaders] == [second.partitions[0].group_id]
+        await watch.aclose()
+
+
+async def test_a_new_leader_is_told_alone():
+    async with running() as node:
+        topic = await node.topic(partitions=3)
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        group_id = GroupId(topic.partitions[1].group_id)
+        node.leaders[group_id] = (NodeId(2), "node-2:9400", Term(12))
+        node.bump()
+        update = await _next(watch)
+        assert not update.topics
+        assert [(leader.group_id, leader.node_id, leader.leader_epoch) for leader in update.leaders] == [
+            (group_id, 2, 12)
+        ]
+        await watch.aclose()
+
+
+async def test_changes_close_together_are_one_update(monkeypatch):
+    monkeypatch.setattr(topology, "COALESCE_SECONDS", 1.0)  # also where each change takes its time
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        for name in ("a", "b", "c"):
+            await node.topic(name)
+        update = await _next(watch)
+        assert [t.name for t in update.topics] == ["a", "b", "c"]
+        await watch.aclose()
+
+
+async def test_deleted_topics_and_new_nodes_are_told():
+    async with running() as node:
+        topic = await node.topic()
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
+        await node.register(2, "uuid-2")
+        update = await _next(watch)
+        assert list(update.deleted_topic_ids) == [topic.topic_id]
+        assert [n.node_id for n in update.nodes] == [1, 2]
+        assert update.metadata_revision == node.metadata.state_machine.applied_index
+        await watch.aclose()
+
+
+async def test_what_changes_nothing_a_client_sees_is_not_told():
+    async with running() as node:
+        await node.topic()
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        node.bump()
+        await node.queue.init_producer(pb.InitProducerRequest(), node.call())
+        await node.topic("next")
+        assert [t.name for t in (await _next(watch)).topics] == ["next"]
+        await watch.aclose()
+
+
+async def test_the_feed_sleeps_while_nothing_changes():
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        await node.topic()
+        await _next(watch)
+
+        async def someone_waits():
+            while node._change is None:
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(someone_waits(), 2)
+        await watch.aclose()
+
+
+async def test_a_watcher_that_falls_behind_gets_the_full_table(monkeypatch):
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        feed = node.topology._feed
+        for number in range(topology._UPDATES_KEPT + 1):
+            await node.topic(f"t{number}")
+            feed.advance()
+        update = await _next(watch)
+        assert update.is_full
+        assert len(update.topics) == topology._UPDATES_KEPT + 1
+        await watch.aclose()
+
+
+async def test_another_cluster_is_refused():
+    async with running() as node:
+        with pytest.raises(RequestError) as raised:
+            await anext(node.topology.watch(pb.WatchRequest(cluster_id="another"), node.call()))
+        assert raised.value.code == pb.WRONG_CLUSTER
+        watch = node.topology.watch(pb.WatchRequest(cluster_id=CLUSTER_ID), node.call())
+        assert (await _next(watch)).is_full
+        await watch.aclose()
+
+
+async def test_the_feed_stops_with_its_last_watcher_and_starts_again():
+    async with running() as node:
+        before = asyncio.all_tasks()
+        for _ in range(2):
+            watch = node.topology.watch(pb.WatchRequest(), node.call())
+            await _next(watch)
+            assert node.topology.watchers == 1
+            await watch.aclose()
+            assert node.topology.watchers == 0
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+
+async def test_watchers_are_bounded(monkeypatch):
+    monkeypatch.setattr(topology, "WATCHERS_MAX", 1)
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        with pytest.raises(RequestError) as raised:
+            await anext(node.topology.watch(pb.WatchRequest(), node.call()))
+        assert raised.value.code == pb.THROTTLED
+        await watch.aclose()
+
+
+async def test_shutdown_ends_every_watch():
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        waiting = asyncio.ensure_future(anext(watch, None))
+        await asyncio.sleep(0)
+        node.topology.begin_shutdown()
+        assert await asyncio.wait_for(waiting, 1) is None

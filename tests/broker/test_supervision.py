@@ -1,0 +1,148 @@
+"""Background work of whole nodes: a defect in one loop, step or group is counted, said and outlived; a failed commit ends the process."""
+
+import asyncio
+import contextlib
+
+from raftmq.broker.base.supervisor import Work
+from raftmq.broker.services.call import Call
+from raftmq.fsm.metadata import Metadata
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.errors import CommitFailedError
+
+from tests.support.broker.waiting import until
+from tests.support.broker.whole_nodes import WAIT_SECONDS
+
+
+def fail(*arguments, **named):
+    raise KeyError("planted")
+
+
+async def create(node, name, partitions=1):
+    request = pb.CreateTopicRequest(name=name, partitions=partitions)
+    return (await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))).topic
+
+
+@contextlib.contextmanager
+def alive(node, monkeypatch):
+    """The node's process goes on."""
+    ended = []
+    monkeypatch.setattr(node._parts, "end_process", lambda: ended.append(1))
+    yield
+    assert not ended
+
+
+async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(nodes, monkeypatch):
+    """If it ended the process, it would end each metadata leader, one after the other."""
+    node = await nodes.serve("one", bootstrap=True)
+    with alive(node, monkeypatch):
+        told = []
+
+        async def tell(metadata):
+            told.append(1)
+
+        monkeypatch.setattr(node.reconciler, "_replace_missing", fail)
+        monkeypatch.setattr(node.reconciler, "_maintain_partition", fail)
+        monkeypatch.setattr(node.reconciler, "_tell_leaders_of_damage", tell)
+        await create(node, "flights")
+        await until(lambda: node.supervisor.failures[Work.RECONCILER] >= 3 and told)
+        await until(lambda: not node.not_ready_reasons())
+        (warning,) = node.warnings()
+        assert warning.startswith("reconciler fails")
+        assert "planted" in warning
+
+
+async def test_a_defect_in_each_loop_is_outlived(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node.grpc.coordinator, "tick", fail)
+        monkeypatch.setattr(node._housekeeping, "round", fail)
+        monkeypatch.setattr(node._space_return, "round", fail)
+        monkeypatch.setattr(node.disk_watch, "look", fail)
+        monkeypatch.setattr(node._peers, "refresh", fail)
+        node._metadata_changed.set()
+        loops = {Work.COORDINATOR, Work.HOUSEKEEPING, Work.SPACE_RETURN, Work.DISK_WATCH, Work.METADATA_FOLLOWER}
+        await until(lambda: node.supervisor.failing().keys() >= loops)
+        monkeypatch.undo()
+    with alive(node, monkeypatch):
+        await create(node, "flights")  # it needs metadata to be followed again
+
+
+async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    await create(node, "flights", 3)
+    tended = set()
+    first = min(node.partitions)
+
+    async def tend(partition):
+        if partition.replica.group_id == first:
+            fail()
+        tended.add(partition.replica.group_id)
+
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node._housekeeping, "_maintain", tend)
+        await until(lambda: tended == node.partitions.keys() - {first})
+        assert node.supervisor.failures[Work.HOUSEKEEPING]
+
+
+async def test_a_directory_in_the_trash_ends_nobody(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    trash = node.config.data_dir / "trash"
+    trash.mkdir(exist_ok=True)
+    (trash / "a-directory").mkdir()
+    rounds = []
+    empty = node.store.empty_trash
+
+    def counted(grace_seconds):
+        rounds.append(empty(-1.0))
+
+    with alive(node, monkeypatch):
+        monkeypatch.setattr(node.store, "empty_trash", counted)
+        await until(lambda: len(rounds) > 2)
+        assert not node.supervisor.failing()
+    assert (trash / "a-directory").is_dir()
+
+
+async def test_the_topology_is_told_on_after_a_defect(nodes, monkeypatch):
+    """If the feed's task ended, watchers would hear of no further change."""
+    node = await nodes.serve("one", bootstrap=True)
+    feed = node.grpc.topology._feed
+    feed.enter()
+    monkeypatch.setattr("raftmq.broker.services.topology._DEFECT_SECONDS", 0.01)
+    monkeypatch.setattr(feed, "_compare_topics", fail)
+    await create(node, "flights")
+    await until(lambda: node.supervisor.failures[Work.TOPOLOGY])
+    number = feed.number
+    monkeypatch.undo()
+    await until(lambda: feed.number > number)
+    feed.leave()
+
+
+async def test_a_commit_that_failed_in_a_loop_still_ends_the_process(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
+    ended = asyncio.Event()
+    monkeypatch.setattr(node._parts, "end_process", ended.set)
+
+    async def grow_maps():
+        raise CommitFailedError((1, 1), "fsync")
+
+    monkeypatch.setattr(node._housekeeping, "grow_maps", grow_maps)
+    async with asyncio.timeout(WAIT_SECONDS):
+        await ended.wait()
+
+
+async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other_from_its_plan(nodes, monkeypatch):
+    """A defect that the state of one consumer group shows must not keep the others from their plans."""
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 2)
+    is_planned_for = "raftmq.broker.consumer_groups.coordinator.is_planned_for"
+    from raftmq.broker.consumer_groups.planner import is_planned_for as real
+
+    def planted(machine: Metadata, replica):
+        return fail() if replica.name == "bad" else real(machine, replica)
+
+    monkeypatch.setattr(is_planned_for, planted)
+    for name in ("bad", "good"):
+        request = pb.HeartbeatRequest(group=name, member_id="m", subscription=pb.Subscription(topics=[topic.name]))
+        await node.grpc.groups.heartbeat(request, Call(node.loop.time() + WAIT_SECONDS))
+    await until(lambda: node.metadata.state_machine.consumer_group("good").row.target_epoch)
+    assert node.supervisor.failures[Work.COORDINATOR]

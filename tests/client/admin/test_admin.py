@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import pytest
+from raftmq import errors
+from raftmq.client.admin.admin import Admin, NewTopic
+from raftmq.client.admin.cluster_health import PartitionState
+from raftmq.client.codec.batch import encode_body
+from raftmq.client.producer.producer import Producer
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import TopicPartition
+
+from tests.support.client.fake_broker import FakeCluster, FakeNode, abort, detail
+from tests.support.client.memory_transport import MemoryTransport
+
+
+async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        made = await admin.create_topic("t", partitions=3, replication_factor=1, config={"a": "1"})
+        assert (made.name, len(made.partitions), made.config) == ("t", 3, {"a": "1"})
+        with pytest.raises(errors.TopicAlreadyExistsError):
+            await admin.create_topic("t")
+        again = await admin.create_topic("t", partitions=9, if_not_exists=True)
+        assert (again.topic_id, len(again.partitions)) == (made.topic_id, 3)
+        await admin.alter_topic_config("t", set={"b": "2"}, unset=["a"])
+        found = await admin.describe_topic("t")
+        assert found.config == {"b": "2"}
+        assert found.effective_config == {"b": "2", "retention_ms": "-1"}
+        assert [p.leader_node_id for p in found.partitions] == [1, 2, 1]
+        grown = await admin.add_partitions("t", 4)
+        assert len(grown.partitions) == 4
+        with pytest.raises(errors.InvalidPartitionsError):
+            await admin.add_partitions("t", 2)
+        await admin.create_topic("a")
+        assert [topic.name for topic in await admin.list_topics()] == ["a", "t"]
+        await admin.delete_topic("t")
+        for call in (admin.delete_topic("t"), admin.describe_topic("t"), admin.alter_topic_config("t", {"x": "1"})):
+            with pytest.raises(errors.UnknownTopicError):
+                await call
+
+
+async def test_many_topics_are_created_in_one_call(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        wanted = [NewTopic(f"t{number}", partitions=number, config={"a": number}) for number in range(1, 41)]
+        made = await admin.create_topics(wanted)
+        assert list(made) == [topic.name for topic in wanted]
+        assert [len(topic.partitions) for topic in made.values()] == list(range(1, 41))
+        assert made["t7"].config == {"a": "7"}
+        assert len(await admin.list_topics()) == 40
+        again = await admin.create_topics([NewTopic("t1", 9), NewTopic("new")], if_not_exists=True)
+        assert [len(topic.partitions) for topic in again.values()] == [1, 1]
+        assert await admin.create_topics([]) == {}
+
+
+async def test_of_many_topics_those_that_can_be_are_created_and_the_others_are_named(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics([NewTopic("b"), NewTopic("d")])
+        with pytest.raises(errors.TopicAlreadyExistsError) as caught:
+            await admin.create_topics([NewTopic(name) for name in "abcde"])
+        (note,) = caught.value.__notes__
+        assert note.startswith("2 of 5 topics were not created: b (TopicAlreadyExistsError), d (")
+        assert [topic.name for topic in await admin.list_topics()] == ["a", "b", "c", "d", "e"]
+
+
+async def test_of_many_topics_none_is_created_when_an_argument_is_wrong(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with pytest.raises(errors.InvalidArgumentError, match="'a' is there more than once"):
+            await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("a")])
+        with pytest.raises(errors.InvalidArgumentError, match="partitions must be positive, not 0"):
+            await admin.create_topics([NewTopic("a"), NewTopic("b", partitions=0)])
+        for wrong in (["a"], [NewTopic(5)]):
+            with pytest.raises(TypeError):
+                await admin.create_topics(wrong)
+        assert await admin.list_topics() == []
+
+
+@pytest.mark.parametrize("code", [pb.UNKNOWN_TOPIC, pb.INVALID_ARGUMENT])
+async def test_a_change_that_was_made_is_not_reported_as_refused_when_the_question_after_it_is(monkeypatch, code: int):
+    """`create_topic` and `add_partitions` raised what describing the topic afterwards raised, such as `UnknownTopicError` when somebody
+    else deleted it meanwhile, whose outcome says that nothing was applied.
+    """
+
+    async def refuse(node, request, context):
+        await abort(context, detail(code))
+
+    monkeypatch.setattr(FakeNode, "DescribeTopic", refuse)
+    transport = MemoryTransport(FakeCluster())
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        made = await admin.create_topic("t", partitions=2)
+        assert (made.name, len(made.partitions), made.effective_config) == ("t", 2, None)
+        assert len((await admin.add_partitions("t", 3)).partitions) == 3
+        with pytest.raises(errors.RaftMQError):
+            await admin.describe_topic("t")
+
+
+async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
+    cluster.create_topic("t", partitions=2)
+    partitions = [TopicPartition("t", n) for n in range(2)]
+    async with (
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+    ):
+        for partition in partitions:
+            await (await producer.send_many("t", [(None, b"x")] * 10, partition=partition.partition))
+        assert await admin.delete_records({partitions[0]: 4, partitions[1]: -1}) == {
+            partitions[0]: 4,
+            partitions[1]: 10,
+        }
+
+
+async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_written_since(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """A client that repeated the -1 itself would delete records whose writer was never asked."""
+    cluster.create_topic("t")
+    partition = cluster.topics["t"].partitions[0]
+    partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
+    node = cluster.nodes[1]
+    delete = node.DeleteRecords
+    requests: list[list[int]] = []
+
+    async def lose_the_first_answer(request, context):
+        requests.append([part.before_offset for part in request.partitions])
+        if len(requests) == 1:
+            partition.append(encode_body([b"new"] * 5, None, 1).seal(), 1)
+            await abort(context, detail(pb.REQUEST_TIMED_OUT))
+        return await delete(request, context)
+
+    monkeypatch.setattr(node, "DeleteRecords", lose_the_first_answer)
+    await node.stop()
+    await node.start()  # its methods are looked up when it starts
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        starts = await admin.delete_records({TopicPartition("t", 0): -1})
+    assert requests == [[10], [10]]
+    assert starts == {TopicPartition("t", 0): 10}
+    assert (partition.log_start, partition.end) == (10, 15)
+
+
+async def test_the_cluster_is_described(cluster: FakeCluster):
+    cluster.create_topic("t", partitions=2)
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        found = await admin.describe_cluster()
+    assert (found.cluster_id, found.topic_count, found.partition_count) == ("fake-cluster", 1, 2)
+    assert [node.node_id for node in found.nodes] == [1, 2]
+
+
+async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_silent(cluster: FakeCluster, monkeypatch):
+    cluster.create_topic("t", partitions=2)
+    some = pb.PartitionNames(count=7, first=[pb.PartitionName(topic="t", partition=1)])
+    describe = FakeNode.DescribeCluster
+
+    async def with_health(node, request, context):
+        answer = await describe(node, request, context)
+        if request.with_health:
+            answer.nodes[0].health.CopyFrom(pb.NodeHealth(not_ready=["joining: x"], quarantined=some))
+            answer.health.CopyFrom(pb.ClusterHealth(unknown=some, metadata_voters_behind=[2], is_metadata_led=True))
+        return answer
+
+    monkeypatch.setattr(FakeNode, "DescribeCluster", with_health)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        plain = await admin.describe_cluster()
+        assert plain.health is None
+        assert [node.health for node in plain.nodes] == [None, None]
+        found = await admin.describe_cluster(ask_brokers=True)
+    assert found.health is not None
+    assert (found.health.unknown.count, found.health.unknown.first) == (7, (TopicPartition("t", 1),))
+    assert (found.health.metadata_voters_behind, found.health.is_metadata_led) == ((2,), True)
+    first, second = found.nodes
+    assert first.health is not None
+    assert (first.health.not_ready, first.health.quarantined.count) == (("joining: x",), 7)
+    assert second.health is None
+
+
+async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: FakeCluster, monkeypatch):
+    cluster.create_topic("t", partitions=2)
+    describe = FakeNode.DescribeTopic
+
+    async def with_states(node, request, context):
+        answer = await describe(node, request, context)
+        if request.with_states:
+            answer.states.add(partition=0, in_sync_nodes=[1, 2], log_start_offset=3, high_watermark=9, size_bytes=4096)
+            answer.states.add(partition=1, error=detail(pb.NO_LEADER))
+        return answer
+
+    monkeypatch.setattr(FakeNode, "DescribeTopic", with_states)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        assert [p.state for p in (await admin.describe_topic("t")).partitions] == [None, None]
+        first, second = (await admin.describe_topic("t", ask_leaders=True)).partitions
+    assert first.state == PartitionState((1, 2), 3, 9, 4096)
+    assert second.state is None
+
+
+async def test_a_broker_is_removed_or_the_refusal_comes_at_once(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        found = await admin.remove_broker(2, force=True)
+        assert (found.node_id, found.replica_count, found.without_majority_count) == (2, 7, 2)
+        assert found.without_majority == (TopicPartition("t", 3), TopicPartition("t", 5))
+        with pytest.raises(errors.NodeInUseError) as refused:
+            await admin.remove_broker(2)
+        assert not refused.value.retriable
+        assert refused.value.outcome is errors.Outcome.NOT_APPLIED
+        with pytest.raises(errors.UnknownNodeError):
+            await admin.remove_broker(9, force=True)
+        with pytest.raises(errors.InvalidArgumentError):
+            await admin.remove_broker(0)
+
+
+async def test_a_closed_admin_refuses(cluster: FakeCluster):
+    admin = Admin(bootstrap_servers=cluster.bootstrap_servers)
+    with pytest.raises(errors.ClosedClientError):
+        await admin.list_topics()
+    async with admin:
+        pass
+    with pytest.raises(errors.ClosedClientError):
+        await admin.list_topics()
+    with pytest.raises(errors.InvalidArgumentError):
+        Admin(request_timeout_ms=0)
+
+
+async def test_a_negative_offset_does_not_delete_everything(cluster: FakeCluster):
+    """As it comes out of ``end - keep`` where there are fewer records than are to be kept; -1 alone means all."""
+    cluster.create_topic("t")
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with pytest.raises(errors.InvalidArgumentError, match="-5"):
+            await admin.delete_records({TopicPartition("t", 0): -5})

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq import errors
+from raftmq.client.admin.admin import Admin
+from raftmq.client.base import settings
+from raftmq.client.connection.resolver import Leader, Resolver, parse_addresses
+from raftmq.client.connection.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
+from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.producer import Producer
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.fake_broker import FakeCluster, FakeNode, topic_message
+
+
+async def started(cluster: FakeCluster, *extra: str) -> Resolver:
+    resolver = Resolver([*extra, *cluster.bootstrap_servers.split(",")], GrpcTransport())
+    await resolver.start(10)
+    return resolver
+
+
+async def wait_until(resolver: Resolver, condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await resolver.wait_change(1)
+
+
+async def test_the_topology_is_followed(cluster: FakeCluster):
+    topic = cluster.create_topic("t", partitions=2)
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 1)
+    assert (info.topic_id, info.partition_count) == (topic.topic_id, 2)
+    assert resolver.leader(info.group_ids[1]) == Leader(2, 1)
+    cluster.move_leader("t", 1, node=1)
+    await wait_until(resolver, lambda: resolver.leader(info.group_ids[1]) == Leader(1, 2))
+    assert resolver.metadata_revision == cluster.revision
+    cluster.delete_topic("t")
+    await wait_until(resolver, lambda: "t" not in resolver.topics)
+    with pytest.raises(errors.UnknownTopicError):
+        await resolver.topic("t", 1)
+    await resolver.close()
+
+
+async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
+    older = topic_message(cluster.create_topic("t", partitions=2))
+    resolver = await started(cluster)
+    async with cluster.silence():
+        cluster.add_partitions("t", 3)
+        assert (await resolver.topic("t", 1, partition=1)).partition_count == 2  # as known: nobody was asked
+        assert (await resolver.topic("t", 1, partition=2)).partition_count == 3
+        assert (await resolver.topic("t", 1, partition=9)).partition_count == 3  # certain: there is none
+        resolver.record_topic(older)  # an answer that was under way
+        assert resolver.topics["t"].partition_count == 3
+    await resolver.close()
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, Admin])
+async def test_a_cluster_that_is_insisted_on_is_the_only_one(cluster: FakeCluster, client):
+    """Where two clusters were formed by mistake, the other one is refused even if it answers first."""
+    stranger = client(bootstrap_servers=cluster.bootstrap_servers, cluster_id="another", **patience(client))
+    with pytest.raises(errors.RaftMQError, match="every address must belong to one cluster"):
+        await stranger.start()
+    async with client(bootstrap_servers=cluster.bootstrap_servers, cluster_id="fake-cluster", **patience(client)):
+        pass
+
+
+def patience(client) -> dict[str, float]:
+    """How long a client tries to start."""
+    return {"max_block_ms" if client is Producer else "request_timeout_ms": 10_000}
+
+
+async def test_dead_bootstrap_addresses_are_passed_over(cluster: FakeCluster):
+    resolver = await started(cluster, "127.0.0.1:1", "127.0.0.1:2")
+    assert resolver.cluster_id == "fake-cluster"
+    await resolver.close()
+
+
+async def test_the_watch_moves_to_another_node_when_its_own_dies(cluster: FakeCluster):
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    watched = next(node for node in cluster.nodes.values() if node.address == resolver._watch_address)
+    await watched.stop()
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver._watch_address != watched.address
+    await resolver.close()
+
+
+async def test_a_suspected_node_is_not_watched_any_more(cluster: FakeCluster):
+    resolver = await started(cluster)
+    before = resolver._watch_address
+    resolver.mark_suspect(before)
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver._watch_address != before
+    await resolver.close()
+
+
+async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
+    topic = cluster.create_topic("t")
+    group = topic.partitions[0].group_id
+    resolver = await started(cluster)
+    newer = errors.NotLeaderError(leader_node_id=2, leader_address=cluster.nodes[2].address, leader_epoch=5)
+    assert resolver.on_not_leader(group, newer)
+    assert resolver.leader(group) == Leader(2, 5)
+    older = errors.NotLeaderError(leader_node_id=1, leader_epoch=4)
+    assert not resolver.on_not_leader(group, older)
+    assert not resolver.on_not_leader(group, errors.NotLeaderError())
+    cluster.changed()  # the table still says epoch 1
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    assert resolver.leader(group) == Leader(2, 5)
+    await resolver.close()
+
+
+async def test_another_cluster_is_never_believed(cluster: FakeCluster):
+    resolver = await started(cluster)
+    cluster.cluster_id = "another"  # both addresses were taken over by another cluster
+    cluster.create_topic("theirs")
+    await wait_until(resolver, lambda: resolver.failure is not None)
+    with pytest.raises(errors.WrongClusterError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 1, is_read=True)
+    assert "theirs" not in resolver.topics
+    await resolver.close()
+
+
+async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: FakeCluster):
+    """A stranger had it for a while; addresses are used again. The client would have been cut off when node 1 went."""
+    resolver = await started(cluster)
+    await cluster.nodes[2].stop()
+    async with FakeCluster(nodes=0) as strangers:
+        strangers.cluster_id = "another"
+        stranger = FakeNode(strangers, 2)
+        stranger.port = cluster.nodes[2].port
+        await stranger.start()
+        while "Watch" not in strangers.clusters_called:
+            resolver.mark_suspect(cluster.nodes[1].address)
+            await asyncio.sleep(0.01)
+        cluster.create_topic("t")
+        await wait_until(resolver, lambda: "t" in resolver.topics)
+        await stranger.stop()
+    await cluster.nodes[2].start()
+    await cluster.nodes[1].stop()
+
+    cluster.create_topic("u")
+    await wait_until(resolver, lambda: "u" in resolver.topics)
+    await resolver.close()
+
+
+async def test_whoever_is_of_another_cluster_cannot_be_reached(cluster: FakeCluster):
+    """It has topics of the same ids: what it took would be lost, and what it gave would be another topic's."""
+    topic = cluster.create_topic("t")
+    resolver = await started(cluster)
+    connection = resolver.connection(cluster.nodes[topic.partitions[0].leader].address)
+    poll = pb.PollRequest(partitions=[pb.PartitionPoll(topic_id=topic.topic_id, max_bytes=1000)], max_bytes=1000)
+    append = pb.AppendRequest(correlation_id=1).SerializeToString()
+    await connection.call(POLL, poll, 5)
+    stream = connection.append_stream()
+    await stream.write(append)
+    assert (await stream.read()).correlation_id == 1
+    assert {cluster.clusters_called[name] for name in ("Poll", "AppendStream")} == {cluster.cluster_id}
+
+    cluster.cluster_id = "another"
+    with pytest.raises(errors.UnreachableError, match="of another cluster") as raised:
+        await connection.call(POLL, poll, 5)
+    assert (raised.value.retriable, raised.value.outcome) == (True, errors.Outcome.NOT_APPLIED)
+    stream = connection.append_stream()
+    with pytest.raises(errors.UnreachableError, match="of another cluster"):
+        await stream.read()
+    await resolver.close()
+
+
+async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeCluster):
+    resolver = await started(cluster)
+    calls = 0
+
+    class Dropping:
+        address = "dropping"
+
+        async def call(self, *_: object) -> object:
+            nonlocal calls
+            calls += 1
+            raise errors.BrokenConnectionError("gone")
+
+        async def close(self) -> None: ...
+
+    for address in resolver._candidates():
+        resolver._connections[address] = Dropping()  # type: ignore[assignment]
+    with pytest.raises(errors.BrokenConnectionError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    assert calls == 1
+    with pytest.raises(errors.BrokenConnectionError):
+        await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 0.2, is_read=True)
+    assert calls > 2
+    await resolver.close()
+
+
+async def test_one_connection_per_node(cluster: FakeCluster):
+    resolver = await started(cluster)
+    assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.nodes[1].address)
+    await resolver.close()
+
+
+async def test_a_refused_connection_is_a_definite_failure():
+    connection = GrpcTransport().connect("127.0.0.1:1")
+    with pytest.raises(errors.UnreachableError):
+        await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    await connection.close()
+
+
+@pytest.mark.parametrize("bad", ["", " , ", "host", "host:", ":5", "host:port", "host:70000", []])
+def test_addresses_are_checked(bad: object):
+    with pytest.raises(errors.InvalidArgumentError):
+        parse_addresses(bad)
+
+
+def test_addresses_come_as_text_or_sequence():
+    assert parse_addresses("a:1, b:2,") == ("a:1", "b:2")
+    assert parse_addresses(["[::1]:9"]) == ("[::1]:9",)
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: ...: Connection refused",
+            "connection refused",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: No route to host",
+            "No route to host",
+        ),
+        ("errors resolving x:1: [field:hostname lookup error: Domain name not found]", "the host's name is not known"),
+        ("Socket closed", ""),
+        ("recvmsg:Connection reset by peer", ""),
+        ("Stream removed: connection refused to say more", ""),
+    ],
+)
+def test_what_never_left_is_told_from_what_may_have(details: str, reason: str):
+    assert unreachable_reason(details) == reason
+
+
+async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluster: FakeCluster):
+    """Whatever was under way: gRPC's tasks of its streams have ended, and every cancelled call was reported."""
+    cluster.create_topic("t")
+    connection = GrpcTransport().connect(cluster.nodes[1].address)
+    assert isinstance(connection, GrpcConnection)
+    watch = connection.watch(pb.WatchRequest())
+    await anext(watch)
+    stream = connection.append_stream()
+    reading = asyncio.ensure_future(stream.read())
+    poll = pb.PollRequest(max_wait_ms=60_000)
+    polls = [asyncio.ensure_future(connection.call(POLL, poll, 60)) for _ in range(3)]
+    async with cluster.polled:
+        await cluster.polled.wait_for(lambda: len(cluster.poll_requests) == 3)
+    polls[0].cancel()
+    reading.cancel()
+    await asyncio.wait([reading, polls[0]])
+    await connection.close()
+    assert not connection._calls._ending
+    assert not connection._calls._running
+    mine = [task for task in asyncio.all_tasks() if "_handle_status_once_received" in repr(task.get_coro())]
+    assert mine == []
+    for call in polls[1:]:
+        with pytest.raises(errors.BrokenConnectionError):
+            await call
+    with pytest.raises(errors.BrokenConnectionError):
+        await anext(watch)
+
+
+async def test_of_topics_that_are_gone_only_the_last_are_remembered(cluster: FakeCluster, monkeypatch):
+    """Group ids are never reused: a client that outlives thousands of topics would remember each of their leaders."""
+    monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 4)
+    cluster.create_topic("stays", partitions=2)
+    resolver = await started(cluster)
+    for number in range(5):
+        name = f"passing-{number}"
+        cluster.create_topic(name, partitions=4)
+        last = set((await resolver.topic(name, 5)).group_ids)
+        cluster.delete_topic(name)
+    await wait_until(resolver, lambda: set(resolver.topics) == {"stays"})
+    groups = [info.group_ids for info in resolver.topics.values()]
+    assert resolver._leaders.keys() - {group_id for ids in groups for group_id in ids} == last
+    assert len(resolver._leaders) == 2 + 4
+    await resolver.close()
+
+
+async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(
+    cluster: FakeCluster, monkeypatch
+):
+    """A broker that is behind may not know a topic yet: what is known of its leaders' epochs must not go back."""
+    monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 0)
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 5)
+    (group_id,) = info.group_ids
+    old = pb.TopologyUpdate(cluster_id=cluster.cluster_id, metadata_revision=0, is_full=True)
+    resolver._apply(old, "late:9400")
+    assert resolver._leaders[group_id] == Leader(1, 1)
+    resolver._apply(cluster.table(), "here:9400")
+    deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[info.topic_id])
+    resolver._apply(deletion, "here:9400")
+    assert resolver.topics == {}
+    assert resolver._leaders == {group_id: Leader(1, 1)}, "who writes there asks it, and hears that the topic is gone"
+    await resolver.close()
+
+
+async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: FakeCluster, monkeypatch):
+    """It would try to connect once a second for as long as the program runs; brokers that move leave many behind."""
+    monkeypatch.setattr(settings, "UNUSED_CONNECTION_SECONDS", 0.05)
+    staying, leaving = cluster.nodes.values()
+    resolver = Resolver(staying.address, GrpcTransport())
+    await resolver.start(10)
+    await wait_until(resolver, lambda: len(resolver.addresses()) == 2)
+    connection = resolver.connection(leaving.address)
+    await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    del cluster.nodes[leaving.node_id]
+    cluster.changed()
+    async with asyncio.timeout(10):
+        while leaving.address in resolver._connections:
+            await asyncio.sleep(0.01)
+    with pytest.raises(errors.BrokenConnectionError, match="closed"):
+        await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
+    assert resolver.connection(staying.address) is resolver.connection(staying.address)
+    await resolver.close()
+    cluster.nodes[leaving.node_id] = leaving

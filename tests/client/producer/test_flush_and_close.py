@@ -1,0 +1,231 @@
+"""What `flush` and `close` wait for, say and leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from raftmq import errors
+from raftmq.client.base import settings as limits
+from raftmq.client.producer.producer import Producer
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.cancelling import passes
+from tests.support.client.fake_broker import FakeCluster, detail, records_in
+from tests.support.client.memory_transport import MemoryTransport
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster(nodes=1)
+    cluster.create_topic("t")
+    return cluster
+
+
+def producer_of(cluster: FakeCluster, **settings: Any) -> Producer:
+    transport = MemoryTransport(cluster)
+    return Producer(bootstrap_servers=transport.addresses, transport=transport, **settings)
+
+
+def values(cluster: FakeCluster) -> list[bytes | None]:
+    return [value for _, value in records_in(cluster.topics["t"].partitions[0])]
+
+
+async def test_flush_waits_for_what_was_taken_before_it_and_not_for_the_rest(cluster: FakeCluster):
+    cluster.append_gate.clear()
+    async with producer_of(cluster, linger_ms=60_000) as producer:
+        before = await producer.send("t", b"before")
+        flushing = asyncio.create_task(producer.flush())
+        await passes(20)
+        assert not flushing.done()
+        verdicts = iter([None])
+        cluster.append_hook = lambda *_: next(verdicts, "swallow")
+        after = await producer.send("t", b"after")
+        cluster.append_gate.set()
+        await flushing
+        assert before.done()
+        assert not after.done()
+        cluster.append_hook = None
+        cluster.move_leader("t", 0, node=1)
+    assert values(cluster) == [b"before", b"after"]
+
+
+async def test_any_number_of_tasks_flush_at_once(cluster: FakeCluster):
+    async with producer_of(cluster, linger_ms=60_000) as producer:
+        await producer.send("t", b"x")
+        await asyncio.gather(*[producer.flush() for _ in range(5)])
+        assert values(cluster) == [b"x"]
+        await producer.flush()
+
+
+async def test_a_failure_is_reported_although_an_earlier_one_was_awaited(cluster: FakeCluster):
+    """The first failure was remembered for flush, then awaited; the second must not be forgotten for it."""
+    cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
+    async with producer_of(cluster) as producer:
+        first = await producer.send("t", b"awaited")
+        await first._batch.wait_done()
+        second = await producer.send("t", b"forgotten")
+        await second._batch.wait_done()
+        with pytest.raises(errors.RecordTooLargeError):
+            await first
+        with pytest.raises(errors.RecordTooLargeError):
+            await producer.flush()
+        await producer.flush()
+
+
+async def test_flush_counts_the_failures_it_does_not_raise(cluster: FakeCluster):
+    cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
+    async with producer_of(cluster) as producer:
+        for _ in range(3):
+            delivery = await producer.send("t", b"x")
+            await delivery._batch.wait_done()
+        with pytest.raises(errors.RecordTooLargeError) as raised:
+            await producer.flush()
+        assert raised.value.__notes__ == ["nor did others succeed: 3 records in 3 batches, or more"]
+        assert producer.metrics().failed_records_total == 3
+
+
+async def test_failures_that_nobody_asks_about_are_remembered_within_a_bound(cluster: FakeCluster):
+    async with producer_of(cluster) as producer:
+        cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
+        awaited = []
+        for _ in range(3 * limits.UNOBSERVED_FAILURES_MAX):
+            delivery = await producer.send("t", b"x")
+            await delivery._batch.wait_done()
+            awaited.append(delivery)
+        assert len(producer._dispatcher._unobserved) == limits.UNOBSERVED_FAILURES_MAX
+        for delivery in awaited[:-1]:
+            with pytest.raises(errors.RecordTooLargeError):
+                await delivery
+        with pytest.raises(errors.RecordTooLargeError):
+            await producer.flush()
+
+
+async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster: FakeCluster):
+    """The first attempt was written and its answer lost, the second is refused for good: "not applied" would be a lie."""
+    answers: list[pb.ErrorDetail | str] = ["drop", detail(pb.RECORD_TOO_LARGE)]
+    verdicts = iter(answers)
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    async with producer_of(cluster, request_timeout_ms=50) as producer:
+        with pytest.raises(errors.RecordTooLargeError) as raised:
+            await producer.send_and_wait("t", b"x")
+    assert raised.value.outcome is errors.Outcome.UNKNOWN
+    assert values(cluster) == [b"x"]
+
+
+async def test_flush_after_a_failure_is_about_later_records(cluster: FakeCluster):
+    verdicts = iter([detail(pb.RECORD_TOO_LARGE)])
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    async with producer_of(cluster) as producer:
+        await producer.send("t", b"refused")
+        with pytest.raises(errors.RecordTooLargeError):
+            await producer.flush()
+        await producer.send("t", b"later")
+        await producer.flush()
+    assert values(cluster) == [b"later"]
+
+
+async def test_a_flush_in_a_time_leaves_the_records_on_their_way(cluster: FakeCluster):
+    cluster.append_gate.clear()
+    async with producer_of(cluster) as producer:
+        delivery = await producer.send("t", b"x")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await producer.flush()
+        assert not delivery.done()
+        cluster.append_gate.set()
+        assert (await delivery).offset == 0
+
+
+async def test_a_close_in_a_time_closes_at_once(cluster: FakeCluster):
+    cluster.append_hook = lambda *_: "swallow"
+    producer = producer_of(cluster)
+    await producer.start()
+    sent = await producer.send("t", b"sent")
+    await passes(20)
+    waiting = await producer.send("t", b"waiting")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await producer.close()
+    with pytest.raises(errors.ClosedInFlightError):
+        await sent
+    with pytest.raises(errors.ClosedClientError):
+        await waiting
+    await producer.close()
+
+
+async def test_everybody_who_closes_waits_for_the_end(cluster: FakeCluster):
+    cluster.append_gate.clear()
+    producer = producer_of(cluster)
+    await producer.start()
+    delivery = await producer.send("t", b"x")
+    closing = [asyncio.create_task(producer.close()) for _ in range(3)]
+    await passes(20)
+    assert not any(task.done() for task in closing)
+    cluster.append_gate.set()
+    await asyncio.gather(*closing)
+    assert (await delivery).offset == 0
+
+
+async def test_close_raises_a_failure_once_to_one_of_those_who_close(cluster: FakeCluster):
+    cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
+    producer = producer_of(cluster)
+    await producer.start()
+    await producer.send("t", b"x")
+    ends = await asyncio.gather(producer.close(), producer.close(), return_exceptions=True)
+    assert sorted(type(end).__name__ for end in ends) == ["NoneType", "RecordTooLargeError"]
+
+
+async def test_nothing_is_taken_from_the_beginning_of_close(cluster: FakeCluster):
+    cluster.append_gate.clear()
+    producer = producer_of(cluster, buffer_memory=128 * 1024)
+    await producer.start()
+    await producer.send("t", bytes(100_000))
+    sending = asyncio.create_task(producer.send("t", bytes(60_000)))
+    await passes(5)
+    closing = asyncio.create_task(producer.close())
+    await passes(5)
+    for call in (producer.send("t", b"late"), producer.flush()):
+        with pytest.raises(errors.ClosedClientError, match="is closed"):
+            await call
+    cluster.append_gate.set()
+    await closing
+    with pytest.raises(errors.ClosedClientError):
+        await sending
+    assert values(cluster) == [bytes(100_000)]
+    assert producer.metrics().buffer_bytes == 0
+
+
+async def test_a_producer_is_started_once(cluster: FakeCluster):
+    producer = producer_of(cluster)
+    ends = await asyncio.gather(producer.start(), producer.start(), return_exceptions=True)
+    assert [type(end).__name__ for end in ends] == ["NoneType", "ClosedClientError"]
+    assert (await producer.send_and_wait("t", b"x")).offset == 0
+    with pytest.raises(errors.ClosedClientError, match="once"):
+        await producer.start()
+    await producer.close()
+
+
+async def test_before_the_start_and_after_the_end_calls_say_which_it_is(cluster: FakeCluster):
+    producer = producer_of(cluster)
+    with pytest.raises(errors.ClosedClientError, match="not started"):
+        await producer.send("t", b"x")
+    await producer.close()
+    with pytest.raises(errors.ClosedClientError, match="is closed"):
+        await producer.flush()
+    with pytest.raises(errors.ClosedClientError, match="once"):
+        await producer.start()
+
+
+async def test_an_error_in_the_block_is_not_hidden_by_one_of_close(cluster: FakeCluster):
+    cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
+
+    async def work() -> None:
+        async with producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await work()
+    assert "closing the producer failed" in raised.value.__notes__[0]

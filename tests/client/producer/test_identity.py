@@ -1,0 +1,377 @@
+"""Named producers: one at a time, and the one that was replaced stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from raftmq import errors
+from raftmq.batch_header import parse_header
+from raftmq.client.base import settings as limits
+from raftmq.client.producer.identity import check_name
+from raftmq.client.producer.producer import Producer
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.cancelling import passes
+from tests.support.client.fake_broker import FakeCluster, detail, records_in
+from tests.support.client.memory_transport import MemoryTransport
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster(nodes=2)
+    cluster.create_topic("t", partitions=3)
+    return cluster
+
+
+def named(cluster: FakeCluster, name: str | None = "job", **settings: Any) -> Producer:
+    transport = MemoryTransport(cluster)
+    return Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name=name, **settings)
+
+
+def values(cluster: FakeCluster, partition: int) -> list[bytes | None]:
+    return [value for _, value in records_in(cluster.topics["t"].partitions[partition])]
+
+
+async def test_a_second_producer_of_the_name_fences_the_first(cluster: FakeCluster):
+    async with named(cluster) as first:
+        for number in range(3):
+            await first.send_and_wait("t", b"old", partition=number)
+        async with named(cluster) as second:
+            for number in range(3):
+                await second.send_and_wait("t", b"new", partition=number)
+            with pytest.raises(errors.ProducerFencedError) as raised:
+                await first.send_and_wait("t", b"zombie", partition=1)
+            assert raised.value.outcome is errors.Outcome.NOT_APPLIED
+            assert "newer" in str(raised.value)
+            await second.send_and_wait("t", b"newer", partition=1)
+    assert [values(cluster, number) for number in range(3)] == [
+        [b"old", b"new"],
+        [b"old", b"new", b"newer"],
+        [b"old", b"new"],
+    ]
+
+
+async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeCluster):
+    """Also not where its successor has not written: it has stopped, and every call says why."""
+    async with named(cluster) as first:
+        async with named(cluster) as second:
+            await second.send_and_wait("t", b"new", partition=0)
+        cluster.append_gate.clear()
+        zombie = await first.send("t", b"zombie", partition=0)
+        await passes(20)
+        waiting = await first.send("t", b"waiting", partition=0)
+        cluster.append_gate.set()
+        for delivery in (zombie, waiting):
+            with pytest.raises(errors.ProducerFencedError):
+                await delivery
+        for call in (
+            first.send("t", b"x", partition=2),
+            first.send_many("t", [(b"k", b"x")]),
+            first.send_and_wait("t", b"x"),
+            first.flush(),
+        ):
+            with pytest.raises(errors.ProducerFencedError):
+                await call
+        assert first.metrics().buffer_bytes == 0
+    assert [values(cluster, number) for number in range(3)] == [[b"new"], [], []]
+
+
+async def test_records_under_way_elsewhere_when_it_is_fenced_may_be_written(cluster: FakeCluster):
+    cluster.append_hook = lambda node, topic, partition, batch: (
+        "drop" if partition == 1 and b"under way" in batch else None
+    )
+    async with named(cluster) as first:
+        await first.send_and_wait("t", b"a", partition=0)
+        under_way = await first.send("t", b"under way", partition=1)
+        await passes(30)
+        async with named(cluster) as second:
+            await second.send_and_wait("t", b"new", partition=0)
+        with pytest.raises(errors.ProducerFencedError) as definite:
+            await first.send_and_wait("t", b"zombie", partition=0)
+        with pytest.raises(errors.ProducerFencedError) as doubtful:
+            await under_way
+    assert definite.value.outcome is errors.Outcome.NOT_APPLIED
+    assert doubtful.value.outcome is errors.Outcome.UNKNOWN
+    assert values(cluster, 1) == [b"under way"]
+
+
+async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster: FakeCluster):
+    """The first attempt was written and its answer lost; then the producer is fenced: "not applied" would be a lie."""
+    verdicts = iter(["drop"])
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    async with named(cluster, request_timeout_ms=50) as first:
+        lost = await first.send("t", b"lost answer", partition=0)
+        await passes(30)
+        async with named(cluster) as second:
+            await second.send_and_wait("t", b"new", partition=0)
+        with pytest.raises(errors.ProducerFencedError) as raised:
+            await lost
+    assert raised.value.outcome is errors.Outcome.UNKNOWN
+    assert values(cluster, 0) == [b"lost answer", b"new"]
+
+
+async def test_who_awaits_nothing_learns_from_close_that_it_was_fenced(cluster: FakeCluster):
+    first = named(cluster)
+    await first.start()
+    async with named(cluster) as second:
+        await second.send_and_wait("t", b"new", partition=0)
+    await first.send("t", b"zombie", partition=0)
+    with pytest.raises(errors.ProducerFencedError):
+        await first.close()
+    await first.close()
+    assert values(cluster, 0) == [b"new"]
+
+
+async def test_a_producer_that_was_stopped_before_close_says_so_too(cluster: FakeCluster):
+    first = named(cluster)
+    await first.start()
+    async with named(cluster) as second:
+        await second.send_and_wait("t", b"new", partition=0)
+    zombie = await first.send("t", b"zombie", partition=0)
+    await zombie._batch.wait_done()
+    with pytest.raises(errors.ProducerFencedError):
+        await first.close()
+
+
+async def test_sequences_broken_off_do_not_reach_the_successor_s_epoch(cluster: FakeCluster):
+    """A producer raises its epoch by itself when it gives a batch up. One number for both epochs, and the successor's first record
+    would look like a repetition of one of the zombie's: acknowledged, and never written.
+    """
+    async with named(cluster, request_timeout_ms=60_000) as first:
+        await first.send_and_wait("t", b"a", partition=0)
+        for _ in range(3):
+            cluster.append_hook = lambda *_: "swallow"
+            lost = await first.send("t", b"lost", partition=0)
+            await passes(20)
+            lost._batch.deadline = 0.0
+            with pytest.raises(errors.DeliveryTimeoutError):
+                await lost
+            cluster.append_hook = None
+            await first.send_and_wait("t", b"b", partition=0)
+        async with named(cluster) as second:
+            assert (await second.send_and_wait("t", b"new", partition=0)).offset == 4
+            with pytest.raises(errors.ProducerFencedError):
+                await first.send_and_wait("t", b"zombie", partition=0)
+            await second.send_and_wait("t", b"newer", partition=0)
+    assert values(cluster, 0) == [b"a", b"b", b"b", b"b", b"new", b"newer"]
+    epochs = [parse_header(batch).producer_epoch for _, _, batch, _ in cluster.topics["t"].partitions[0].batches]
+    assert epochs == [0, 1, 2, 3, 1 << 32, 1 << 32]
+
+
+async def test_an_idle_producer_learns_that_it_was_replaced(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
+    async with named(cluster) as first:
+        keeper = first._name_keeper
+        assert keeper is not None
+        async with named(cluster):
+            await asyncio.wait([keeper])
+        with pytest.raises(errors.ProducerFencedError):
+            await first.send("t", b"x")
+
+
+async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """Brokers forget a name 14 days after it was last mentioned; a producer that lives longer must not lose it."""
+    monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
+    asked: list[int] = []
+    enough = asyncio.Event()
+    node_class = type(cluster.nodes[1])
+    answer = node_class.InitProducer
+
+    async def counted(self, request, context):
+        if request.HasField("epoch"):
+            asked.append(request.epoch)
+            if len(asked) % 2:
+                raise errors.RejectedError("not now")
+            if len(asked) > 5:
+                enough.set()
+        return await answer(self, request, context)
+
+    monkeypatch.setattr(node_class, "InitProducer", counted)
+    async with named(cluster):
+        pass
+    async with named(cluster) as producer:
+        await enough.wait()
+        await producer.send_and_wait("t", b"x", partition=0)
+    assert set(asked) == {1}
+    assert cluster.names["job"][1] == 1
+
+
+async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
+    async with named(cluster) as first:
+        cluster.names["job"] = (cluster.next_producer_id(), 0, b"")
+        keeper = first._name_keeper
+        assert keeper is not None
+        await asyncio.wait([keeper])
+        with pytest.raises(errors.ProducerFencedError, match="forgotten"):
+            await first.flush()
+
+
+async def test_a_restarted_producer_of_a_name_goes_on(cluster: FakeCluster):
+    for number in range(3):
+        async with named(cluster) as producer:
+            assert (await producer.send_and_wait("t", b"%d" % number, partition=0)).offset == number
+    assert cluster.names["job"][1] == 2
+
+
+async def test_names_are_apart_from_each_other_and_from_no_name(cluster: FakeCluster):
+    async with named(cluster, "a") as a, named(cluster, "b") as b, named(cluster, None) as nobody:
+        for producer in (a, b, nobody, a, b, nobody):
+            await producer.send_and_wait("t", b"x", partition=0)
+        assert nobody._name_keeper is None
+    assert len(values(cluster, 0)) == 6
+
+
+async def test_without_a_name_a_fencing_answer_fails_its_batch_only(cluster: FakeCluster):
+    """Only a broken broker gives it to a producer whose id is its own; going on under the next epoch harms nobody."""
+    verdicts = iter([detail(pb.PRODUCER_FENCED)])
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    async with named(cluster, None) as producer:
+        with pytest.raises(errors.ProducerFencedError):
+            await producer.send_and_wait("t", b"x", partition=0)
+        await producer.send_and_wait("t", b"y", partition=0)
+    assert values(cluster, 0) == [b"y"]
+
+
+async def test_a_name_whose_epoch_is_not_a_producer_s_is_refused(cluster: FakeCluster):
+    cluster.names["job"] = (5, 1 << 40, b"")
+    with pytest.raises(errors.InvalidArgumentError, match="another kind of producer"):
+        await named(cluster).start()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 250, "ü" * 125, 5])
+def test_names_that_the_brokers_refuse_are_refused_at_once(name: Any):
+    with pytest.raises(errors.InvalidArgumentError, match="producer_name"):
+        check_name(name)
+    check_name("x" * 249)
+
+
+async def test_a_name_needs_sequences():
+    with pytest.raises(errors.InvalidArgumentError, match="enable_idempotence"):
+        Producer(producer_name="job", enable_idempotence=False)
+
+
+# ----------------------------------------------------------------------------------------------------------- predecessors
+
+
+async def test_a_predecessor_is_refused_where_its_successor_never_wrote(cluster: FakeCluster):
+    async with named(cluster) as first:
+        await first.send_and_wait("t", b"old", partition=1)
+        async with named(cluster):
+            for partition in (1, 2):
+                with pytest.raises(errors.ProducerFencedError):
+                    await first.send_and_wait("t", b"zombie", partition=partition)
+    assert [values(cluster, number) for number in range(3)] == [[], [b"old"], []]
+
+
+async def test_the_first_of_a_name_asks_nobody(cluster: FakeCluster):
+    cluster.fence_gate.clear()
+    async with named(cluster), named(cluster, None):
+        assert not cluster.fenced
+
+
+async def test_starting_waits_for_every_broker_that_there_is(cluster: FakeCluster):
+    """Also for one that the client has not heard of: the brokers name each other."""
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    heard = cluster.table
+    cluster.table = lambda: _without_node(heard(), 2)  # type: ignore[method-assign]
+    asked: list[int] = []
+    answer = type(cluster.nodes[1]).FenceProducer
+
+    async def noted(self, request, context):
+        asked.append(self.node_id)
+        return await answer(self, request, context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(cluster.nodes[1]), "FenceProducer", noted)
+        async with Producer(
+            bootstrap_servers=transport.addresses.split(",")[0], transport=transport, producer_name="job"
+        ):
+            assert asked == [1, 2]
+
+
+def _without_node(table: pb.TopologyUpdate, node_id: int) -> pb.TopologyUpdate:
+    kept = [node for node in table.nodes if node.node_id != node_id]
+    del table.nodes[:]
+    table.nodes.extend(kept)
+    return table
+
+
+async def test_a_broker_that_cannot_be_asked_is_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Until it must have heard of the successor from the others, or takes nothing under any name."""
+    monkeypatch.setattr(limits, "PREDECESSOR_SECONDS", 0.3)
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job") as producer:
+        assert loop.time() - started >= 0.3
+        await producer.send_and_wait("t", b"x", partition=0)
+    assert [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "producer_predecessor_awaited"
+    ]
+
+
+async def test_a_broker_that_comes_back_ends_the_waiting(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    producer = Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job")
+    starting = asyncio.ensure_future(producer.start())
+    await passes(50)
+    assert not starting.done()
+    transport.heal()
+    async with asyncio.timeout(limits.PREDECESSOR_SECONDS - 1):
+        await starting
+    await producer.close()
+
+
+async def test_without_the_time_to_wait_starting_fails(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    transport = MemoryTransport(cluster)
+    transport.cut(cluster.nodes[2].address)
+    producer = Producer(
+        bootstrap_servers=transport.addresses, transport=transport, producer_name="job", max_block_ms=100
+    )
+    with pytest.raises(errors.RequestTimedOutError, match="max_block_ms"):
+        await producer.start()
+
+
+async def test_a_producer_that_was_succeeded_while_it_started_does_not_start(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    cluster.fence_gate.clear()
+    second = named(cluster)
+    starting = asyncio.ensure_future(second.start())
+    await passes(30)
+    cluster.fenced[cluster.names["job"][0]] = 9 << 32  # a third one was quicker
+    cluster.fence_gate.set()
+    with pytest.raises(errors.ProducerFencedError):
+        await starting
+
+
+async def test_a_start_that_is_cancelled_while_it_waits_leaves_nothing_behind(cluster: FakeCluster):
+    async with named(cluster):
+        pass
+    cluster.fence_gate.clear()
+    second = named(cluster)
+    starting = asyncio.ensure_future(second.start())
+    await passes(30)
+    assert not starting.done()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(errors.ClosedClientError):
+        await second.send("t", b"x")

@@ -1,0 +1,344 @@
+"""One partition's transform at the moments that matter: what a successor, a late predecessor and the brokers' memory do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from raftmq import errors
+from raftmq.client.base import settings
+from raftmq.client.transformer import partition_transform
+from raftmq.client.transformer.handler_calls import Handled
+from raftmq.client.transformer.output_state import OutputState
+from raftmq.client.transformer.partition_transform import producer_name_of
+from raftmq.client.transformer.routing import MadeOutput, Stretch
+from raftmq.types import Record, TopicPartition
+
+from tests.support.client.transform_world import DAY_S, Owner, World, made, settled
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Each record has one output, to a topic with one partition."""
+    world = World(random.Random(1), lost_answers=0.0, handler=lambda record: [made("out", str(record.offset))])
+    world.create("out", 1)
+    monkeypatch.setattr(settings, "RETRY_BACKOFF_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "RETRY_BACKOFF_MAX_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "TRANSFORM_AHEAD_RECORDS", 20)
+    monkeypatch.setattr(partition_transform, "_now_s", lambda: world.now_s)
+    return world
+
+
+def values(world: World, name: str = "out", partition: int = 0) -> list[str]:
+    return [value for value, _, _ in world.topics[name].partitions[partition].records]
+
+
+def names(start: int, end: int) -> list[str]:
+    return [str(number) for number in range(start, end)]
+
+
+async def done(owner: Owner, count: int) -> None:
+    """Have records written, read and committed."""
+    world = owner.world
+    world.write(count)
+    owner.read(len(world.records))
+    await settled(world, lambda: world.committed is not None and world.committed[0] == len(world.records))
+
+
+async def ended(owner: Owner) -> None:
+    owner.transform.end()
+    await asyncio.wait((owner.task,))
+
+
+def state_of(world: World) -> OutputState:
+    assert world.committed is not None
+    state = OutputState.decode(world.committed[1])
+    assert state is not None
+    return state
+
+
+async def crash_uncommitted(owner: Owner, count: int) -> None:
+    """Have outputs of some records written, and the owner gone before it commits."""
+    world = owner.world
+    committed, written = world.committed, len(world.written())
+    world.write(count)
+    owner.read(count)
+    await settled(world, lambda: len(world.written()) == written + count)
+    owner.crash()
+    while world.tasks:
+        await asyncio.wait(list(world.tasks))
+    world.committed = committed
+
+
+async def test_what_was_written_and_not_committed_is_not_written_again(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 5)
+    await crash_uncommitted(owner, 4)
+    successor = world.assign()
+    await done(successor, 3)
+    assert values(world) == names(0, 12)
+    await ended(successor)
+
+
+async def test_an_end_in_order_leaves_nothing_open(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 5)
+    assert state_of(world).until == 25
+    await owner.release()
+    assert state_of(world).until == 5
+
+
+async def test_a_changed_number_of_partitions_is_used_when_no_predecessor_can_write_any_more(world: World) -> None:
+    """Else the output of a record would be in two partitions: where it was, and where its key belongs now."""
+    owner = world.assign()
+    world.handler = lambda record: [made("out", str(record.offset), b"key of 2")]
+    await done(owner, 2)
+    await crash_uncommitted(owner, 2)
+    world.grow("out", 7)
+    successor = world.assign()
+    await done(
+        successor, 18
+    )  # the bound that it found is 22: two were committed, and outputs of twenty more may be written
+    await done(successor, 1)
+    assert values(world) == names(0, 22)
+    assert [value for number in range(1, 7) for value in values(world, partition=number)] == ["22"]
+    await ended(successor)
+
+
+async def test_a_bound_never_falls_while_records_are_handled(world: World) -> None:
+    """Else the next owner would believe that it has passed what this one may have written."""
+    owner = world.assign()
+    await done(owner, 2)
+    await crash_uncommitted(owner, 2)
+    successor = world.assign()
+    await done(successor, 3)
+    bound = state_of(world).until
+    world.grow("out", 7)  # which may not be used yet
+    await done(successor, 1)
+    assert state_of(world).until >= bound
+    await ended(successor)
+
+
+async def test_a_changed_number_is_not_used_in_another_attempt_at_a_chunk(world: World) -> None:
+    """A topic is created again while a chunk is written: what went to the other topics stays where it is."""
+    world.create("other", 1)
+    world.handler = lambda record: [
+        made("out", str(record.offset), b"key of 2"),
+        made("other", str(record.offset)),
+    ]
+    owner = world.assign()
+    await done(owner, 1)
+    append = owner.transform._append
+
+    async def append_late(stretches: Sequence[Stretch]) -> None:
+        owner.transform._append = append  # type: ignore[method-assign]
+        world.create("other", 1)
+        world.grow("out", 7)
+        await append(stretches)
+
+    owner.transform._append = append_late  # type: ignore[method-assign]
+    await done(owner, 1)
+    assert values(world) == ["0", "1"]
+    assert [values(world, partition=number) for number in range(1, 7)] == [[]] * 6
+    assert values(world, "other") == ["1"]
+    await ended(owner)
+
+
+async def test_an_owner_uses_a_changed_number_at_once_if_nobody_was_before_it(world: World) -> None:
+    owner = world.assign()
+    world.handler = lambda record: [made("out", str(record.offset), b"key of 2")]
+    await done(owner, 1)
+    world.grow("out", 7)
+    await done(owner, 1)
+    assert values(world) == ["0"]
+    await ended(owner)
+
+
+async def test_a_topic_that_is_created_again_begins_with_what_is_not_committed(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 5)
+    world.create("out", 1)
+    await done(owner, 2)
+    assert values(world) == ["5", "6"]
+    assert len(state_of(world).topics) == 2
+    await ended(owner)
+
+
+async def test_a_topic_that_is_deleted_ends_it(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 5)
+    del world.topics["out"]
+    world.write(1)
+    owner.read(1)
+    await asyncio.wait((owner.task,))
+    assert isinstance(owner.failure, errors.UnknownTopicError)
+
+
+async def test_a_partition_that_forgot_the_producer_goes_on_under_another_epoch(world: World) -> None:
+    """A predecessor that wakes up with a number of the old counting is refused, although it would fit into the new one."""
+    owner = world.assign()
+    await done(owner, 3)
+    world.now_s += 20 * DAY_S
+    old = state_of(world)
+    await done(owner, 5)
+    assert values(world) == names(0, 8)
+    state = state_of(world)
+    assert state.at(1, 0).restarts == 1
+    assert state.at(1, 0).count == 5
+    zombie = world.assign()
+    await settled(world, lambda: zombie.transform._state is not None)
+    zombie.transform._state = old.written(1, 0, 2)  # it would append number 5
+    with pytest.raises(errors.ProducerFencedError):
+        await zombie.transform._append_one(_stretch(world))
+    zombie.crash()
+    await ended(owner)
+
+
+def _stretch(world: World) -> Stretch:
+    return Stretch(world.topics["out"].info, 0, 7, [made("out", "late").cells])
+
+
+async def test_what_brokers_may_have_forgotten_is_not_written_on_a_guess(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 3)
+    await crash_uncommitted(owner, 2)
+    world.now_s += 20 * DAY_S
+    successor = world.assign()
+    await asyncio.wait((successor.task,))
+    assert isinstance(successor.failure, errors.TransformStateError)
+    assert "reset the offsets of group 'group' to 3" in str(successor.failure)
+    world.reset(5)
+    await done(world.assign(), 1)
+    assert values(world) == names(0, 6)
+
+
+async def test_records_that_are_young_were_not_written_long_ago(world: World) -> None:
+    """However long the group stood still: nobody can have written their outputs before they were there."""
+    owner = world.assign()
+    await done(owner, 3)
+    owner.crash()
+    world.now_s += 20 * DAY_S
+    successor = world.assign()
+    await done(successor, 2)
+    assert values(world) == names(0, 5)
+    await ended(successor)
+
+
+async def test_a_member_that_lost_the_partition_cannot_shut_its_successor_out(world: World) -> None:
+    """Both begin; the one that is late with it is refused, though its call arrives last."""
+    first, second = world.assign(), world.assign()
+    await done(second, 1)
+    with pytest.raises(errors.ProducerFencedError):
+        await first.transform._name.claim(first.owner_epoch << 16, 1.0)
+    await done(second, 1)
+    assert values(world) == ["0", "1"]
+    await ended(first)
+    assert first.failure is None
+    await ended(second)
+
+
+async def test_after_a_reset_nothing_of_before_is_written_any_more(world: World) -> None:
+    before = world.assign()
+    await done(before, 3)
+    world.reset(1)
+    after = world.assign()
+    after.read(2)
+    await settled(world, lambda: len(values(world)) == 5)
+    with pytest.raises(errors.ProducerFencedError):
+        await before.transform._append_one(_stretch(world))
+    assert values(world) == ["0", "1", "2", "1", "2"]
+    await ended(before)
+    await ended(after)
+
+
+async def test_records_that_are_deleted_unread_are_passed_by(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 3)
+    await owner.release()
+    world.write(4)
+    world.log_start = 5
+    successor = world.assign()
+    successor.read(2)
+    await settled(world, lambda: world.committed is not None and world.committed[0] == 7)
+    assert values(world) == ["0", "1", "2", "5", "6"]
+    assert state_of(world).generation == owner.owner_epoch
+    await ended(successor)
+
+
+async def test_counts_are_of_no_use_when_records_are_deleted_that_may_have_been_written(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 3)
+    await crash_uncommitted(owner, 4)
+    world.log_start = 9
+    world.write(4)
+    successor = world.assign()
+    successor.read(2)
+    await settled(world, lambda: world.committed is not None and world.committed[0] == 11)
+    assert values(world) == [*names(0, 7), "9", "10"]
+    assert state_of(world).generation == successor.owner_epoch
+    await ended(successor)
+
+
+async def test_a_record_that_fails_stops_it_behind_what_is_before(world: World) -> None:
+    owner = world.assign()
+
+    async def handle(records: list[Record]) -> Handled:
+        outputs: list[tuple[MadeOutput, ...]] = [(made("out", str(record.offset)),) for record in records[:2]]
+        return Handled(outputs, ValueError("no"))
+
+    owner.handle = handle  # type: ignore[method-assign]
+    world.write(5)
+    owner.read(5)
+    await asyncio.wait((owner.task,))
+    error = owner.failure
+    assert isinstance(error, errors.PoisonRecordError)
+    assert (error.topic, error.partition, error.offset) == ("in", 3, 2)
+    assert isinstance(error.__cause__, ValueError)
+    assert values(world) == ["0", "1"]
+    assert world.committed is not None
+    assert world.committed[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (made("out", "x", partition=5), errors.UnknownPartitionError),
+        (made("out", "x" * 2_000_000), errors.RecordTooLargeError),
+    ],
+)
+async def test_an_output_that_cannot_be_written_names_the_record(
+    world: World, output: MadeOutput, cause: type[Exception]
+) -> None:
+    world.handler = lambda record: [output] if record.offset == 1 else [made("out", str(record.offset))]
+    owner = world.assign()
+    world.write(3)
+    owner.read(3)
+    await asyncio.wait((owner.task,))
+    assert isinstance(owner.failure, errors.PoisonRecordError)
+    assert "in/3 offset 1 " in str(owner.failure)
+    assert isinstance(owner.failure.__cause__, cause)
+    assert values(world) == ["0"]
+
+
+async def test_a_note_of_another_program_is_no_state_and_one_of_a_newer_version_is_refused(world: World) -> None:
+    world.write(3)
+    world.committed = (1, "something else")
+    owner = world.assign()
+    owner.read(2)
+    await settled(world, lambda: len(values(world)) == 2)
+    assert values(world) == ["1", "2"]
+    await ended(owner)
+    assert world.committed is not None
+    world.committed = (3, world.committed[1].replace("/1:", "/2:"))
+    newer = world.assign()
+    await asyncio.wait((newer.task,))
+    assert isinstance(newer.failure, errors.TransformStateError)
+
+
+def test_the_name_of_a_producer_fits_whatever_the_names_of_group_and_topic_are() -> None:
+    assert producer_name_of("g", TopicPartition("t", 7)) == "transformer/g/t/7"
+    long = [producer_name_of("g" * 249, TopicPartition("t", number)) for number in range(2)]
+    assert len(set(long)) == 2
+    assert all(len(name) <= settings.NAME_BYTES_MAX for name in long)

@@ -1,0 +1,117 @@
+"""Each kind of fault really happens, and leaves a mark that a run without it does not have; the cluster comes through."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster.batch import run_isolated
+from sim.cluster.options import FAULTS
+from sim.cluster.run import Outcome, Verdict
+from tests.support.sim.calm import calm_options
+
+MARKS = {
+    "kill": "boots",
+    "power_cut": "boots",
+    "kill_all": "boots",
+    "stop": "boots",
+    "freeze": "stalls",
+    "isolate": "packets_held",
+    "split": "packets_held",
+    "one_way": "packets_held",
+    "clog": "packets_clogged",
+    "break_streams": "streams_reset",
+    "slow_disk": "slow_commits",
+    "full_map": "writes_refused",
+    "clock_jump": "clock_jumps_read",
+    "wrong_clock": "clocks_found_wrong",
+    "sleep_all": "clock_jumps_read",
+    "wipe": "snapshots_installed",
+    "remove_node": "snapshots_installed",
+    "replace_replica": "snapshots_installed",
+    "move_replicas": "snapshots_installed",
+    "add_machine": "boots",
+    "defect": "defects_noted",
+}
+"""Fault -> what is counted because of it, more often than without it."""
+HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
+"""Faults under which clearly less is acknowledged."""
+OWN_TESTS = ("flip", "stale_copy")
+"""A flipped byte is found when its file is read again, and a copy is stale after another boot: other faults bring that about."""
+SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def calm() -> Outcome:
+    """A run without faults."""
+    return run_isolated(1, options=calm_options(seconds=SECONDS))
+
+
+def test_every_fault_leaves_a_mark() -> None:
+    assert sorted([*MARKS, *HINDRANCES, *OWN_TESTS]) == sorted(FAULTS)
+
+
+def test_an_older_copy_of_a_disk_is_refused() -> None:
+    """With a broker that lags it is a majority that lacks what was acknowledged after the copy."""
+    outcomes = [
+        run_isolated(seed, options=calm_options(seconds=SECONDS, fault_every=0.4, stale_copy=1)) for seed in range(3)
+    ]
+
+    assert [one.verdict for one in outcomes] == [Verdict.OK] * 3, [one.detail for one in outcomes]
+    struck = sum(one.faults["stale_copy"] for one in outcomes)
+    refused = sum(one.counts["stale_directories"] for one in outcomes)
+    assert struck == refused > 0
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "stale_copy"])
+def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
+    machines = 4 if fault == "move_replicas" else 3
+    options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})
+
+    outcome = run_isolated(1, options=options)
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults[fault] >= 1
+    assert sum(outcome.faults.values()) == outcome.faults[fault]
+    if fault in MARKS:
+        assert outcome.counts[MARKS[fault]] > calm.counts[MARKS[fault]]
+    if fault in HINDRANCES:
+        assert outcome.acknowledged < 0.8 * calm.acknowledged
+
+
+def test_frames_are_dropped_and_streams_reset_when_the_weather_is_bad() -> None:
+    outcome = run_isolated(1, options=calm_options(drop_share=0.1, reset_share=0.005, slow_share=0.1))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["frames_dropped"] > 0
+    assert outcome.counts["streams_reset"] > 0
+
+
+def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
+    outcome = run_isolated(3, options=calm_options())
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["boots"] == 3
+    assert {name for name in outcome.counts if name.startswith("send ")} == {"send ok"}
+    assert [outcome.counts[name] for name in ("packets_held", "packets_clogged", "streams_reset")] == [0, 0, 0]
+    assert [outcome.counts[name] for name in ("slow_commits", "clock_jumps_read")] == [0, 0]
+
+
+def test_a_crash_in_the_middle_of_a_write_keeps_a_part_of_it_only() -> None:
+    slow = calm_options(seconds=6.0, fault_every=0.3, kill=1, disk_latency=0.05)
+
+    assert sum(run_isolated(seed, options=slow).counts["torn_commits"] for seed in range(3)) > 0
+
+
+def test_a_flipped_byte_is_found_by_the_checksums_and_silences_its_replica_alone() -> None:
+    outcomes = [run_isolated(seed, options=calm_options(seconds=5.0, flip=3, kill=1)) for seed in range(4)]
+
+    assert [one.detail for one in outcomes if one.verdict is not Verdict.OK] == []
+    assert sum(one.faults["flip"] for one in outcomes) > 4
+    assert sum(one.counts["replicas_quarantined"] for one in outcomes) > 0
+
+
+def test_clients_hear_of_unknown_outcomes_when_streams_break() -> None:
+    broken = calm_options(seconds=5.0, reset_share=0.01, delivery_seconds=0.3, disk_latency=0.05, kill=1)
+
+    counts = run_isolated(2, options=broken).counts
+    assert counts.get("send DeliveryTimeoutError", 0) > 0

@@ -1,0 +1,704 @@
+"""Each invariant can fail: a state broken by hand is refused, and its sound twin is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.replica.inbound_bytes import InboundBytes
+from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.client.codec.batch import encode_body
+from raftmq.fsm.log_commands import ForgetOffsets
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata_commands import DeleteConsumerGroup, InitNamedProducer
+from raftmq.raft.entry import Entry, EntryKind, LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from raftmq.raft.ready import Role
+from raftmq.storage.entry_codec import encode_key
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.pending_write import meta_of_new_replica
+from raftmq.storage.registry import ReplicaRow, ReplicaState
+from raftmq.storage.row_scrub import ScrubPlace
+from raftmq.types import Record, TopicPartition
+
+from sim.cluster import invariants, run
+from sim.cluster.invariants.acknowledged import Acknowledged
+from sim.cluster.invariants.applied_once import AppliedOnce
+from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
+from sim.cluster.invariants.budgets import Budgets
+from sim.cluster.invariants.committed_log import Batch, CommittedLog
+from sim.cluster.invariants.definite_failures import DefiniteFailures
+from sim.cluster.invariants.durable_answers import (
+    check_append_response,
+    check_vote_request,
+    check_vote_response,
+    durable_meta,
+)
+from sim.cluster.invariants.exactly_once import ExactlyOnce
+from sim.cluster.invariants.group_ownership import GroupOwnership
+from sim.cluster.invariants.high_watermark import HighWatermark
+from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
+from sim.cluster.invariants.reads import CommittedReads
+from sim.cluster.invariants.replica_state import ReplicaStates
+from sim.cluster.invariants.retention import Retention, check_stamp
+from sim.cluster.invariants.served import (
+    PlantedDefect,
+    check_defect_ends_nothing,
+    check_defect_stays,
+    check_served_or_reported,
+)
+from sim.cluster.invariants.space import why_space_is_kept
+from sim.cluster.invariants.stale_leaders import StaleLeaders
+from sim.cluster.invariants.votes import VoteOnce
+from sim.cluster.world.disk import Disk, SimLogStore
+from sim.core.invariants.election_safety import ElectionSafety
+from sim.core.invariants.violation import InvariantViolation
+from sim.core.invariants.votes import Rounds
+from sim.history.checker import judge
+from tests.support.fsm.harness import MetadataLog
+from tests.support.fsm.histories import LogBuilder
+
+WHERE = TopicPartition("t", 0)
+KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
+
+
+def entry(index: int, offset: int, *values: bytes, term: int = 2) -> Entry:
+    body = encode_body(list(values), None, 1, None, 0) if values else None
+    payload = body.seal() if body is not None else b""
+    kind = EntryKind.DATA if values else EntryKind.EMPTY
+    return Entry(cast("Any", index), cast("Any", term), kind, cast("Any", offset), len(values), 0, payload)
+
+
+def broken(name: str) -> Any:
+    return pytest.raises(InvariantViolation, match=f"^{name}: ")
+
+
+def committed(*entries: Entry) -> CommittedLog:
+    log = CommittedLog()
+    for one in entries:
+        log.on_applied(7, 1, one)
+    return log
+
+
+def test_state_machine_safety() -> None:
+    log = committed(entry(5, 0, b"a"))
+    assert not log.on_applied(7, 2, entry(5, 0, b"a"))
+
+    with broken("StateMachineSafety"):
+        log.on_applied(7, 3, entry(5, 0, b"b"))
+
+
+def test_offsets_dense() -> None:
+    log = committed(entry(5, 0, b"a", b"b"))
+    assert log.on_applied(7, 1, entry(6, 2, b"c"))
+
+    with broken("OffsetsDense"):
+        log.on_applied(7, 1, entry(7, 4, b"d"))
+
+
+def test_applied_once() -> None:
+    group = cast("Any", SimpleNamespace(state_machine=SimpleNamespace(applied_index=5), replica_id=1, group_id=7))
+    AppliedOnce(group).on_apply([entry(6, 0), entry(7, 0)])
+
+    with broken("AppliedOnce"):
+        AppliedOnce(group).on_apply([entry(7, 0)])
+
+
+def test_high_watermark_monotone() -> None:
+    machine = LogPartition()
+    machine.next_offset = 5
+    watermark = HighWatermark(cast("Any", SimpleNamespace(state_machine=machine, replica_id=1, group_id=7)))
+    watermark.check()
+    watermark.check()
+
+    machine.next_offset = 4
+    with broken("HighWatermarkMonotone"):
+        watermark.check()
+
+
+def test_acknowledged_never_lost() -> None:
+    acknowledged = Acknowledged(committed(entry(5, 0, b"a", b"b")))
+    acknowledged.on_acknowledged(7, WHERE, 1, b"b")
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.on_acknowledged(7, WHERE, 0, b"x")
+
+    acknowledged.check_read(7, 0, {0: b"a", 1: b"b"})
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.check_read(7, 0, {0: b"a"})
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.check_read(7, 2, {})
+    acknowledged.on_trim(7, 2)
+    acknowledged.check_read(7, 2, {})
+
+
+def test_committed_reads() -> None:
+    reads = CommittedReads(committed(entry(5, 0, b"a")))
+    reads.on_read(7, Record("t", 0, 0, 1, None, b"a"))
+
+    with broken("CommittedReads"):
+        reads.on_read(7, Record("t", 0, 1, 1, None, b"b"))
+
+
+def test_exactly_once() -> None:
+    once = ExactlyOnce()
+    once.on_committed(7, Batch(0, (b"a", b"b"), (9, 0), 0))
+    once.on_committed(7, Batch(2, (b"c",), (9, 0), 2))
+    once.on_committed(7, Batch(3, (b"p",), (0, 0), 0))
+    once.on_committed(7, Batch(4, (b"p",), (0, 0), 0))
+    assert once.duplicates == 1
+
+    with broken("ExactlyOnce"):
+        once.on_committed(7, Batch(5, (b"a",), (9, 0), 3))
+
+
+def test_exactly_once_sequences() -> None:
+    once = ExactlyOnce()
+    once.on_committed(7, Batch(0, (b"a",), (9, 0), 0))
+
+    with broken("ExactlyOnce"):
+        once.on_committed(7, Batch(1, (b"b",), (9, 0), 5))
+
+
+def test_refused_never_applied() -> None:
+    failures = DefiniteFailures()
+    failures.on_committed(7, Batch(0, (b"a",), (9, 0), 0))
+    failures.on_refused(b"b", "DeliveryExpiredError")
+    with broken("RefusedNeverApplied"):
+        failures.on_refused(b"a", "DeliveryExpiredError")
+    with broken("RefusedNeverApplied"):
+        failures.on_committed(7, Batch(1, (b"b",), (9, 0), 1))
+
+
+def test_vote_once_and_durable() -> None:
+    votes = VoteOnce()
+    first = VoteResponse(*cast("Any", (1, 2, 5, 9, False, True, 0, 0)))
+    votes.on_vote(first)
+    votes.on_vote(first)
+    with broken("VoteOnce"):
+        votes.on_vote(dataclasses.replace(first, target=cast("Any", 3)))
+
+    from raftmq.broker.replica.initial_state import joiner_state
+
+    meta = meta_of_new_replica(joiner_state())
+    voted = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))
+    check_vote_response(voted, first)
+    with broken("VoteDurable"):
+        check_vote_response(meta, first)
+
+
+def test_request_durable() -> None:
+    from raftmq.broker.replica.initial_state import founder_state
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(6, 0, term=6),)))])
+
+    def leaves(term: int = 7, last: tuple[int, int] = (6, 6), *, is_pre_vote: bool = False) -> None:
+        request = VoteRequest(*cast("Any", (3, 4, term, 9, *last, 5, 5, is_pre_vote)))
+        meta = durable_meta(disk, KEY)
+        assert meta is not None
+        check_vote_request(disk, KEY, meta, request)
+
+    leaves()
+    leaves(last=(5, 5))
+    leaves(term=8, last=(9, 7), is_pre_vote=True)
+    for wrong in ({"term": 8}, {"last": (7, 7)}, {"last": (6, 7)}):
+        with broken("RequestDurable"):
+            leaves(**cast("Any", wrong))
+    log = disk.files[KEY].tables["log"]
+    row = log.rows[encode_key(6)]
+    log.put(encode_key(6), row[:-1] + bytes((row[-1] ^ 1,)))
+    leaves()  # damaged later
+    log.put(encode_key(6), row)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (8, 4, 5)))))])
+    with broken("RequestDurable"):
+        leaves(term=8)
+
+
+def test_bounded_restart() -> None:
+    from raftmq.broker.replica.initial_state import founder_state
+    from raftmq.storage.log_scan import Verify
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    for index in range(6, 12):
+        store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(index, 0, term=6),)))])
+    place = ScrubPlace()
+    while not place.is_done:
+        store.scrub(KEY, place, 1 << 20, 100)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 5))), (entry(12, 0, term=6),)))])
+    assert durable_clean_point(disk, KEY) == 11
+
+    def restart() -> None:
+        clean_point = durable_clean_point(disk, KEY)
+        store.close(KEY)
+        store.open(KEY)
+        check_bounded_restart(store._replica(KEY), clean_point)
+
+    restart()
+    store._verify = Verify.FULL
+    with broken("BoundedRestart"):
+        restart()
+
+
+def test_space_of_deleted_records_that_stays_is_seen() -> None:
+    from raftmq.broker.replica.initial_state import founder_state
+
+    store = SimLogStore(Disk(random.Random(1), 1 << 30), map_bytes=1 << 30)
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    hard_state = HardState(*cast("Any", (7, 3, 5)))
+    entries = tuple(entry(index, index - 6, b"x" * 1000, term=6) for index in range(6, 12))
+    store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
+    machine = LogPartition()
+    group = SimpleNamespace(group_id=KEY.group_id, key=KEY, state_machine=machine)
+    node: Any = SimpleNamespace(node_id=1, store=store, engine=SimpleNamespace(replicas={KEY.group_id: group}))
+    assert why_space_is_kept([node]) == ""
+
+    machine.log_start_offset = 6
+    assert "6 entries of g7 below its start 6" in why_space_is_kept([node])
+    position = LogPosition(entries[-1].index, entries[-1].term, entries[-1].next_offset)
+    store.append_batch([(KEY, Update(hard_state, truncation=position))])
+    assert "has_truncated_rows=True" in why_space_is_kept([node])
+    while store.delete_truncated(KEY, 2):
+        pass
+    assert "has_truncated_rows=False" in why_space_is_kept([node]), "what the rows took is not given back yet"
+    store.reclaim(KEY)
+    assert why_space_is_kept([node]) == ""
+
+
+def test_a_backup_takes_as_much_of_its_disk_as_what_it_copies() -> None:
+    from raftmq.broker.replica.initial_state import founder_state
+
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
+    store.create(KEY, state, ())
+    store.open(KEY)
+    hard_state = HardState(*cast("Any", (7, 3, 5)))
+    entries = tuple(entry(index, index - 6, b"x" * 1000, term=6) for index in range(6, 12))
+    store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
+    twin = disk.backup()
+    assert twin.free_bytes() == disk.free_bytes()
+    assert twin.files[KEY].commits == disk.files[KEY].commits, "the next transaction has the next number"
+
+
+def test_answer_of_round() -> None:
+    rounds = Rounds()
+    rounds.on_request(VoteRequest(*cast("Any", (1, 2, 7, 9, 5, 5, 5, 5, True))))
+    answer = VoteResponse(*cast("Any", (2, 1, 7, 9, True, True, 5, 5)))
+    assert not rounds.is_late(answer)
+    late = dataclasses.replace(answer, round=8)
+    assert rounds.is_late(late)
+
+    core: Any = SimpleNamespace(role=Role.PRE_CANDIDATE, _votes={1: True}, replica_id=1)
+    before = Rounds.state_of(core)
+    Rounds.check_not_counted(late, before, core)
+    core.role, core._votes = Role.FOLLOWER, {}
+    Rounds.check_not_counted(late, before, core)
+    for role, votes in ((Role.CANDIDATE, {}), (Role.PRE_CANDIDATE, {1: True, 2: True})):
+        core.role, core._votes = role, votes
+        with broken("AnswerOfRound"):
+            Rounds.check_not_counted(late, before, core)
+
+
+def test_acknowledgement_durable() -> None:
+    from raftmq.broker.replica.initial_state import joiner_state
+
+    meta = dataclasses.replace(meta_of_new_replica(joiner_state()), last_index=cast("Any", 9))
+    durable = dataclasses.replace(meta, hard_state=HardState(*cast("Any", (5, 2, 0))))
+    response = AppendResponse(*cast("Any", (1, 2, 5, 9)))
+    check_append_response(durable, response)
+    with broken("AckDurable"):
+        check_append_response(durable, dataclasses.replace(response, index=cast("Any", 10)))
+    with broken("AckDurable"):
+        check_append_response(meta, response)
+
+
+def test_election_safety() -> None:
+    elections = ElectionSafety()
+    elections.on_leader(1, 5)
+    elections.on_leader(1, 5)
+    with broken("ElectionSafety"):
+        elections.on_leader(2, 5)
+
+
+def test_equal_state() -> None:
+    def group(replica_id: int, offset: int) -> Any:
+        machine = LogPartition()
+        machine.next_offset, machine._are_scalars_dirty = offset, True
+        return SimpleNamespace(
+            state_machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False
+        )
+
+    states = ReplicaStates()
+    states.on_state(group(1, 5))
+    states.on_state(group(2, 5))
+    assert states.compared == 1
+    with broken("EqualState"):
+        states.on_state(group(3, 6))
+
+
+def test_quarantined_silent() -> None:
+    rows = {KEY: ReplicaRow(ReplicaState.CREATED)}
+    group = cast("Any", SimpleNamespace(key=KEY, replica_id=3, group_id=7, is_closed=False))
+    registry = SimpleNamespace(
+        replica=rows.get,
+        quarantined=lambda: {key: row.reason for key, row in rows.items() if row.state is ReplicaState.QUARANTINED},
+    )
+    engine = SimpleNamespace(replicas={7: group})
+    node = SimpleNamespace(registry=registry, partitions={}, engine=engine, node_id=1)
+    process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
+    message = AppendResponse(*cast("Any", (3, 2, 5, 9)))
+    check_quarantined_silent(process, group, message)
+    check_serves_none_quarantined(cast("Any", node))
+
+    rows[KEY] = ReplicaRow(ReplicaState.QUARANTINED, "damaged")
+    with broken("QuarantinedSilent"):
+        check_quarantined_silent(process, group, message)
+    with broken("QuarantinedSilent"):
+        check_serves_none_quarantined(cast("Any", node))
+
+
+def node_within(limits: Limits) -> Any:
+    """A node of one group that holds nothing."""
+    recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
+    group = SimpleNamespace(
+        group_id=7,
+        log=SimpleNamespace(recent=RecentEntries(recent_budget)),
+        append_in_flight=False,
+        append_started_at=1.0,
+        _waiters=[],
+    )
+    engine = SimpleNamespace(
+        uncommitted_bytes=0,
+        inbound_bytes=0,
+        recent_budget=recent_budget,
+        _inbound=InboundBytes(),
+        write_refusal=None,
+        replicas={7: group},
+    )
+    return SimpleNamespace(engine=engine, limits=limits, node_id=1)
+
+
+def test_budgets_hold_for_proposals() -> None:
+    node = node_within(Limits(uncommitted_bytes_max=10))
+    budgets = Budgets(node)
+    waiters = node.engine.replicas[7]._waiters
+
+    def propose(size: int) -> None:
+        before = node.engine.uncommitted_bytes
+        waiters.append(SimpleNamespace(size=size))
+        node.engine.uncommitted_bytes += size
+        budgets.on_proposal(before)
+        budgets.check()
+
+    def answer_all() -> None:
+        waiters.clear()
+        node.engine.uncommitted_bytes = 0
+        budgets.check()
+
+    propose(4)
+    propose(6)
+    with broken("BudgetsHold"):
+        propose(1)
+    answer_all()
+    propose(25)  # alone, whatever its size
+    with broken("BudgetsHold"):
+        propose(1)
+    with broken("BudgetsHold"):
+        budgets.check_given_back()
+    answer_all()
+    budgets.check_given_back()
+    propose(4)
+    with broken("BudgetsHold"):
+        propose(7)  # the large one from before allows nothing any more
+    waiters.pop()
+    node.engine.uncommitted_bytes -= 6
+    with broken("BudgetsHold"):
+        budgets.check()
+
+
+def test_budgets_hold_for_appends() -> None:
+    node = node_within(Limits(inbound_append_bytes_max=10))
+    budgets = Budgets(node)
+    waiting = node.engine._inbound.waiting
+
+    def receive(size: int) -> None:
+        before = node.engine.inbound_bytes
+        waiting[7] = waiting.get(7, 0) + size
+        node.engine.inbound_bytes += size
+        budgets.on_append(before)
+        budgets.check()
+
+    receive(4)
+    receive(6)
+    with broken("BudgetsHold"):
+        receive(1)
+    waiting.clear()
+    node.engine.inbound_bytes = 0
+    budgets.check_given_back()
+    receive(25)
+    waiting.clear()
+    budgets.check()  # a write holds them
+    with broken("BudgetsHold"):
+        receive(1)
+    node.engine.inbound_bytes = 0
+    with broken("BudgetsHold"):
+        budgets.check()
+
+
+def test_budgets_hold_until_what_was_received_is_durable() -> None:
+    node = node_within(Limits(inbound_append_bytes_max=10))
+    budgets = Budgets(node)
+    group = node.engine.replicas[7]
+    node.engine.inbound_bytes = 8
+    group.append_in_flight = True
+    budgets.on_write(group, 8)
+    budgets.check()
+
+    node.engine.inbound_bytes = 7
+    with broken("BudgetsHold"):
+        budgets.check()
+    group.append_in_flight = False
+    budgets.check()
+    group.append_in_flight, group.append_started_at = True, 2.0  # of derived state
+    budgets.check()
+
+
+def test_budgets_hold_for_recent_entries() -> None:
+    overhead = entry_overhead_bytes()
+    node = node_within(Limits(recent_entries_bytes_max=2 * overhead))
+    budgets = Budgets(node)
+    recent, recent_budget = node.engine.replicas[7].log.recent, node.engine.recent_budget
+    recent.append((entry(5, 0), entry(6, 0)))
+    budgets.check()
+    budgets.check_recent_entries()
+
+    recent_budget.bytes_used += 1
+    with broken("BudgetsHold"):
+        budgets.check()
+    with broken("BudgetsHold"):
+        budgets.check_recent_entries()
+    recent_budget.bytes_used -= 1
+    recent.append((entry(7, 0, bytes(2 * overhead)),))
+    assert recent.first_index == 7, "it alone is above the limit"
+    budgets.check()
+    budgets.check_recent_entries()
+
+
+def entry_overhead_bytes() -> int:
+    """What an entry without payload counts."""
+    budget = RecentEntriesBudget(1_000_000)
+    RecentEntries(budget).append((entry(1, 0),))
+    return budget.bytes_used
+
+
+PART = (4, 0)
+
+
+def test_one_owner() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    groups.on_assigned("g", PART, 7, "a")
+    groups.on_assigned("g", PART, 7, "a")
+    groups.on_assigned("g", PART, 9, "b")
+    with broken("OneOwner"):
+        groups.on_assigned("g", PART, 9, "a")
+
+
+def test_fence_holds() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    groups.on_opened("g", PART, 7, -1, -1)
+    before = groups.fence("g", PART)
+    groups.on_opened("g", PART, 9, -1, -1)
+    groups.on_committed("g", PART, 7, 5, before)  # it was sent before the other opened: either may have come first
+    groups.on_committed("g", PART, 9, 6, groups.fence("g", PART))
+    with broken("FenceHolds"):
+        groups.on_committed("g", PART, 7, 7, groups.fence("g", PART))
+
+
+def test_committed_forward() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    floor = groups.floor("g", PART)
+    groups.on_committed("g", PART, 7, 5, 0)
+    groups.on_fetched("g", PART, 3, floor)  # asked before that commit was acknowledged
+    groups.on_opened("g", PART, 9, 5, groups.floor("g", PART))
+    with broken("CommittedForward"):
+        groups.on_opened("g", PART, 11, 4, groups.floor("g", PART))
+    with broken("CommittedForward"):
+        groups.on_fetched("g", PART, -1, groups.floor("g", PART))
+
+
+def test_session_kept() -> None:
+    groups = GroupOwnership(10.0, 1.25)
+    groups.on_unknown("m", 8.0)
+    with broken("SessionKept"):
+        groups.on_unknown("m", 3.0)
+
+
+def test_retention_keeps() -> None:
+    acknowledged = Acknowledged(committed())
+    retention = Retention(acknowledged)
+    retention.kept_ms[7] = 1_000
+    retention.on_committed(7, 4, 20_000)
+    retention.on_committed(7, 2, 10_000)
+    assert retention.on_trim(7, 2, wall_ms_max=11_001)
+    with broken("RetentionKeeps"):
+        retention.on_trim(7, 4, wall_ms_max=20_900)
+    with broken("RetentionKeeps"):
+        retention.on_trim(8, 1, wall_ms_max=99_999)
+    acknowledged.on_trim(8, 1)
+    assert not retention.on_trim(8, 1, wall_ms_max=99_999), "somebody asked for it"
+
+
+def test_a_record_is_not_stamped_old() -> None:
+    log = LogBuilder()
+    entry = log.batch(1, 0, 0)
+    check_stamp(7, entry, log.time_ms)
+    with broken("NotStampedOld"):
+        check_stamp(7, entry, log.time_ms + 1)
+
+
+def test_nothing_is_forgotten() -> None:
+    memory = Memory(is_forgetful=False)
+    log, partition = LogBuilder(), LogPartition()
+    group: Any = SimpleNamespace(group_id=7, state_machine=partition)
+    partition.apply(log.batch(1, 0, 0))
+    memory.check(group)
+    partition.producers._forget(1)
+    with broken("NothingForgotten"):
+        memory.check(group)
+    Memory(is_forgetful=True).check(group)
+
+    cluster = MetadataLog(nodes=1)
+    cluster.run(InitNamedProducer("p", None))
+    group = SimpleNamespace(group_id=0, state_machine=cluster.state)
+    memory.check(group)
+    cluster.state._tables.producer_names.expire(1 << 60)
+    with broken("NothingForgotten"):
+        memory.check(group)
+    with broken("NothingForgotten"):
+        memory.on_command(ForgetOffsets(("g",), 1))
+    with broken("NothingForgotten"):
+        memory.on_metadata_command(DeleteConsumerGroup("g", 1))
+    memory.on_command(None)
+
+
+def test_what_is_deleted_while_it_is_read_is_not_missed() -> None:
+    acknowledged = Acknowledged(committed(entry(5, 0, b"a", b"b")))
+    acknowledged.on_acknowledged(7, WHERE, 0, b"a")
+    acknowledged.on_acknowledged(7, WHERE, 1, b"b")
+    acknowledged.on_expired(7, 1)
+
+    acknowledged.check_read(7, 0, {1: b"b"})
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.check_read(7, 0, {})
+
+
+def test_stale_leader_steps_down() -> None:
+    def process(name: str, term: int, *, is_confirmed: bool, is_frozen: bool = False) -> Any:
+        core = SimpleNamespace(is_confirmed_leader=is_confirmed)
+        group = SimpleNamespace(core=core, group_id=7, term=term, role=Role.LEADER)
+        timing = SimpleNamespace(election_seconds=lambda group_id: 1.0)
+        node = SimpleNamespace(engine=SimpleNamespace(replicas={7: group}), timing=timing)
+        return SimpleNamespace(node=node, host=Named(name, is_frozen))
+
+    leaders = StaleLeaders()
+    stale, fresh = process("a", 4, is_confirmed=True), process("b", 5, is_confirmed=True)
+    leaders.look([stale, fresh], 10.0)
+    leaders.look([stale, fresh], 12.9)
+    with broken("StaleLeaderStepsDown"):
+        leaders.look([stale, fresh], 13.1)
+
+    leaders = StaleLeaders()
+    leaders.look([stale, fresh], 10.0)
+    leaders.look([process("a", 4, is_confirmed=True, is_frozen=True), fresh], 12.0)
+    leaders.look([stale, fresh], 13.5)  # it stood still in between
+
+
+class Named:
+    """A host."""
+
+    rate = 1.0
+
+    def __init__(self, name: str, is_frozen: bool) -> None:
+        self.name = name
+        self.is_frozen = is_frozen
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def test_served_or_reported() -> None:
+    replica = SimpleNamespace(node_id=1, replica_id=3, is_lost=False)
+    view = SimpleNamespace(group_id=7, replicas=(replica,), retiring=())
+    metadata = SimpleNamespace(node=lambda _: SimpleNamespace(uuid="u"), partitions_of_node=lambda _: [view])
+    served = {7: SimpleNamespace(replica=SimpleNamespace(is_closed=False))}
+    node: Any = SimpleNamespace(
+        metadata=SimpleNamespace(state_machine=metadata),
+        node_id=1,
+        registry=SimpleNamespace(uuid="u"),
+        partitions=served,
+        not_ready_reasons=list,
+        warnings=list,
+    )
+    process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
+    check_served_or_reported(process)
+
+    node.partitions = {}
+    with broken("ServedOrReported"):
+        check_served_or_reported(process)
+    node.warnings = lambda: ["replica 3 of group 7 is not served (failing): a bug"]
+    check_served_or_reported(process)
+    node.warnings, node.not_ready_reasons = list, lambda: [NotReady(Reason.STARTING_REPLICAS, "1")]
+    check_served_or_reported(process)
+
+
+def test_defect_stays() -> None:
+    planted = PlantedDefect("n1", "here")
+    check_defect_stays("n1", planted)
+    check_defect_ends_nothing("n2", OSError("another error"))
+    with broken("DefectStays"):
+        check_defect_stays("n2", planted)
+    with broken("DefectStays"):
+        check_defect_ends_nothing("n1", planted)
+
+
+def test_a_history_that_was_not_decided_or_not_read_to_its_end_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation: Any = SimpleNamespace(workload=SimpleNamespace(history=[]))
+    verdict = judge([])
+    monkeypatch.setattr(run, "judge", lambda *_, **__: verdict)
+    verdict.is_read_to_the_end = True
+    run.Simulation._judge_history(simulation)
+
+    verdict.undecided = ["t: too many"]
+    with broken("History.undecided"):
+        run.Simulation._judge_history(simulation)
+    verdict.undecided, verdict.is_read_to_the_end = [], False
+    with broken("History.unread"):
+        run.Simulation._judge_history(simulation)
+
+
+def test_every_invariant_is_seen_to_fail() -> None:
+    assert invariants.__doc__ is not None
+    rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}
+
+    assert named == set(re.findall(r'with broken\("(\w+)"\)', Path(__file__).read_text()))

@@ -1,0 +1,106 @@
+"""The SDK's transport over one real broker in memory (`tests.support.broker.harness`): real services and state machines, no sockets.
+
+Calls can be held, refused and counted, so that a test says when a heartbeat is answered and when a partition is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.services.topology import TopologyService
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.codec.batch import encode_body
+from raftmq.errors import BrokenConnectionError, RaftMQError
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import Harness
+
+ADDRESS = "node-1:9400"
+
+
+class BrokerTransport:
+    """Give it to clients as `transport`; their `bootstrap_servers` are `ADDRESS`. One for each client process."""
+
+    uses_threads = False
+
+    def __init__(self, node: Harness) -> None:
+        self.node = node
+        self.calls: Counter[str] = Counter()
+        self.refusals: dict[str, RaftMQError] = {}
+        """By method: every call fails with this."""
+        self.gates: dict[str, asyncio.Event] = {}
+        """By method: a call waits here before it reaches the broker."""
+        self.waiting: Counter[str] = Counter()
+        """By method: how many wait there."""
+        self.is_cut_off = False
+
+    def connect(self, address: str) -> BrokerConnection:
+        return BrokerConnection(self, address)
+
+
+class BrokerConnection:
+    def __init__(self, transport: BrokerTransport, address: str) -> None:
+        self.address = address
+        self.cluster_id = ""
+        self._transport = transport
+        self._is_closed = False
+
+    async def call(self, method, request, timeout_seconds):
+        transport, node = self._transport, self._transport.node
+        transport.calls[method.name] += 1
+        gate = transport.gates.get(method.name)
+        if gate is not None:
+            transport.waiting[method.name] += 1
+            try:
+                await gate.wait()
+            finally:
+                transport.waiting[method.name] -= 1
+        if self._is_closed or transport.is_cut_off:
+            raise BrokenConnectionError(f"{self.address}: cut off")
+        if method.name in transport.refusals:
+            raise transport.refusals[method.name]
+        services: dict[str, Callable[..., Any]] = {
+            "Heartbeat": node.groups_service.heartbeat,
+            "Leave": node.groups_service.leave,
+            "List": node.groups_service.list_groups,
+            "Describe": node.groups_service.describe,
+            "ResetOffsets": node.groups_service.reset_offsets,
+            "Delete": node.groups_service.delete,
+            "OpenPartitions": node.offsets.open_partitions,
+            "CommitOffsets": node.offsets.commit_offsets,
+            "FetchOffsets": node.offsets.fetch_offsets,
+            "Poll": node.queue.poll,
+            "ListOffsets": node.queue.list_offsets,
+            "DescribeTopic": node.admin.describe_topic,
+        }
+        sent = type(request).FromString(request.SerializeToString())
+        try:
+            return await services[method.name](sent, node.call(timeout_seconds))
+        except RequestError as error:
+            raise error_from_detail(error.detail) from error
+
+    async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
+        topology: TopologyService = self._transport.node.topology
+        async for update in topology.watch(request, self._transport.node.call()):
+            yield update
+
+    def append_stream(self):
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+
+async def produce(node: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0) -> list[bytes]:
+    """Append one batch of numbered values; returns them."""
+    values = [b"%d" % number for number in range(start, start + count)]
+    part = pb.PartitionAppend(
+        topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, 1).seal()]
+    )
+    answer = await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+    assert not answer.partitions[0].HasField("error"), answer
+    return values

@@ -1,0 +1,135 @@
+"""The SDK's transport over a `FakeCluster` that is never started: no sockets, no gRPC, every step a pass of the event loop.
+
+A node can be cut off: what is under way to it fails as a broken connection, what comes later as an unreachable one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from google.rpc import status_pb2
+from raftmq import errors
+from raftmq.client.base.error_details import error_from_detail
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.fake_broker import FakeCluster, FakeNode
+
+
+class _Context:
+    """Stands in for gRPC's: aborting raises the error that the client would see."""
+
+    async def abort(self, code, message, trailing_metadata=()):
+        detail = pb.ErrorDetail()
+        (packed,) = status_pb2.Status.FromString(trailing_metadata[0][1]).details
+        packed.Unpack(detail)
+        raise error_from_detail(detail)
+
+
+class MemoryTransport:
+    """Give it to clients as `transport`; their `bootstrap_servers` are `addresses`."""
+
+    uses_threads = False
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.cut_off: set[str] = set()
+        self.changed = asyncio.Event()
+        for node_id, node in cluster.nodes.items():
+            node.port = 1000 + node_id
+        self.nodes = {node.address: node for node in cluster.nodes.values()}
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(self.nodes)
+
+    def connect(self, address: str) -> MemoryConnection:
+        return MemoryConnection(self, address, self.nodes[address])
+
+    def cut(self, address: str) -> None:
+        self.cut_off.add(address)
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    def heal(self) -> None:
+        self.cut_off.clear()
+
+
+class MemoryConnection:
+    def __init__(self, transport: MemoryTransport, address: str, node: FakeNode) -> None:
+        self.address = address
+        self.cluster_id = ""
+        self._transport = transport
+        self._node = node
+        self._closed = asyncio.Event()
+
+    async def call(self, method, request, timeout_seconds):
+        self._check()
+        return await self._guarded(getattr(self._node, method.name)(request, _Context()), timeout_seconds)
+
+    async def watch(self, request) -> AsyncGenerator[pb.TopologyUpdate, None]:
+        self._check()
+        updates = cast("AsyncGenerator[pb.TopologyUpdate, None]", self._node.Watch(request, _Context()))
+        try:
+            while True:
+                yield await self._guarded(anext(updates))
+        finally:
+            await updates.aclose()
+
+    def append_stream(self) -> MemoryStream:
+        self._check()
+        return MemoryStream(self, self._node)
+
+    async def close(self) -> None:
+        self._closed.set()
+        await asyncio.sleep(0)
+
+    def _check(self) -> None:
+        if self.address in self._transport.cut_off:
+            raise errors.UnreachableError(f"{self.address}: connection refused")
+        if self._closed.is_set():
+            raise errors.BrokenConnectionError(f"{self.address}: the connection is closed")
+
+    async def _guarded(self, coroutine, timeout_seconds=None, *events: asyncio.Event):
+        """The coroutine's result, unless the connection breaks or closes, one of the events happens, or the time is over."""
+        work = asyncio.ensure_future(coroutine)
+        ends = [asyncio.ensure_future(e.wait()) for e in (self._transport.changed, self._closed, *events)]
+        try:
+            await asyncio.wait([work, *ends], timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if any(end.done() for end in ends):
+                raise errors.BrokenConnectionError(f"{self.address}: cut off")
+            raise errors.RequestTimedOutError(f"{self.address}: no answer")
+        finally:
+            for future in (work, *ends):
+                future.cancel()
+            await asyncio.wait([work, *ends])
+            if not work.cancelled():
+                work.exception()
+
+
+class MemoryStream:
+    def __init__(self, connection: MemoryConnection, node: FakeNode) -> None:
+        self._connection = connection
+        self._node = node
+        self._requests: asyncio.Queue[pb.AppendRequest] = asyncio.Queue()
+        self._cancelled = asyncio.Event()
+
+    async def write(self, request: bytes) -> None:
+        self._connection._check()
+        await asyncio.sleep(0)
+        self._requests.put_nowait(pb.AppendRequest.FromString(request))
+
+    async def read(self) -> pb.AppendResponse:
+        while True:
+            response: pb.AppendResponse | None = await self._connection._guarded(self._answer(), None, self._cancelled)
+            if response is not None:
+                return response
+
+    async def _answer(self) -> pb.AppendResponse | None:
+        return await self._node.append(await self._requests.get())
+
+    def cancel(self) -> None:
+        self._cancelled.set()

@@ -1,0 +1,84 @@
+"""Looks at the brokers of a `LocalCluster` that several modules take: at their files, their gauges, who leads."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from raftmq import Admin
+from raftmq.testing import LocalCluster
+
+from tests.support.e2e.raftmq_command import RAFTMQ
+
+TOPIC = "records"
+"""The topic of the fixtures `cluster` and `workload`."""
+PARTITIONS = 3
+"""Of it."""
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.1
+
+
+@asynccontextmanager
+async def cluster_with_topic(
+    topic: str = TOPIC, partitions: int = PARTITIONS, *, brokers: int = 3, command: Sequence[str] = RAFTMQ
+) -> AsyncIterator[LocalCluster]:
+    """Brokers of the test's own, and one topic of three replicas."""
+    async with LocalCluster(brokers=brokers, command=command) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topic(topic, partitions=partitions, replication_factor=3)
+        yield cluster
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Poll what may block until it holds."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def gauge(cluster: LocalCluster, node_id: int, name: str) -> float:
+    """The value of a metric without labels."""
+    with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=5) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+    raise AssertionError(f"broker {node_id} has no {name}")
+
+
+def is_ready(cluster: LocalCluster, node_id: int) -> bool:
+    """Whether the broker says so on /readyz."""
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def readiness(cluster: LocalCluster, node_id: int) -> str:
+    """What the broker says on /readyz, ready or not; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz?format=text", timeout=5) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except (urllib.error.URLError, TimeoutError):
+        return ""
+
+
+def busiest_leader(cluster: LocalCluster, topic: str = TOPIC) -> int:
+    """The broker that leads most partitions."""
+    return Counter(cluster.wait_leaders(topic).values()).most_common(1)[0][0]
+
+
+def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
+    """The broker's files of partitions."""
+    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
+
+
+async def restart_all(cluster: LocalCluster) -> None:
+    """Start every broker, none of which runs, one after the other."""
+    for node_id in cluster.node_ids:
+        await asyncio.to_thread(cluster.restart, node_id)

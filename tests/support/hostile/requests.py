@@ -1,0 +1,83 @@
+"""Valid requests of the client protocol, by the service's method: what hostile ones are made from."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.hostile.samples import append_request, opaque_batch, poll_request
+
+RPC_NAMES = {
+    "append": "/raftmq.v1.Log/Append",
+    "poll": "/raftmq.v1.Log/Poll",
+    "list_offsets": "/raftmq.v1.Log/ListOffsets",
+    "delete_records": "/raftmq.v1.Log/DeleteRecords",
+    "init_producer": "/raftmq.v1.Log/InitProducer",
+    "fence_producer": "/raftmq.v1.Log/FenceProducer",
+}
+
+
+def queue_requests(topic_id: int) -> dict[str, list[Message]]:
+    """By the name of the service's method."""
+    several = pb.AppendRequest()
+    several.CopyFrom(append_request(topic_id, opaque_batch(3), opaque_batch(2, producer=5)))
+    several.partitions.append(append_request(topic_id, opaque_batch(1), partition=1).partitions[0])
+    return {
+        "append": [
+            append_request(topic_id, opaque_batch(2, producer=0)),
+            append_request(topic_id, opaque_batch(2, producer=6, epoch=1, sequence=0)),
+            several,
+        ],
+        "poll": [poll_request(topic_id, 0), poll_request(topic_id, 3)],
+        "list_offsets": [
+            pb.ListOffsetsRequest(
+                partitions=[
+                    pb.PartitionTime(topic_id=topic_id, partition=number, time_ms=time_ms)
+                    for number, time_ms in ((0, -1), (1, -2), (0, 5))
+                ]
+            )
+        ],
+        "delete_records": [
+            pb.DeleteRecordsRequest(
+                timeout_ms=20, partitions=[pb.PartitionTrim(topic_id=topic_id, partition=0, before_offset=1)]
+            )
+        ],
+        "init_producer": [pb.InitProducerRequest(), pb.InitProducerRequest(name="spark", epoch=3)],
+        "fence_producer": [pb.FenceProducerRequest(producer_id=(1 << 63) | 1, epoch=3, metadata_revision=1)],
+    }
+
+
+def admin_requests() -> dict[str, list[Message]]:
+    """By the name of the service's method. They change the cluster: for nodes in memory only."""
+    return {
+        "create_topic": [
+            pb.CreateTopicRequest(name="fresh", partitions=2, config={"max.batch.bytes": "2048"}, timeout_ms=10)
+        ],
+        "alter_topic": [pb.AlterTopicRequest(name="flights", set={"retention.ms": "1000"}, unset=["retention.bytes"])],
+        "add_partitions": [pb.AddPartitionsRequest(name="flights", total=3, timeout_ms=10)],
+        "describe_topic": [pb.DescribeTopicRequest(name="flights", with_states=True)],
+        "list_topics": [pb.ListTopicsRequest()],
+        "describe_cluster": [pb.DescribeClusterRequest(with_health=True)],
+        "describe_node": [pb.DescribeNodeRequest()],
+        "describe_partitions": [
+            pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
+        ],
+        "register_node": [
+            pb.RegisterNodeRequest(
+                uuid="uuid-2", node_id=2, client_address="h:1", peer_address="h:2", http_address="h:3", host="h", rack="r",
+                version="1", feature_level_max=1, cluster_id="cluster-of-tests",
+            )
+        ],
+        "remove_node": [pb.RemoveNodeRequest(node_id=2, force=True, timeout_ms=10), pb.RemoveNodeRequest(node_id=1)],
+        "report_damage": [
+            pb.ReportDamageRequest(
+                node_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]
+            )
+        ],
+        "report_replicas": [
+            pb.ReportReplicasRequest(
+                node_id=1, uuid="uuid-1", damaged=[pb.ReplicaReport(group_id=1, replica_id=99)],
+                left=[pb.ReplicaReport(group_id=1, replica_id=98)],
+            )
+        ],
+    }  # fmt: skip

@@ -1,0 +1,52 @@
+"""A driver of its own, to be killed: one streaming query from text files to a topic.
+
+Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER. FOLDER has in/ (the files) and gets checkpoint/. Ends when all files are written.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from tests.spark.conftest import QUICK_JAVA, SETTINGS, prepare_environment
+from tests.support.spark import holding_daemon
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def holding() -> dict[str, str]:
+    """Settings: Python workers as `holding_daemon` has them, on executors whose own folder is not this checkout."""
+    executors = {name: os.environ[name] for name in (holding_daemon.FOLDER, holding_daemon.HOLDS)}
+    executors["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    there = {"spark.executor.extraJavaOptions": QUICK_JAVA} | {
+        f"spark.executorEnv.{name}": value for name, value in executors.items()
+    }
+    return there | {"spark.python.daemon.module": holding_daemon.__name__}
+
+
+def main(servers: str, topic: str, folder: str, tasks: str, master: str) -> None:
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("sink driver").config("spark.executor.memory", "512m")
+    for name, value in (SETTINGS | holding()).items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.local.dir", f"{folder}/local").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    query = (
+        spark.readStream.text(str(Path(folder) / "in"))
+        .repartition(int(tasks))
+        .writeStream.format("raftmq")
+        .option("bootstrap.servers", servers)
+        .option("topic", topic)
+        .option("batchRecords", "1")  # a request for every 64 rows: a task has several of them
+        .option("replayTimeout", "20s")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Runs `sink_driver.py` as a process that can be killed, with workers that wait for it in the middle of the only batch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark import holding_daemon
+from tests.support.spark.processes import descendants, kill
+
+ROWS = 2_000
+"""In requests of 64: each of two or three tasks has several of them for a partition."""
+LOG_TAIL = 3000
+HELD = "held"
+
+
+@contextmanager
+def driver(
+    servers: str, topic: str, folder: Path, tasks: int, holds: int = 0, master: str = "local[2,4]"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver process with its JVM and workers in a session of their own; whatever is left of it is killed at the end.
+
+    `holds` runs of tasks stop in the middle (`wait_held`).
+    """
+    (folder / HELD).mkdir(exist_ok=True)
+    environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.spark.sink_driver", servers, topic, str(folder), str(tasks), master],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+    try:
+        yield process
+    finally:
+        kill_session(process)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    for pid in descendants(process.pid):  # the Python daemon leads a group of its own
+        kill(pid)
+    kill(process.pid)
+    process.wait()
+
+
+def wait_held(process: subprocess.Popen[bytes], folder: Path, *numbers: int) -> list[int]:
+    """Until the runs of tasks with those numbers (from 0) have stopped in the middle; returns their workers' pids."""
+    files = [folder / HELD / str(number) for number in numbers]
+    while not all(file.exists() for file in files):
+        if process.poll() is not None:
+            pytest.fail("the driver ended too early\n" + log_tail(folder))
+        time.sleep(0.02)
+    return [int(file.read_text()) for file in files]
+
+
+def log_tail(folder: Path) -> str:
+    return (folder / "driver.log").read_text(errors="replace")[-LOG_TAIL:]
+
+
+def wait_end(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """The driver's output once it has ended by itself."""
+    process.wait()
+    return (folder / "driver.log").read_text(errors="replace")
+
+
+def fill(folder: Path) -> Path:
+    """The rows that the driver writes."""
+    (folder / "in").mkdir()
+    (folder / "in" / "rows.txt").write_text("\n".join(f"row {n}" for n in range(ROWS)))
+    return folder
+
+
+EXPECTED = Counter(f"row {n}".encode() for n in range(ROWS))

@@ -1,0 +1,76 @@
+"""The process that `test_kill.py` kills: forks a writer for each line on its input, says which writes are durable.
+
+Run as `python -m tests.support.storage.killed_writer DIRECTORY`. Writers print `pid N`, then `ack LAST_INDEX STATE_INDEX TERM`
+after each call that returned; the parent process prints `dead` when one ended.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import Update
+
+from tests.support.storage.log_builder import KEY, MAP_BYTES, VOTERS, LogBuilder, born, hard, index, position_after
+
+
+def payload_of(number: int) -> bytes:
+    """What the entry at an index always carries: mostly small, some on pages of their own."""
+    return b"%d." % number * (3 if number % 5 else 900)
+
+
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
+
+
+def write_forever(directory: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    store = LmdbLogStore(directory, map_bytes=MAP_BYTES)
+    if not store.exists(KEY):
+        store.create(KEY, born(), [(b"index", b"5")])
+    restored = store.open(KEY)
+    term = restored.hard_state.term
+    last = LogPosition(
+        restored.last_index, restored.hard_state.term, restored.last_next_offset, restored.last_append_time_ms
+    )
+    if restored.term_starts:
+        last = LogPosition(last.index, restored.term_starts[-1][0], last.next_offset, last.append_time_ms)
+    log = LogBuilder(last)
+    while True:
+        term = type(term)(term + (random_.random() < 0.1))
+        entries = [log.data(1, payload_of(log.index + 1), term=term) for _ in range(random_.randint(1, 4))]
+        end = entries[-1].index
+        truncation = position_after(entries[0]) if random_.random() < 0.05 else None
+        rows = ((b"index", b"%d" % end),)
+        update = Update(hard(term, 2, end), tuple(entries), truncation, rows, end)
+        store.append_batch([(KEY, update)])
+        say(f"ack {end} {end} {term}")
+        if truncation is not None:
+            store.delete_truncated(KEY, 50)
+        if random_.random() < 0.2:
+            store.reclaim(KEY)
+        if random_.random() < 0.1:
+            end = index(end + 3)
+            position = LogPosition(end, term, entries[-1].next_offset, entries[-1].append_time_ms)
+            store.install(KEY, hard(term, 2, end), SnapshotMeta(position, end, VOTERS), [(b"index", b"%d" % end)])
+            say(f"ack {end} {end} {term}")
+            log = LogBuilder(position)
+
+
+def main(directory: Path) -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            say(f"pid {os.getpid()}")
+            write_forever(directory, int(line))
+        os.waitpid(child, 0)
+        say("dead")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
