@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.election import Election
 from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.hard_state import HardState
@@ -243,7 +243,7 @@ class RaftCore(Election):
     def append_done(self, token: AppendToken) -> None:
         """That append, and all before it, are durable."""
         if token.sequence <= self._done_sequence:
-            invariant(condition=False, name="appends_in_order", sequence=token.sequence, done=self._done_sequence)
+            violated("appends_in_order", sequence=token.sequence, done=self._done_sequence)
         self._done_sequence = token.sequence
         self._on_append_done(token)
         check_core(self)
@@ -349,7 +349,7 @@ class RaftCore(Election):
         apply = self._take_apply() if self._has_apply() else ()
         append = self._take_append() if with_append and self._has_append() else None
         if apply and append is not None and append.snapshot is not None:
-            invariant(condition=False, name="snapshot_alone", applied_index=apply[-1].index)
+            violated("snapshot_alone", applied_index=apply[-1].index)
         return Ready(role_change, messages, append, apply, reads, failed_reads)
 
     def _has_role_change(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.entry import Entry
 from raftmq.raft.membership import find_defect
 from raftmq.raft.messages import (
@@ -72,9 +72,9 @@ class Following(Replication):
         """Make room for a new entry at `index`, which conflicts with what is there, if anything is."""
         if index <= self.log.last_index:
             if self.role is Role.LEADER:
-                invariant(condition=False, name="leader_appends_only", index=index, term=self.term)
+                violated("leader_appends_only", index=index, term=self.term)
             if index <= self.log.commit:
-                invariant(condition=False, name="conflict_committed", index=index, commit_index=self.log.commit)
+                violated("conflict_committed", index=index, commit_index=self.log.commit)
             self.log.truncate_after(index - 1)
 
     def _reject(self, message: AppendRequest) -> None:

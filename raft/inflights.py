@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 
 
 class Inflights:
@@ -40,7 +40,7 @@ class Inflights:
     def add(self, last_index: int, payload_bytes: int) -> None:
         """A request up to `last_index` (inclusive) left."""
         if last_index <= self.last_index:
-            invariant(condition=False, name="inflights_increase", last_index=last_index, newest=self.last_index)
+            violated("inflights_increase", last_index=last_index, newest=self.last_index)
         self._requests.append((last_index, payload_bytes))
         self.bytes += payload_bytes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.log_view import LogView
 from raftmq.raft.messages import InstallSnapshot
@@ -159,18 +159,17 @@ class RaftLog:
         """Add entries to the tail. They continue index, term, offset and time, or it is a safety violation."""
         for entry in entries:
             if entry.index != self.last_index + 1:
-                invariant(condition=False, name="log_contiguous", index=entry.index, last_index=self.last_index)
+                violated("log_contiguous", index=entry.index, last_index=self.last_index)
             if entry.base_offset != self.next_offset:
-                invariant(
-                    condition=False,
-                    name="base_offset_continuity",
+                violated(
+                    "base_offset_continuity",
                     index=entry.index,
                     base_offset=entry.base_offset,
                     next_offset=self.next_offset,
                 )
             if entry.term != self.last_term:
                 if entry.term < self.last_term:
-                    invariant(condition=False, name="log_terms", index=entry.index, term=entry.term)
+                    violated("log_terms", index=entry.index, term=entry.term)
                 self._terms.append(entry.term)
                 self._starts.append(entry.index)
                 self.last_term = entry.term
@@ -184,7 +183,7 @@ class RaftLog:
     def truncate_after(self, index: int) -> None:
         """Drop every entry above `index`, rewinding the caches first: terms, next offset, append time."""
         if index < self.commit:
-            invariant(condition=False, name="truncate_committed", index=index, commit_index=self.commit)
+            violated("truncate_committed", index=index, commit_index=self.commit)
         if index >= self.last_index:
             return
         self._rewind_caches(index)
@@ -218,13 +217,13 @@ class RaftLog:
         """Entries up to `index` are committed. Never goes back."""
         if index > self.commit:
             if index > self.last_index:
-                invariant(condition=False, name="commit_within_log", commit_index=index, last_index=self.last_index)
+                violated("commit_within_log", commit_index=index, last_index=self.last_index)
             self.commit = index
 
     def applied_to(self, index: int) -> None:
         """Entries up to `index` are applied."""
         if not self.applied <= index <= self.applying:
-            invariant(condition=False, name="applied_in_order", index=index, applying=self.applying)
+            violated("applied_in_order", index=index, applying=self.applying)
         self.applied = index
         while self.membership_indexes and self.membership_indexes[0] <= index:
             del self.membership_indexes[0]
@@ -256,7 +255,7 @@ class RaftLog:
             return
         term = self.term_at(position.index)
         if position.index > self.applied or position.term != term:
-            invariant(condition=False, name="compacted_applied", index=position.index, applied_index=self.applied)
+            violated("compacted_applied", index=position.index, applied_index=self.applied)
         row = bisect_right(self._starts, position.index)
         self._starts = [position.index, *self._starts[row:]]
         self._terms = [position.term, *self._terms[row:]]

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.types import ReplicaId
 
 
@@ -105,7 +105,7 @@ def check_membership(membership: Membership) -> None:
     """The sets of a configuration fit together. Called when it changes."""
     defect = find_defect(membership)
     if defect:
-        invariant(condition=False, name="membership", defect=defect, membership=membership)
+        violated("membership", defect=defect, membership=membership)
 
 
 def apply_change(membership: Membership, change: MembershipChange) -> Membership:

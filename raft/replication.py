@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import invariant, violated
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.invariants import check_progress
 from raftmq.raft.membership import Membership
@@ -77,7 +77,7 @@ class Replication(ReadIndexing):
             payload_bytes += len(proposal.payload)
             is_data = proposal.kind is EntryKind.DATA
             if is_data != (proposal.record_count > 0) or proposal.kind is EntryKind.MEMBERSHIP:
-                invariant(condition=False, name="proposal", kind=proposal.kind, record_count=proposal.record_count)
+                violated("proposal", kind=proposal.kind, record_count=proposal.record_count)
         invariant(proposals, "proposal", count=len(proposals))
         return self._refusal(payload_bytes) or Appended(self._append_own(proposals, now_ms))
 
@@ -209,7 +209,7 @@ class Replication(ReadIndexing):
     def _on_accepted(self, message: AppendResponse, progress: Progress) -> None:
         index = message.index
         if index > self.log.last_index:
-            invariant(condition=False, name="ack_within_log", index=index, last_index=self.log.last_index)
+            violated("ack_within_log", index=index, last_index=self.log.last_index)
         is_news = progress.on_matched(index)
         state = progress.state
         if state is ProgressState.REPLICATE:

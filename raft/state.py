@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raftmq.errors import invariant
+from raftmq.errors import invariant, violated
 from raftmq.raft.entry import EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.log import RaftLog
@@ -281,7 +281,7 @@ class CoreState:
         """Everything that ends with a role or a term. A new term starts without a vote, in the same step."""
         if term != self.term:
             if term < self.term:
-                invariant(condition=False, name="term_monotone", term=self.term, new_term=term)
+                violated("term_monotone", term=self.term, new_term=term)
             self.term = term
             self.vote = NO_REPLICA
         self.leader_id = NO_REPLICA
@@ -317,9 +317,7 @@ class CoreState:
     def _hear_leader(self, leader_id: ReplicaId) -> None:
         """A valid message of this term's leader: the election timer starts anew."""
         if self.leader_id not in (NO_REPLICA, leader_id):
-            invariant(
-                condition=False, name="one_leader_per_term", term=self.term, leader_id=self.leader_id, other=leader_id
-            )
+            violated("one_leader_per_term", term=self.term, leader_id=self.leader_id, other=leader_id)
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader_id)
         self.leader_id = leader_id
