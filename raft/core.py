@@ -234,8 +234,7 @@ class RaftCore(Election):
             or self._reads.is_confirming
         ):
             return False
-        progress.record_heard()
-        progress.read_ack = max(progress.read_ack, min(read_counter, self._reads.round))
+        progress.record_heartbeat_response(min(read_counter, self._reads.round))
         return True
 
     # ---------------------------------------------------------------------------------------------------- completions
@@ -288,7 +287,7 @@ class RaftCore(Election):
         """A `LogView.entries` that answered None may answer now."""
         self._apply_is_fetching = False
         for progress in self.progress.values():
-            progress.is_fetching = False
+            progress.on_fetched()
         self._flush_due = bool(self.progress)
 
     def report_unreachable(self, peer: ReplicaId) -> None:
@@ -303,11 +302,7 @@ class RaftCore(Election):
         progress = self.progress.get(peer)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
-        if not is_sent:
-            progress.pending_snapshot = progress.match_index
-        progress.become_probe()
-        # Give the peer the time of a heartbeat to install it before anything follows.
-        progress.is_flow_paused = True
+        progress.on_snapshot_ended(is_sent)
         check_progress(progress, self.log.last_index)
 
     def compacted(self, position: LogPosition) -> None:

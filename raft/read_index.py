@@ -81,16 +81,9 @@ class ReadIndexing(CoreState):
             [value(progress[voter]) for voter in self.membership.outgoing],
         )
 
-    def _on_read_ack(self, progress: Progress, counter: int) -> None:
-        """A member echoed a heartbeat of round `counter`, in this term."""
-        progress.read_ack = max(progress.read_ack, min(counter, self._reads.round))
-        if self._reads.is_confirming or self._confirm_round:
-            self._confirm_rounds()
-
     def _confirm_rounds(self) -> None:
         """Release what the quorum's echoes confirm. The leader itself always acknowledges its latest round."""
-        own = self.progress[self.replica_id]
-        own.read_ack = self._reads.round
+        self.progress[self.replica_id].record_read_ack(self._reads.round)
         confirmed = self._quorum_of(_read_ack_of)
         if self._confirm_round and confirmed >= self._confirm_round:
             self._confirm_round = 0

@@ -154,7 +154,7 @@ class Replication(ReadIndexing):
         if not progress.inflights.is_full:
             found = log.entries_from(progress.next_index, self.settings.append_bytes_max)
             if found is None:
-                progress.is_fetching = True
+                progress.on_fetch_started()
                 return False
             entries = found
         if not entries and not may_be_empty:
@@ -215,21 +215,16 @@ class Replication(ReadIndexing):
         if state is ProgressState.REPLICATE:
             if not is_news:
                 return
-            progress.inflights.free_to(index)
-            progress.is_flow_paused = progress.inflights.is_full
         elif state is ProgressState.PROBE:
             if not is_news and index != progress.match_index:
                 return
             progress.become_replicate()
         elif progress.match_index + 1 >= self.first_index:
-            # Whatever brought the peer here (this snapshot, another, old appends): the log reaches it again.
+            # This snapshot, another one or old appends brought the member here: the log reaches it again.
             progress.become_replicate()
         elif progress.match_index >= progress.pending_snapshot:
-            # It arrived, or appends overtook it, but the log was compacted further meanwhile: it takes another one.
+            # The snapshot arrived, or appends overtook it. In the meantime the log was compacted beyond it: send another one.
             progress.become_probe()
-        else:
-            # Not there yet: keep waiting, with the state's invariant.
-            progress.next_index = progress.pending_snapshot + 1
         if is_news and self._counts(message.source):
             self._maybe_commit()
         if progress.next_index <= self.log.last_index or (
@@ -247,11 +242,12 @@ class Replication(ReadIndexing):
         progress = self.progress.get(message.source)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.record_heard()
-        progress.is_flow_paused = False
+        progress.record_heartbeat_response(min(message.read_counter, self._reads.round))
+        progress.resume_flow()
         if progress.match_index < self.log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(message.source, progress, may_be_empty=True)
-        self._on_read_ack(progress, message.read_counter)
+        if self._reads.is_confirming or self._confirm_round:
+            self._confirm_rounds()
 
     # -------------------------------------------------------------------------------------------------- ticks, beats
 
@@ -288,7 +284,7 @@ class Replication(ReadIndexing):
             self._become_follower(self.term, NO_REPLICA)
             return
         for progress in self.progress.values():
-            progress.is_recently_active = False
+            progress.on_quorum_checked()
 
     def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
         self.heartbeat_due = False
@@ -327,7 +323,7 @@ class Replication(ReadIndexing):
             self._send_timeout_now(target)
         else:
             # A lagging target is fed first; its last acknowledgement sends the `TimeoutNow`.
-            progress.is_flow_paused = False
+            progress.resume_flow()
             self._send_append(target, progress, may_be_empty=True)
             self._flush_due = True
         return None

@@ -394,8 +394,8 @@ class LostWindowStalls(RaftCore):
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         progress = self.progress.get(message.source)
         if progress is not None and progress.inflights.is_full:
-            progress.is_recently_active = True
-            self._on_read_ack(progress, message.read_counter)
+            progress.record_heartbeat_response(min(message.read_counter, self._reads.round))
+            self._confirm_rounds()
             return
         super()._on_heartbeat_response(message)
 
