@@ -57,8 +57,9 @@ class RaftCore(Election):
 
     def tick(self, count: int = 1) -> None:
         """Logical time. Sets `campaign_due` / `heartbeat_due`, runs check-quorum and transfer time-outs."""
-        if self.role is Role.LEADER:
-            self._tick_leader(count)
+        leadership = self.leadership
+        if leadership is not None:
+            self._tick_leader(leadership, count)
             self._maybe_leave_joint()
             check_core(self)
             return
@@ -102,13 +103,14 @@ class RaftCore(Election):
         `is_confirmed_leader` is False until a beat round begun after this call is acknowledged by a quorum; steps down
         when that does not happen within one minimum election timeout.
         """
-        if self.role is Role.LEADER:
-            self._begin_confirmation()
+        if self.leadership is not None:
+            self._begin_confirmation(self.leadership)
 
     @property
     def is_confirmed_leader(self) -> bool:
         """Leader, its own no-op applied, and not under `require_confirmation`: it may judge and take proposals."""
-        return self.role is Role.LEADER and not self._confirm_round and self.log.applied >= self._noop_index
+        leadership = self.leadership
+        return leadership is not None and not leadership.confirm_round and self.log.applied >= leadership.noop_index
 
     # ---------------------------------------------------------------------------------------------------------- input
 
@@ -224,17 +226,20 @@ class RaftCore(Election):
             term: the term of the heartbeat.
             read_counter: the counter of the heartbeat; a stale one is harmless.
         """
-        progress = self.progress.get(source)
+        leadership = self.leadership
+        if leadership is None:
+            return False
+        progress = leadership.progress.get(source)
         if (
             progress is None
             or term != self.term
             or progress.match_index != self.log.last_index
             or progress.state is not ProgressState.REPLICATE
-            or self._confirm_round
-            or self._reads.is_confirming
+            or leadership.confirm_round
+            or leadership.reads.is_confirming
         ):
             return False
-        progress.record_heartbeat_response(min(read_counter, self._reads.round))
+        progress.record_heartbeat_response(min(read_counter, leadership.reads.round))
         return True
 
     # ---------------------------------------------------------------------------------------------------- completions
@@ -248,7 +253,7 @@ class RaftCore(Election):
         check_core(self)
 
     def _on_append_done(self, token: AppendToken) -> None:
-        log = self.log
+        log, leadership = self.log, self.leadership
         if log.snapshot is not None and log.snapshot_sequence and token.sequence >= log.snapshot_sequence:
             log.snapshot = None  # valid in any term: what is installed is installed
         if (
@@ -256,10 +261,10 @@ class RaftCore(Election):
             and log.snapshot is None
             and self._is_append_current(token)
             and log.mark_durable(token.last_index, token.last_term)
-            and self.role is Role.LEADER
+            and leadership is not None
         ):
-            self._count_own_log()
-            self._maybe_commit()
+            self._count_own_log(leadership)
+            self._maybe_commit(leadership)
         self._on_own_vote_durable(token.term, token.vote)
 
     def _is_append_current(self, token: AppendToken) -> bool:
@@ -286,9 +291,11 @@ class RaftCore(Election):
     def entries_fetched(self) -> None:
         """A `LogView.entries` that answered None may answer now."""
         self._apply_is_fetching = False
-        for progress in self.progress.values():
-            progress.on_fetched()
-        self._flush_due = bool(self.progress)
+        leadership = self.leadership
+        if leadership is not None:
+            for progress in leadership.progress.values():
+                progress.on_fetched()
+            leadership.flush_due = True
 
     def report_unreachable(self, peer: ReplicaId) -> None:
         """Messages to the peer were dropped: probe instead of pipelining."""
@@ -314,8 +321,9 @@ class RaftCore(Election):
 
     def has_ready(self, with_append: bool = True) -> bool:
         """Whether `ready(with_append)` would hold anything."""
-        if self._flush_due:
-            self._flush()
+        leadership = self.leadership
+        if leadership is not None and leadership.flush_due:
+            self._flush(leadership)
         return bool(
             self._messages
             or (with_append and self._has_append())
@@ -332,8 +340,9 @@ class RaftCore(Election):
         arrives during a commit gathers into one next write. The shell need not wait for one append before taking the
         next; completions come back in order.
         """
-        if self._flush_due:
-            self._flush()
+        leadership = self.leadership
+        if leadership is not None and leadership.flush_due:
+            self._flush(leadership)
         role_change = None
         if self._has_role_change():
             role_change = self._reported = RoleChange(self.role, self.term, self.leader_id)
@@ -451,7 +460,8 @@ class RaftCore(Election):
         A learner may be further ahead and cannot lead. Among equals the target of a transfer that runs is preferred.
         """
         voters = [voter for voter in self.membership.voters if voter != self.replica_id and is_reachable(voter)]
-        return max(voters, key=lambda voter: (self.match_index(voter), voter == self._transferee), default=None)
+        transferee = NO_REPLICA if self.leadership is None else self.leadership.transferee
+        return max(voters, key=lambda voter: (self.match_index(voter), voter == transferee), default=None)
 
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
         """Leader only: match per member, itself included."""

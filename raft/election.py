@@ -32,8 +32,7 @@ class Election(Reconfiguration):
         self._become_pre_candidate()
 
     def _become_pre_candidate(self) -> None:
-        self._reset(self.term)
-        self.role = Role.PRE_CANDIDATE
+        self._reset(Role.PRE_CANDIDATE, self.term)
         # A pre-vote promises nothing, so the own one needs no disk.
         self._votes[self.replica_id] = True
         self._request_votes(Term(self.term + 1), is_pre_vote=True, is_transfer=False)
@@ -47,8 +46,7 @@ class Election(Reconfiguration):
         come back in term 6 without X and campaign in term 7 again. The vote that 2 gave to the longer log, arriving now,
         would make a leader without X.
         """
-        self._reset(Term(self.term + 1))
-        self.role = Role.CANDIDATE
+        self._reset(Role.CANDIDATE, Term(self.term + 1))
         self.vote = self.replica_id
         self._request_votes(self.term, is_pre_vote=False, is_transfer=is_transfer)
 
@@ -87,8 +85,7 @@ class Election(Reconfiguration):
             self._respond(request)
 
     def _become_leader(self) -> None:
-        self._reset(self.term)
-        self.role = Role.LEADER
+        self._reset(Role.LEADER, self.term)
         self.leader_id = self.replica_id
         self._start_leadership()
 

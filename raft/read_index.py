@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.messages import ReadIndexRequest, ReadIndexResponse
 from raftmq.raft.progress import Progress
 from raftmq.raft.quorum import joint_index
-from raftmq.raft.ready import ConfirmedRead, Role
+from raftmq.raft.ready import ConfirmedRead
 from raftmq.raft.state import CoreState
 from raftmq.types import NO_REPLICA, LogIndex, ReplicaId
 
@@ -24,8 +25,9 @@ class ReadIndexing(CoreState):
 
     def _ask_read(self, request_id: int) -> None:
         """A read of this replica's own."""
-        if self.role is Role.LEADER:
-            if not self._take_read(self.replica_id, request_id):
+        leadership = self.leadership
+        if leadership is not None:
+            if not self._take_read(leadership, self.replica_id, request_id):
                 self._failed_reads.append(request_id)
         elif self.leader_id != NO_REPLICA:
             self._send(ReadIndexRequest(self.replica_id, self.leader_id, self.term, request_id))
@@ -34,15 +36,16 @@ class ReadIndexing(CoreState):
 
     def _on_read_index_request(self, message: ReadIndexRequest) -> None:
         """A follower's or learner's read. Too many are dropped: the asker times out and asks with a fresh id."""
-        if self.role is Role.LEADER and message.source in self.progress:
-            self._take_read(message.source, message.request_id)
+        leadership = self.leadership
+        if leadership is not None and message.source in leadership.progress:
+            self._take_read(leadership, message.source, message.request_id)
 
     def _on_read_index_response(self, message: ReadIndexResponse) -> None:
         self._confirmed_reads.append(ConfirmedRead(message.request_id, message.read_index))
 
-    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+    def _take_read(self, leadership: Leadership, asker: ReplicaId, request_id: int) -> bool:
         """Queue the read; False when the queue is full."""
-        reads = self._reads
+        reads = leadership.reads
         if len(reads) >= self.settings.pending_reads_max:
             return False
         if not self._has_committed_in_term:
@@ -55,10 +58,10 @@ class ReadIndexing(CoreState):
             self.heartbeat_due = True
         return True
 
-    def _release_waiting_reads(self) -> None:
+    def _release_waiting_reads(self, leadership: Leadership) -> None:
         """The first entry of this term is committed."""
-        for asker, request_id in self._reads.take_waiting():
-            self._take_read(asker, request_id)
+        for asker, request_id in leadership.reads.take_waiting():
+            self._take_read(leadership, asker, request_id)
 
     def _answer_read(self, read_index: int, asker: ReplicaId, request_id: int) -> None:
         if asker == self.replica_id:
@@ -73,21 +76,22 @@ class ReadIndexing(CoreState):
         """Whether this replica alone is a quorum."""
         return self.membership.voters == (self.replica_id,) and not self.membership.outgoing
 
-    def _quorum_of(self, value: Callable[[Progress], int]) -> int:
+    def _quorum_of(self, leadership: Leadership, value: Callable[[Progress], int]) -> int:
         """The largest value that a quorum of members (of both halves, if joint) has reached."""
-        progress = self.progress
+        progress = leadership.progress
         return joint_index(
             [value(progress[voter]) for voter in self.membership.voters],
             [value(progress[voter]) for voter in self.membership.outgoing],
         )
 
-    def _confirm_rounds(self) -> None:
+    def _confirm_rounds(self, leadership: Leadership) -> None:
         """Release what the quorum's echoes confirm. The leader itself always acknowledges its latest round."""
-        self.progress[self.replica_id].record_read_ack(self._reads.round)
-        confirmed = self._quorum_of(_read_ack_of)
-        if self._confirm_round and confirmed >= self._confirm_round:
-            self._confirm_round = 0
-        for read_index, asker, request_id in self._reads.release(confirmed):
+        reads = leadership.reads
+        leadership.progress[self.replica_id].record_read_ack(reads.round)
+        confirmed = self._quorum_of(leadership, _read_ack_of)
+        if leadership.confirm_round and confirmed >= leadership.confirm_round:
+            leadership.confirm_round = 0
+        for read_index, asker, request_id in reads.release(confirmed):
             self._answer_read(read_index, asker, request_id)
 
 

@@ -20,7 +20,7 @@ from raftmq.raft.membership import (
     decode_change,
     encode_change,
 )
-from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
+from raftmq.raft.ready import Appended, RefusalReason, Refused
 from raftmq.types import NO_REPLICA
 
 _LEAVE = MembershipChange(steps=())
@@ -54,24 +54,28 @@ class Reconfiguration(Following):
         return self._has_committed_in_term and not self.log.membership_indexes
 
     def _propose_membership(self, change: MembershipChange, now_ms: int) -> Appended | Refused:
-        refused = self._refusal(0)
+        leadership = self.leadership
+        if leadership is None:
+            return Refused(RefusalReason.NOT_LEADER, self.leader_id)
+        refused = self._refusal(leadership, 0)
         if refused:
             return refused
         reason = self._membership_refusal(change)
         if reason:
             return Refused(reason, self.leader_id)
-        return Appended(self._append_own((Proposal(EntryKind.MEMBERSHIP, encode_change(change)),), now_ms))
+        return Appended(self._append_own(leadership, (Proposal(EntryKind.MEMBERSHIP, encode_change(change)),), now_ms))
 
     def _maybe_leave_joint(self) -> None:
         """The leader leaves a joint configuration by itself; not during a transfer, as proposals are closed then."""
+        leadership = self.leadership
         if (
-            self.role is Role.LEADER
+            leadership is not None
             and self.membership.auto_leave
-            and self._transferee == NO_REPLICA
+            and leadership.transferee == NO_REPLICA
             and self._may_change_membership()
         ):
             proposal = Proposal(EntryKind.MEMBERSHIP, encode_change(_LEAVE))
-            self._append_own((proposal,), self.log.append_time_ms)
+            self._append_own(leadership, (proposal,), self.log.append_time_ms)
 
     # ------------------------------------------------------------------------------------------------------- applying
 
@@ -102,18 +106,19 @@ class Reconfiguration(Following):
     def _switch_membership(self, membership: Membership) -> None:
         check_membership(membership)
         self.membership = membership
-        if self.role is not Role.LEADER:
+        leadership = self.leadership
+        if leadership is None:
             return
-        self._flush()
+        self._flush(leadership)
         if self.replica_id not in membership.voters and self.replica_id not in membership.outgoing:
             # Removed or demoted: it led until the change was committed and told, without a vote from now on.
             self._become_follower(self.term, NO_REPLICA)
             return
-        self._sync_progress(membership)
+        self._sync_progress(leadership, membership)
         # The quorum may have become smaller: what is there may be enough now, for entries and for reads.
-        self._maybe_commit()
-        self._confirm_rounds()
-        self._flush_due = True
-        for peer, progress in self.progress.items():
+        self._maybe_commit(leadership)
+        self._confirm_rounds(leadership)
+        leadership.flush_due = True
+        for peer, progress in leadership.progress.items():
             if peer != self.replica_id and not progress.match_index:
                 self._send_append(peer, progress, may_be_empty=True)

@@ -9,19 +9,19 @@ Source: Ongaro's thesis, figure 3.1.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from raftmq.errors import invariant, violated
 from raftmq.raft.entry import EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.log import RaftLog
 from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequest
 from raftmq.raft.progress import Progress
-from raftmq.raft.read_queue import ReadQueue
 from raftmq.raft.ready import ConfirmedRead, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
@@ -64,22 +64,14 @@ class CoreState:
         "_applying_membership",
         "_applying_parts",
         "_commit_due",
-        "_confirm_elapsed",
-        "_confirm_round",
         "_confirmed_reads",
         "_done_sequence",
         "_election_elapsed",
         "_failed_pre_votes",
         "_failed_reads",
-        "_flush_due",
         "_handed",
-        "_heartbeat_elapsed",
-        "_is_announcing",
-        "_last_index_at_tick",
         "_messages",
-        "_noop_index",
         "_random",
-        "_reads",
         "_reported",
         "_responses",
         "_round",
@@ -88,17 +80,13 @@ class CoreState:
         "_seen_vote",
         "_sequence",
         "_timeout_ticks",
-        "_transfer_elapsed",
-        "_transferee",
-        "_uncommitted",
-        "_uncommitted_bytes",
         "_votes",
         "campaign_due",
         "heartbeat_due",
         "leader_id",
+        "leadership",
         "log",
         "membership",
-        "progress",
         "replica_id",
         "role",
         "settings",
@@ -178,8 +166,7 @@ class CoreState:
         self.heartbeat_due = False
         # elections
         self._election_elapsed: int = 0
-        """Ticks since a leader was heard (follower), or since the last quorum check (leader)."""
-        self._heartbeat_elapsed: int = 0
+        """Ticks since a leader was heard, a vote was granted or the role began. A leader does not count them."""
         self._failed_pre_votes: int = 0
         """Consecutive pre-votes without success: each doubles the timeout, up to `pre_vote_backoff_max`."""
         self._timeout_ticks: int = 0
@@ -187,27 +174,8 @@ class CoreState:
         self._votes: dict[ReplicaId, bool] = {}
         self._round: int = self._random.randrange(FIRST_ROUND_MAX)
         """The latest round of (pre-)vote requests. No earlier life of this replica used it."""
-        # leadership
-        self.progress: dict[ReplicaId, Progress] = {}
-        """Every member as the leader sees it, itself included; empty unless leader."""
-        self._flush_due = False
-        """Entries or a commit index may wait to be sent; done once per `ready`, so that one message carries all."""
-        self._is_announcing = True
-        """Whether a commit index that nothing carries is sent by itself."""
-        self._noop_index: int = 0
-        """This leadership's first entry: nothing is judged before it is applied."""
-        self._last_index_at_tick: int = 0
-        """Where this leader's log ended at its last tick: what a member should have by the next one."""
-        self._transferee: ReplicaId = NO_REPLICA
-        self._transfer_elapsed: int = 0
-        """Ticks since a transfer closed proposals. Not `_election_elapsed`, or transfers would postpone the quorum check."""
-        self._uncommitted: deque[tuple[int, int]] = deque()
-        """(last index, payload bytes) of each batch this leader proposed and that is not committed."""
-        self._uncommitted_bytes: int = 0
-        self._confirm_round: int = 0
-        """The beat round that must be acknowledged after a stall; 0: none."""
-        self._confirm_elapsed: int = 0
-        self._reads = ReadQueue()
+        self.leadership: Leadership | None = None
+        """Everything that this replica has only as leader. Invariant: not None exactly while `role` is LEADER."""
         # output
         self._messages: list[Message] = []
         self._responses: list[Message] = []
@@ -245,6 +213,11 @@ class CoreState:
         """The first entry of the log, after its position."""
         return LogIndex(self.log.position.index + 1)
 
+    @property
+    def progress(self) -> Mapping[ReplicaId, Progress]:
+        """Every member as this leader sees it, itself included; empty unless leader."""
+        return {} if self.leadership is None else self.leadership.progress
+
     # --------------------------------------------------------------------------------------------------- output
 
     def _send(self, message: Message) -> None:
@@ -277,41 +250,30 @@ class CoreState:
         stretch = min(1 << min(self._failed_pre_votes, 8), self.settings.pre_vote_backoff_max)
         self._timeout_ticks = (ticks + self._random.randrange(ticks)) * stretch
 
-    def _reset(self, term: Term) -> None:
-        """Everything that ends with a role or a term. A new term starts without a vote, in the same step."""
+    def _reset(self, role: Role, term: Term) -> None:
+        """Enter a role and a term, and end everything of the last ones. A new term starts without a vote, in the same step."""
         if term != self.term:
             if term < self.term:
                 violated("term_monotone", term=self.term, new_term=term)
             self.term = term
             self.vote = NO_REPLICA
+        self.role = role
         self.leader_id = NO_REPLICA
         self.campaign_due = False
         self.heartbeat_due = False
         self._election_elapsed = 0
-        self._heartbeat_elapsed = 0
         self._votes.clear()
         self._roll_timeout()
         if self._responses:
             # The log may change now: a request that did not leave would name an end that no disk ever held.
             self._responses = [one for one in self._responses if not isinstance(one, VoteRequest)]
-        if self.progress:
-            self._end_leadership()
-
-    def _end_leadership(self) -> None:
-        self.progress = {}
-        self._flush_due = False
-        self._transferee = NO_REPLICA
-        self._uncommitted.clear()
-        self._uncommitted_bytes = 0
-        self._confirm_round = 0
-        self._noop_index = 0
-        # Own reads can no longer be confirmed; those of others are asked again by their askers.
-        self._failed_reads.extend(self._reads.take_own(self.replica_id))
-        self._reads = ReadQueue()
+        if self.leadership is not None:
+            # This replica's own reads cannot be confirmed any more. The other askers time out and ask again.
+            self._failed_reads.extend(self.leadership.reads.take_own(self.replica_id))
+            self.leadership = None
 
     def _become_follower(self, term: Term, leader_id: ReplicaId) -> None:
-        self._reset(term)
-        self.role = Role.FOLLOWER
+        self._reset(Role.FOLLOWER, term)
         self.leader_id = leader_id
 
     def _hear_leader(self, leader_id: ReplicaId) -> None:

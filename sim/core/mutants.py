@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, Proposal
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.log import RaftLog
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (
@@ -217,7 +218,7 @@ class PreVoteRaisesTerm(RaftCore):
     __slots__ = ()
 
     def _become_pre_candidate(self) -> None:
-        self._reset(Term(self.term + 1))
+        self._reset(self.role, Term(self.term + 1))
         super()._become_pre_candidate()
 
 
@@ -227,10 +228,11 @@ class TransfersPutCheckOff(RaftCore):
     __slots__ = ()
 
     def _begin_transfer(self, target: ReplicaId) -> Refused | None:
-        before = self._transferee
+        leadership = self.leadership
+        before = leadership.transferee if leadership else None
         refused = super()._begin_transfer(target)
-        if self._transferee != before:
-            self._election_elapsed = 0
+        if leadership and leadership.transferee != before:
+            leadership.quorum_check_elapsed = 0
         return refused
 
 
@@ -267,9 +269,9 @@ class CountsOwnBeforeDurable(RaftCore):
 
     __slots__ = ()
 
-    def _append_own(self, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
-        entries = super()._append_own(proposals, now_ms)
-        self.progress[self.replica_id].on_matched(self.log.last_index)
+    def _append_own(self, leadership: Leadership, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
+        entries = super()._append_own(leadership, proposals, now_ms)
+        leadership.progress[self.replica_id].on_matched(self.log.last_index)
         return entries
 
 
@@ -281,8 +283,8 @@ class CountsLearners(RaftCore):
     def _counts(self, member: ReplicaId) -> bool:
         return True
 
-    def _quorum_of(self, value: Callable[[Progress], int]) -> int:
-        return joint_index([value(progress) for progress in self.progress.values()], [])
+    def _quorum_of(self, leadership: Leadership, value: Callable[[Progress], int]) -> int:
+        return joint_index([value(progress) for progress in leadership.progress.values()], [])
 
 
 class TruncatesAfterPrev(RaftCore):
@@ -392,10 +394,11 @@ class LostWindowStalls(RaftCore):
     __slots__ = ()
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
+        leadership = self.leadership
         progress = self.progress.get(message.source)
-        if progress is not None and progress.inflights.is_full:
-            progress.record_heartbeat_response(min(message.read_counter, self._reads.round))
-            self._confirm_rounds()
+        if leadership and progress and progress.inflights.is_full:
+            progress.record_heartbeat_response(min(message.read_counter, leadership.reads.round))
+            self._confirm_rounds(leadership)
             return
         super()._on_heartbeat_response(message)
 
@@ -440,8 +443,8 @@ class IgnoresOutgoing(RaftCore):
 
     __slots__ = ()
 
-    def _quorum_of(self, value: Callable[[Progress], int]) -> int:
-        return joint_index([value(self.progress[voter]) for voter in self.membership.voters], [])
+    def _quorum_of(self, leadership: Leadership, value: Callable[[Progress], int]) -> int:
+        return joint_index([value(leadership.progress[voter]) for voter in self.membership.voters], [])
 
     def _evaluate_votes(self) -> None:
         membership = self.membership
@@ -490,7 +493,7 @@ class ReadsWithoutRound(RaftCore):
 
     __slots__ = ()
 
-    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+    def _take_read(self, leadership: Leadership, asker: ReplicaId, request_id: int) -> bool:
         self._answer_read(self.log.commit, asker, request_id)
         return True
 
@@ -500,10 +503,10 @@ class ReadsBeforeOwnCommit(RaftCore):
 
     __slots__ = ()
 
-    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+    def _take_read(self, leadership: Leadership, asker: ReplicaId, request_id: int) -> bool:
         if self._has_committed_in_term:
-            return super()._take_read(asker, request_id)
-        self._reads.add(self.log.commit, asker, request_id)
+            return super()._take_read(leadership, asker, request_id)
+        leadership.reads.add(self.log.commit, asker, request_id)
         self.heartbeat_due = True
         return True
 
@@ -513,10 +516,10 @@ class ReadsByEarlierRound(RaftCore):
 
     __slots__ = ()
 
-    def _take_read(self, asker: ReplicaId, request_id: int) -> bool:
+    def _take_read(self, leadership: Leadership, asker: ReplicaId, request_id: int) -> bool:
         if not self._has_committed_in_term or self._is_only_voter:
-            return super()._take_read(asker, request_id)
-        self._reads._confirming.append((self._reads.round, self.log.commit, asker, request_id))
+            return super()._take_read(leadership, asker, request_id)
+        leadership.reads._confirming.append((leadership.reads.round, self.log.commit, asker, request_id))
         self.heartbeat_due = True
         return True
 

@@ -66,8 +66,8 @@ def removed_leader_stays() -> None:
 def check_quorum_missing() -> None:
     from raftmq.raft.replication import Replication
 
-    def forget(self: Any) -> None:
-        self._transferee = 0
+    def forget(self: Any, leadership: Any) -> None:
+        leadership.transferee = 0
 
     Replication._check_quorum = forget  # type: ignore[method-assign]
 
