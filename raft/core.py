@@ -25,6 +25,8 @@ from raftmq.raft.messages import (
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    TimeoutNow,
+    VoteMessage,
     VoteRequest,
     VoteResponse,
 )
@@ -118,7 +120,7 @@ class RaftCore(Election):
         """A message from a peer. Wrong target, unknown or stale ones are dropped or answered as the thesis says."""
         if message.target != self.replica_id:
             return
-        if isinstance(message, VoteRequest | VoteResponse):
+        if isinstance(message, VoteMessage):
             # What is committed stays so: true whatever the message's term.
             self._learn_commit(message.commit_index, message.commit_term)
         if message.term == self.term or self._pass_term(message):
@@ -130,17 +132,10 @@ class RaftCore(Election):
         if message.term < self.term:
             self._answer_stale(message)
             return False
-        if isinstance(message, VoteRequest):
-            if self._is_sticky(message):
-                return False
-            if message.is_pre_vote:
-                return True  # nobody's term changes for a question
-        if isinstance(message, VoteResponse) and message.is_pre_vote and message.is_granted:
-            return True  # carries the term asked for, which nobody has entered
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
-            self._become_follower(message.term, message.source)
-        else:
-            self._become_follower(message.term, NO_REPLICA)
+        if isinstance(message, VoteRequest) and self._is_sticky(message):
+            return False
+        if not message.is_term_proposed:
+            self._become_follower(message.term, message.source if message.is_from_leader else NO_REPLICA)
         return True
 
     def _answer_stale(self, message: Message) -> None:
@@ -149,33 +144,34 @@ class RaftCore(Election):
         Scenario: S3, cut off, raised its term and came back. The leader's messages are of a lower term; if S3 ignored
         them and, with pre-vote, never raised the others' terms, it would stay outside for ever.
         """
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+        if message.is_from_leader:
             self._respond(AppendResponse(self.replica_id, message.source, self.term, LogIndex(0), is_rejected=True))
         elif isinstance(message, VoteRequest) and message.is_pre_vote:
             self._respond_vote(message, self.term, is_granted=False)
 
     def _dispatch(self, message: Message) -> None:
-        """Hand a message of the current term to its handler, the frequent ones first."""
-        if isinstance(message, AppendRequest):
-            self._on_append_request(message)
-        elif isinstance(message, AppendResponse):
-            self._on_append_response(message)
-        elif isinstance(message, Heartbeat):
-            self._on_heartbeat(message)
-        elif isinstance(message, HeartbeatResponse):
-            self._on_heartbeat_response(message)
-        elif isinstance(message, VoteRequest):
-            self._on_vote_request(message)
-        elif isinstance(message, VoteResponse):
-            self._on_vote_response(message)
-        elif isinstance(message, ReadIndexRequest):
-            self._on_read_index_request(message)
-        elif isinstance(message, ReadIndexResponse):
-            self._on_read_index_response(message)
-        elif isinstance(message, InstallSnapshot):
-            self._on_install_snapshot(message)
-        else:
-            self._on_timeout_now(message)
+        """Hand a message of the current term to its handler. The frequent messages come first."""
+        match message:
+            case AppendRequest():
+                self._on_append_request(message)
+            case AppendResponse():
+                self._on_append_response(message)
+            case Heartbeat():
+                self._on_heartbeat(message)
+            case HeartbeatResponse():
+                self._on_heartbeat_response(message)
+            case VoteRequest():
+                self._on_vote_request(message)
+            case VoteResponse():
+                self._on_vote_response(message)
+            case ReadIndexRequest():
+                self._on_read_index_request(message)
+            case ReadIndexResponse():
+                self._on_read_index_response(message)
+            case InstallSnapshot():
+                self._on_install_snapshot(message)
+            case TimeoutNow():
+                self._on_timeout_now(message)
 
     def propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
         """Append to the leader's log, all or none. `now_ms` is clamped so that append times never decrease."""

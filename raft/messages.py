@@ -1,12 +1,18 @@
 """What replicas of one group say to each other. Values only; the shell adds the group id and carries them.
 
-Every message names its sender, its target replica (a mismatch is dropped: a wiped disk is a new replica) and a term.
+Every message names its sender, its target replica (a mismatch is dropped: a wiped disk is a new replica) and a term. Two
+traits of each class say what its term means to a replica of another term:
+
+- `is_from_leader`: only the leader of `term` sends it.
+- `is_term_proposed`: nobody has entered `term` yet (a pre-vote, or a grant of one), so that nobody follows into it.
+
 Source: Ongaro's thesis 3.3-3.5, 4.2, 6.4, 9.6; the shapes follow etcd's raft with async storage writes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from raftmq.raft.entry import Entry, LogPosition
 from raftmq.raft.membership import Membership
@@ -22,6 +28,8 @@ class VoteRequest:
 
     A real one leaves only once the sender's disk holds the term, its own vote and the log end that it names.
     """
+
+    is_from_leader: ClassVar[bool] = False
 
     source: ReplicaId
     target: ReplicaId
@@ -39,10 +47,17 @@ class VoteRequest:
     is_transfer: bool = False
     """Set when a leader asked the sender to take over: voters answer in spite of a live leader (thesis 3.10)."""
 
+    @property
+    def is_term_proposed(self) -> bool:
+        """Return whether `term` is the term of a campaign that has not begun."""
+        return self.is_pre_vote
+
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
     """Answer to a `VoteRequest`. A granted pre-vote carries the requested term, a refusal the responder's own."""
+
+    is_from_leader: ClassVar[bool] = False
 
     source: ReplicaId
     target: ReplicaId
@@ -54,10 +69,18 @@ class VoteResponse:
     commit_index: LogIndex
     commit_term: Term
 
+    @property
+    def is_term_proposed(self) -> bool:
+        """Return whether `term` is the term that was asked for, not the responder's own."""
+        return self.is_pre_vote and self.is_granted
+
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
     """Entries after (`prev_index`, `prev_term`), or none (a probe or a commit bump)."""
+
+    is_from_leader: ClassVar[bool] = True
+    is_term_proposed: ClassVar[bool] = False
 
     source: ReplicaId
     target: ReplicaId
@@ -72,6 +95,9 @@ class AppendRequest:
 class AppendResponse:
     """`index`: the last index known to match (accepted), or the rejected `prev_index` with a hint."""
 
+    is_from_leader: ClassVar[bool] = False
+    is_term_proposed: ClassVar[bool] = False
+
     source: ReplicaId
     target: ReplicaId
     term: Term
@@ -85,6 +111,9 @@ class AppendResponse:
 class Heartbeat:
     """Thesis 3.4, 6.4. `commit_index` is min(match, commit); `read_counter` confirms reads when echoed."""
 
+    is_from_leader: ClassVar[bool] = True
+    is_term_proposed: ClassVar[bool] = False
+
     source: ReplicaId
     target: ReplicaId
     term: Term
@@ -95,6 +124,9 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
     """Echo of a `Heartbeat`."""
+
+    is_from_leader: ClassVar[bool] = False
+    is_term_proposed: ClassVar[bool] = False
 
     source: ReplicaId
     target: ReplicaId
@@ -119,6 +151,9 @@ class SnapshotMeta:
 class InstallSnapshot:
     """A whole snapshot. The shell streams `data` on its own channel and steps the message when all of it is there."""
 
+    is_from_leader: ClassVar[bool] = True
+    is_term_proposed: ClassVar[bool] = False
+
     source: ReplicaId
     target: ReplicaId
     term: Term
@@ -131,6 +166,9 @@ class InstallSnapshot:
 class TimeoutNow:
     """The leader asks a caught-up voter to campaign at once (thesis 3.10)."""
 
+    is_from_leader: ClassVar[bool] = False
+    is_term_proposed: ClassVar[bool] = False
+
     source: ReplicaId
     target: ReplicaId
     term: Term
@@ -139,6 +177,9 @@ class TimeoutNow:
 @dataclass(frozen=True, slots=True)
 class ReadIndexRequest:
     """A follower or learner asks the leader for a confirmed commit index (thesis 6.4)."""
+
+    is_from_leader: ClassVar[bool] = False
+    is_term_proposed: ClassVar[bool] = False
 
     source: ReplicaId
     target: ReplicaId
@@ -151,12 +192,18 @@ class ReadIndexRequest:
 class ReadIndexResponse:
     """The leader's confirmed commit index for a `ReadIndexRequest`."""
 
+    is_from_leader: ClassVar[bool] = False
+    is_term_proposed: ClassVar[bool] = False
+
     source: ReplicaId
     target: ReplicaId
     term: Term
     request_id: int
     read_index: LogIndex
 
+
+VoteMessage = VoteRequest | VoteResponse
+"""The messages that name a committed entry of the sender."""
 
 Message = (
     VoteRequest
