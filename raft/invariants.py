@@ -1,7 +1,7 @@
-"""What must hold inside one replica after every call: cheap comparisons of integers, on in production.
+"""Check the rules of one replica after every call: cheap comparisons of integers, on in production.
 
-Must not change anything. A violation raises `InvariantError`, which stops that replica: nothing after it may be sent.
-Source: Ongaro's thesis, figure 3.2, and what follows from it for one log.
+Must not change anything. A violation raises `InvariantError`, which stops that replica. Nothing may be sent after it.
+Source: Ongaro's thesis, figure 3.2, and its consequences for one log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raftmq.raft.state import CoreState
 
 
 def check_core(core: CoreState) -> None:
-    """Term, vote, commit, the log's pointers and the role. Called after every input."""
+    """Check term, vote, commit index, the log's pointers and the role. The core calls this after every input."""
     log = core.log
     if core.term != core._seen_term:
         invariant(core.term > core._seen_term, "term_monotone", term=core.term, seen_term=core._seen_term)
@@ -52,7 +52,7 @@ def check_core(core: CoreState) -> None:
 
 
 def check_progress(progress: Progress, last_index: int) -> None:
-    """One member, after its acknowledgement or a request to it."""
+    """Check one member after its acknowledgement or a request to it. `last_index` is the end of the leader's log."""
     if not progress.match_index < progress.next_index:
         violated("match_below_next", match=progress.match_index, next=progress.next_index)
     if progress.match_index > last_index:

@@ -1,4 +1,4 @@
-"""Everything that a replica has only while it leads, in one object: members, own tail, transfer, confirmation, reads.
+"""Hold everything that a replica has only while it leads: members, own tail, transfer, confirmation, reads.
 
 Must not send anything. Invariant: `CoreState.leadership` holds one exactly while the role is LEADER. A step down drops the
 whole object, so that a later leadership starts from nothing.
@@ -43,7 +43,7 @@ class Leadership:
         """Every member as the leader sees it, itself included."""
         # entries
         self.noop_index: int = last_index + 1
-        """The first entry of this leadership. No request is judged before it is applied."""
+        """The first entry of this leadership. The leader judges no request before it is applied."""
         self.flush_due = False
         """Whether entries or a commit index may wait to be sent. `ready` sends once, so that one message carries all of them."""
         self.is_announcing = True
@@ -61,13 +61,13 @@ class Leadership:
         """The end of this leader's log at its last tick. A member that lacks it at the next tick is behind."""
         # transfer
         self.transferee: ReplicaId = NO_REPLICA
-        """The voter that is to lead next; 0 when no transfer runs. Proposals are refused while one runs."""
+        """The voter that is to lead next, or 0 when no transfer runs. Proposals are refused while one runs."""
         self.transfer_elapsed: int = 0
         """Ticks since a transfer closed proposals. A timer of its own, as transfers must not postpone the quorum check."""
         # reads and confirmation
         self.reads = ReadQueue()
         """Reads that wait for this leader's first commit, or for a round of heartbeats."""
         self.confirm_round: int = 0
-        """The round of heartbeats that a quorum must acknowledge after a stall; 0: the leader is not in doubt."""
+        """The round of heartbeats that a quorum must acknowledge after a stall, or 0 when the leader is not in doubt."""
         self.confirm_elapsed: int = 0
         """Ticks since `confirm_round` was set."""

@@ -1,8 +1,8 @@
-"""What a leader knows about one member: how far its log matches and how it is being fed.
+"""Define how a leader follows one member: how far its log matches, and how entries are sent to it.
 
-Must not send anything. Invariants: `match_index < next_index`; `match_index` never decreases; in the snapshot state
+Must not send anything. Invariants: `match_index < next_index`. `match_index` never decreases. In the snapshot state,
 `next_index == pending_snapshot + 1` and nothing is in flight.
-Source: Ongaro's thesis 3.5 (nextIndex, matchIndex), 10.2.2 (pipelining); the states are those of etcd's raft.
+Source: Ongaro's thesis 3.5 (nextIndex, matchIndex), 10.2.2 (pipelining). The states are those of etcd's raft.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ limit, so that the member counts as lagging until it answers."""
 
 
 class ProgressState(Enum):
-    """How a member is fed."""
+    """Say how entries are sent to a member."""
 
     PROBE = "probe"
     """One request at a time, to find where the logs meet."""
     REPLICATE = "replicate"
     """Pipelined: `next_index` runs ahead of acknowledgements, bounded by the window."""
     SNAPSHOT = "snapshot"
-    """Nothing is sent until the snapshot arrived or failed."""
+    """No append is sent until the snapshot arrived or failed."""
 
 
 class Progress:
@@ -52,27 +52,28 @@ class Progress:
 
     def __init__(self, next_index: int, settings: RaftSettings) -> None:
         self.match_index: int = 0
-        """Last entry known durable there. Written by acknowledgements of this term only."""
+        """Last entry known to be durable there. Only acknowledgements of this term raise it."""
         self.next_index: int = next_index
         """Next entry to send. Invariant: match_index < next_index <= last_index + 1 (beyond it only for a snapshot)."""
         self.state = ProgressState.PROBE
         self.pending_snapshot: int = 0
-        """Log position of the snapshot under way; 0 when there is none."""
+        """Log position of the snapshot that is under way, or 0 when there is none."""
         self.is_recently_active = True
-        """Heard of since the last quorum check. New members start active, or adding one could depose the leader."""
+        """Whether the member answered since the last quorum check. New members start active, or adding one could depose the leader."""
         self.silent_ticks = 0
-        """Ticks since the member last answered. No rule of consensus reads this: it is for reports of the group's health."""
+        """Ticks since the member last answered. No rule of consensus reads it. It serves reports of the group's health."""
         self.behind_ticks = UNKNOWN_TICKS
-        """Ticks in a row at which the member lacked what the leader's log held one tick earlier. For reports, too."""
+        """Ticks in a row at which the member lacked entries that the leader's log held one tick earlier. It serves reports, too."""
         self.is_flow_paused = False
-        """Nothing more may be sent before an answer: a probe is out, or the window is full."""
+        """Whether nothing more may be sent before an answer: a probe was sent, or the window is full."""
         self.is_fetching = False
-        """Its next entries are being fetched from disk; cleared by `entries_fetched`."""
+        """Whether the member's next entries are being fetched from disk. Cleared by `on_fetched`."""
         self.sent_commit: int = 0
         """The highest commit index sent, so that an advance is announced once."""
         self.read_ack: int = 0
-        """The highest read counter it echoed. Max-merged: a late echo never lowers it."""
+        """The highest round of heartbeats that the member acknowledged. A late response never lowers it."""
         self.inflights = Inflights(settings.inflight_appends_max, settings.inflight_bytes_max)
+        """The append requests in flight. Empty in every state but REPLICATE."""
 
     @property
     def is_paused(self) -> bool:
@@ -122,7 +123,7 @@ class Progress:
         if self.state is ProgressState.SNAPSHOT:
             next_index = max(next_index, self.pending_snapshot + 1)
         self._enter(ProgressState.PROBE, next_index)
-        # What was sent and is presumed lost must be announced again.
+        # A commit index that was sent and is presumed lost must be announced again.
         self.sent_commit = min(self.sent_commit, next_index - 1)
 
     def become_replicate(self) -> None:

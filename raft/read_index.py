@@ -1,8 +1,8 @@
-"""ReadIndex: a commit index that is confirmed to be current, without a write and without a clock.
+"""Confirm that a commit index is current, without a write and without a clock (ReadIndex).
 
-Must not serve a read: the shell does, once `applied_index` reached the index. Invariant: a read is confirmed only by a
+Must not serve a read: the shell does, once `applied_index` has reached the index. Invariant: a read is confirmed only by a
 round of heartbeats that began after the read arrived, and only at an index at or above this term's first commit.
-Source: Ongaro's thesis 6.4. Deviation: no leases; a pause between checking a lease and answering makes them unsafe.
+Source: Ongaro's thesis 6.4. Deviation: no leases, as a pause between checking a lease and answering makes them unsafe.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from raftmq.types import NO_REPLICA, LogIndex, ReplicaId
 
 
 class ReadIndexing(CoreState):
-    """Reads on the leader, and forwarding on everyone else."""
+    """Confirm reads on the leader, and forward them on every other replica."""
 
     __slots__ = ()
 
     def _ask_read(self, request_id: int) -> None:
-        """A read of this replica's own."""
+        """Ask for a read of this replica's own shell."""
         leadership = self.leadership
         if leadership is not None:
             if not self._take_read(leadership, self.replica_id, request_id):
@@ -35,7 +35,7 @@ class ReadIndexing(CoreState):
             self._failed_reads.append(request_id)
 
     def _on_read_index_request(self, message: ReadIndexRequest) -> None:
-        """A follower's or learner's read. Too many are dropped: the asker times out and asks with a fresh id."""
+        """Queue a read of a follower or learner. Beyond the limit it is dropped: the asker times out and asks with a new id."""
         leadership = self.leadership
         if leadership is not None and message.source in leadership.progress:
             self._take_read(leadership, message.source, message.request_id)
@@ -44,12 +44,12 @@ class ReadIndexing(CoreState):
         self._confirmed_reads.append(ConfirmedRead(message.request_id, message.read_index))
 
     def _take_read(self, leadership: Leadership, asker: ReplicaId, request_id: int) -> bool:
-        """Queue the read; False when the queue is full."""
+        """Queue the read. Return False when the queue is full."""
         reads = leadership.reads
         if len(reads) >= self.settings.pending_reads_max:
             return False
         if not self._has_committed_in_term:
-            # Until then the leader does not know what earlier leaders committed (thesis 6.4, step 1).
+            # Until then the leader does not know which entries earlier leaders committed (thesis 6.4, step 1).
             reads.waiting.append((asker, request_id))
         elif self._is_only_voter:
             self._answer_read(self.log.commit, asker, request_id)
@@ -59,7 +59,7 @@ class ReadIndexing(CoreState):
         return True
 
     def _release_waiting_reads(self, leadership: Leadership) -> None:
-        """The first entry of this term is committed."""
+        """Queue the waiting reads again, now that the first entry of this term is committed."""
         for asker, request_id in leadership.reads.take_waiting():
             self._take_read(leadership, asker, request_id)
 
@@ -73,11 +73,11 @@ class ReadIndexing(CoreState):
 
     @property
     def _is_only_voter(self) -> bool:
-        """Whether this replica alone is a quorum."""
+        """Return whether this replica alone is a quorum."""
         return self.membership.voters == (self.replica_id,) and not self.membership.outgoing
 
     def _quorum_of(self, leadership: Leadership, value: Callable[[Progress], int]) -> int:
-        """The largest value that a quorum of members (of both halves, if joint) has reached."""
+        """Return the largest value that a quorum of members (of both halves, if joint) has reached."""
         progress = leadership.progress
         return joint_index(
             [value(progress[voter]) for voter in self.membership.voters],
@@ -85,7 +85,7 @@ class ReadIndexing(CoreState):
         )
 
     def _confirm_rounds(self, leadership: Leadership) -> None:
-        """Release what the quorum's echoes confirm. The leader itself always acknowledges its latest round."""
+        """Answer the reads that a quorum has confirmed. The leader itself always acknowledges its newest round."""
         reads = leadership.reads
         leadership.progress[self.replica_id].record_read_ack(reads.round)
         confirmed = self._quorum_of(leadership, _read_ack_of)

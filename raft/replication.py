@@ -1,7 +1,7 @@
-"""The leader's side of replication: proposals, appends to members, commitment, heartbeats, quorum check, transfer.
+"""Run the leader's side of replication: proposals, appends to members, commitment, heartbeats, quorum check, transfer.
 
-Must not handle what a follower receives. Invariants: a leader only appends to its own log; it commits by counting only
-entries of its own term; it counts itself only for what is durable, and not at all when it is no voter.
+Must not handle the messages of a leader. Invariants: a leader only appends to its own log. By counting it commits only
+entries of its own term. It counts itself only for durable entries, and not at all when it is no voter.
 Source: Ongaro's thesis 3.5, 3.6.2, 3.10, 6.2 (stepping down without a quorum), 10.2.
 """
 
@@ -27,25 +27,25 @@ def _match_of(progress: Progress) -> int:
 
 
 class Replication(ReadIndexing):
-    """What only a leader does."""
+    """Do the work of a leader."""
 
     __slots__ = ()
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
     def _start_leadership(self) -> None:
-        """The role is taken: know every member, append the no-op, tell everyone."""
+        """Begin to lead: follow every member, append the no-op, owe everyone a heartbeat."""
         log = self.log
         self._seen_commit = log.commit
         leadership = self.leadership = Leadership(self.membership, log.last_index, self.settings)
         leadership.progress[self.replica_id].become_replicate()
         self._count_own_log(leadership)
-        # Commits what earlier leaders left, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
+        # The no-op commits the entries of earlier leaders, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
         self._append_own(leadership, (Proposal(EntryKind.EMPTY, b""),), log.append_time_ms)
         self.heartbeat_due = True
 
     def _sync_progress(self, leadership: Leadership, membership: Membership) -> None:
-        """Members came or went: know the new ones, forget the old."""
+        """Follow members that were added, and drop members that were removed. A transfer to a replica that votes no more ends."""
         members, progress = membership.member_ids, leadership.progress
         for removed in [member for member in progress if member not in members]:
             del progress[removed]
@@ -58,10 +58,10 @@ class Replication(ReadIndexing):
     # ----------------------------------------------------------------------------------------------------- proposals
 
     def _refusal(self, leadership: Leadership, payload_bytes: int) -> Refused | None:
-        """Why nothing may be proposed now."""
+        """Return the reason why a proposal is refused now, or None."""
         if leadership.transferee:
             return Refused(RefusalReason.TRANSFERRING, self.leader_id)
-        # A first oversized batch passes, or it never could; nothing empty is ever refused.
+        # An oversized batch passes when nothing else is uncommitted, or it never could. An empty payload is never refused.
         used = leadership.uncommitted_bytes
         if used and payload_bytes and used + payload_bytes > self.settings.uncommitted_bytes_max:
             return Refused(RefusalReason.UNCOMMITTED_FULL, self.leader_id)
@@ -82,7 +82,7 @@ class Replication(ReadIndexing):
         return refused or Appended(self._append_own(leadership, proposals, now_ms))
 
     def _append_own(self, leadership: Leadership, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
-        """Give the proposals their place in the log. Offsets are dense: each starts where the one before ended."""
+        """Append the proposals to the own log. Offsets are dense: each entry starts where the one before it ended."""
         log, term = self.log, self.term
         index, offset = log.last_index, log.next_offset
         time_ms = max(now_ms, log.append_time_ms)
@@ -105,15 +105,21 @@ class Replication(ReadIndexing):
     # ---------------------------------------------------------------------------------------------------- commitment
 
     def _count_own_log(self, leadership: Leadership) -> None:
-        """The leader's own match: what its disk holds, never more (thesis 10.2.1)."""
+        """Raise the leader's own match to the end of its durable log, never further (thesis 10.2.1)."""
         leadership.progress[self.replica_id].on_matched(self.log.durable_index)
 
     def _may_commit(self, index: int) -> bool:
-        """Only entries of the own term commit by counting; earlier ones with them (thesis 3.6.2, figure 3.7)."""
+        """Return whether counting may commit `index`: its entry is of the own term. Earlier entries commit with it (thesis 3.6.2).
+
+        Scenario (figure 3.7), if entries of an earlier term could be counted:
+        1. S1 leads term 2 and replicates entry 2 to S2 only. S5 is elected for term 3 and appends another entry 2 of its own.
+        2. S1 leads term 4 and replicates its old entry 2 to S3. A majority holds it, and S1 would commit it.
+        3. S1 fails. S5, whose last term is 3, is elected by S2, S3 and S4, and replaces the committed entry.
+        """
         return index > self.log.commit and self.log.term_at(index) == self.term
 
     def _maybe_commit(self, leadership: Leadership) -> bool:
-        """Advance the commit index to what a quorum holds."""
+        """Advance the commit index to the last entry that a quorum holds. Return whether it advanced."""
         index = self._quorum_of(leadership, _match_of)
         if not self._may_commit(index):
             return False
@@ -130,7 +136,7 @@ class Replication(ReadIndexing):
     # ------------------------------------------------------------------------------------------------------- sending
 
     def _flush(self, leadership: Leadership) -> None:
-        """Send every member what it may get now; a commit index alone only if nothing else carried it."""
+        """Send every member the entries that it may get now. A commit index goes alone only if no other message carried it."""
         leadership.flush_due = False
         log = self.log
         for peer, progress in leadership.progress.items():
@@ -142,7 +148,7 @@ class Replication(ReadIndexing):
                 self._send_append(peer, progress, may_be_empty=True)
 
     def _send_append(self, peer: ReplicaId, progress: Progress, *, may_be_empty: bool) -> bool:
-        """One append request, or a snapshot where the log no longer reaches back. True when something was sent."""
+        """Send one append request, or a snapshot where the log no longer reaches back. Return whether a message was sent."""
         if progress.is_paused:
             return False
         log = self.log
@@ -150,7 +156,8 @@ class Replication(ReadIndexing):
         if prev_index < log.position.index:
             return self._send_snapshot(peer, progress)
         entries: tuple[Entry, ...] = ()
-        # A full window still lets an empty request through: its rejection restarts a stream that was lost whole.
+        # A full window still lets an empty request pass. Scenario: every request of the window is lost. No answer would ever
+        # free the window, but the member rejects the empty request, which restarts the stream from its match.
         if not progress.inflights.is_full:
             found = log.entries_from(progress.next_index, self.settings.append_bytes_max)
             if found is None:
@@ -174,7 +181,7 @@ class Replication(ReadIndexing):
         return True
 
     def _send_snapshot(self, peer: ReplicaId, progress: Progress) -> bool:
-        """A snapshot, if the peer is there to take it and the shell has one that reconnects with the log."""
+        """Send a snapshot if the peer is active and the shell has one that reconnects with the log. Return whether it was sent."""
         if not progress.is_recently_active:
             return False
         meta = self.snapshot_meta()
@@ -204,7 +211,7 @@ class Replication(ReadIndexing):
     def _on_rejected(self, message: AppendResponse, progress: Progress) -> None:
         hint_index: int = message.hint_index
         if message.hint_term:
-            # The peer's entry there is of `hint_term`; nothing of ours above that term can match at or before it.
+            # The entry of the peer there is of `hint_term`. No own entry of a higher term can match at or before it.
             hint_index, _ = self.log.find_hint(hint_index, message.hint_term)
         if progress.on_rejected(message.index, hint_index):
             self._send_append(message.source, progress, may_be_empty=True)
@@ -238,7 +245,7 @@ class Replication(ReadIndexing):
             self._send_timeout_now(message.source)
 
     def _counts(self, member: ReplicaId) -> bool:
-        """Whether the member's match can move the commit index: it spares the count for learners."""
+        """Return whether the member's match can move the commit index. A learner's cannot, so that nothing is counted for it."""
         return member in self.membership.voters or member in self.membership.outgoing
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
@@ -274,7 +281,7 @@ class Replication(ReadIndexing):
         if leadership.transferee:
             leadership.transfer_elapsed += count
             if leadership.transfer_elapsed >= self.settings.election_ticks:
-                # It has failed: take proposals again (thesis 3.10).
+                # The transfer has failed: take proposals again (thesis 3.10).
                 leadership.transferee = NO_REPLICA
         leadership.quorum_check_elapsed += count
         if leadership.quorum_check_elapsed >= self.settings.election_ticks:
@@ -300,7 +307,7 @@ class Replication(ReadIndexing):
             return []
         counter = leadership.reads.on_beats_taken()
         commit = self.log.commit
-        # Never the plain commit index: beyond its match the follower may hold a divergent tail.
+        # A heartbeat never carries the plain commit index: beyond its match the follower may hold a divergent tail.
         return [
             (peer, LogIndex(min(progress.match_index, commit)), counter)
             for peer, progress in leadership.progress.items()
@@ -325,13 +332,13 @@ class Replication(ReadIndexing):
         if target in (self.replica_id, leadership.transferee):
             return None
         if not leadership.transferee:
-            leadership.transfer_elapsed = 0  # a transfer that replaces another one keeps its deadline
+            leadership.transfer_elapsed = 0  # a transfer that replaces another one keeps the deadline
         leadership.transferee = target
         progress = leadership.progress[target]
         if progress.match_index == self.log.last_index:
             self._send_timeout_now(target)
         else:
-            # A lagging target is fed first; its last acknowledgement sends the `TimeoutNow`.
+            # A lagging target gets the missing entries first. Its last acknowledgement makes the leader send `TimeoutNow`.
             progress.resume_flow()
             self._send_append(target, progress, may_be_empty=True)
             leadership.flush_due = True
