@@ -14,7 +14,7 @@ Imports nothing of RaftMQ. Five branches say what to do about an error:
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Never
 
 
 class Outcome(IntEnum):
@@ -46,6 +46,11 @@ def invariant(condition: object, name: str, **context: object) -> None:
     """Raise `InvariantError` unless `condition` holds. Stays on in production."""
     if not condition:
         raise InvariantError(name, context)
+
+
+def violated(name: str, **context: object) -> Never:
+    """Raise `InvariantError`. Use it after a comparison of your own where building the context costs too much for each call."""
+    raise InvariantError(name, context)
 
 
 class ErrorCode(IntEnum):

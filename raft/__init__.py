@@ -1,1 +1,1 @@
-"""The pure consensus core: one `RaftCore` per group."""
+"""Provide the pure consensus core: one `RaftCore` for each group."""

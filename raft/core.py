@@ -1,16 +1,16 @@
-"""One group's consensus, pure: values in, one `Ready` out. No clock, socket, file, thread, logger or `async`.
+"""Run the consensus of one group, purely: values in, one `Ready` out. No clock, socket, file, thread, logger or `async`.
 
 `RaftCore` is the outermost layer: it takes every input, judges its term, and hands out the work. The shell may run the
 append and the apply of different `Ready`s at the same time, but completes appends in order and applies in order.
 Invariants: `invariants.check_core` after every input.
-Source: Ongaro's thesis 3, 4.1-4.3, 6.4, 9.6, 10.2; the shape is that of etcd's raft with async storage writes.
+Source: Ongaro's thesis 3, 4.1-4.3, 6.4, 9.6, 10.2. The shape is that of etcd's raft with async storage writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.election import Election
 from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.hard_state import HardState
@@ -25,6 +25,8 @@ from raftmq.raft.messages import (
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    TimeoutNow,
+    VoteMessage,
     VoteRequest,
     VoteResponse,
 )
@@ -37,18 +39,18 @@ __all__ = ["RaftCore", "RestoredState"]
 
 
 class RaftCore(Election):
-    """One replica of one group. Called from one thread; every method is quick and never blocks.
+    """Run one replica of one group. The shell calls it from one thread. Every method is quick and never blocks.
 
     The shell reads, and never writes: `replica_id`, `term`, `vote`, `role`, `leader_id`, `commit_index`,
     `applied_index`, `last_index`, `first_index`, `membership` (the active, that is applied, configuration), and
 
-    - `state_floor`: A of the snapshot or restart this replica stands on; its state must not be used before
-      `applied_index` reaches it;
-    - `campaign_due`: the election timeout passed and a campaign is allowed: call `campaign()` now, or when a gate lets
-      it;
-    - `heartbeat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm): call `take_heartbeats()`.
+    - `state_floor`: the index A of the snapshot or restart that this replica began with. The shell must not use the state
+      before `applied_index` reaches it.
+    - `campaign_due`: the election timeout passed and a campaign is allowed. The shell calls `campaign()` now, or once it has
+      room for another campaign.
+    - `heartbeat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm). The shell calls `take_heartbeats()`.
 
-    It sets `snapshot_meta`, and puts the rows behind an `InstallSnapshot` itself.
+    The shell sets `snapshot_meta`, and adds the state rows to an `InstallSnapshot` itself.
     """
 
     __slots__ = ()
@@ -56,14 +58,15 @@ class RaftCore(Election):
     # ----------------------------------------------------------------------------------------------------------- time
 
     def tick(self, count: int = 1) -> None:
-        """Logical time. Sets `campaign_due` / `heartbeat_due`, runs check-quorum and transfer time-outs."""
-        if self.role is Role.LEADER:
-            self._tick_leader(count)
+        """Advance logical time by `count` ticks. Set `campaign_due` or `heartbeat_due`, and run the quorum check and time-outs."""
+        leadership = self.leadership
+        if leadership is not None:
+            self._tick_leader(leadership, count)
             self._maybe_leave_joint()
             check_core(self)
             return
         if self.role is Role.CANDIDATE and self.replica_id not in self._votes:
-            return  # its requests wait for the disk: nobody can have answered yet
+            return  # the requests wait for the disk, so that nobody can have answered yet
         self._election_elapsed += count
         if self._election_elapsed >= self._timeout_ticks and not self.campaign_due and self._can_campaign():
             self.campaign_due = True
@@ -71,131 +74,126 @@ class RaftCore(Election):
     def campaign(self) -> None:
         """Start a pre-vote round.
 
-        No effect where campaigning is not allowed: learner, removed, leader already, snapshot pending, unapplied
-        membership entry committed, applied below `state_floor`.
+        It has no effect where a campaign is not allowed: on a learner, a removed replica or a leader, while a snapshot is
+        pending, while a committed change of membership is not applied, and while applied is below `state_floor`.
         """
         self._campaign()
         check_core(self)
 
     def forget_leader(self) -> None:
-        """A follower has independent evidence that its leader's process is gone: pre-votes are granted at once."""
+        """Forget the leader, as its process is known to have ended. A follower then grants pre-votes immediately."""
         if self.role is Role.FOLLOWER:
             self.leader_id = NO_REPLICA
 
     def peer_returned(self) -> None:
-        """A peer can be reached again: pre-votes that it could not answer say nothing about the next one.
+        """End the stretch of the election timeout, as a peer can be reached again that could not answer pre-votes.
 
-        Without this a group that lost its majority for a while would wait up to `pre_vote_backoff_max` timeouts longer.
+        Otherwise a group that lost its majority for a while would wait up to `pre_vote_backoff_max` times as long.
         """
         if self._failed_pre_votes and self.role is not Role.LEADER:
             self._failed_pre_votes = 0
             self._roll_timeout()
 
     def step_down(self) -> None:
-        """A leader becomes follower of nobody in the same term (its disk hangs, it is quarantined, it shuts down)."""
+        """Become a follower without a leader in the same term: the disk hangs, or the replica is quarantined or shuts down."""
         if self.role is Role.LEADER:
             self._become_follower(self.term, NO_REPLICA)
 
     def require_confirmation(self) -> None:
         """Doubt the own leadership, after a stall.
 
-        `is_confirmed_leader` is False until a beat round begun after this call is acknowledged by a quorum; steps down
-        when that does not happen within one minimum election timeout.
+        `is_confirmed_leader` is False until a quorum acknowledges a round of heartbeats that began after this call. The leader
+        steps down when that does not happen within one minimum election timeout.
         """
-        if self.role is Role.LEADER:
-            self._begin_confirmation()
+        if self.leadership is not None:
+            self._begin_confirmation(self.leadership)
 
     @property
     def is_confirmed_leader(self) -> bool:
-        """Leader, its own no-op applied, and not under `require_confirmation`: it may judge and take proposals."""
-        return self.role is Role.LEADER and not self._confirm_round and self.log.applied >= self._noop_index
+        """Return whether this replica may judge and take proposals: it leads, its no-op is applied, and no confirmation is due."""
+        leadership = self.leadership
+        return leadership is not None and not leadership.confirm_round and self.log.applied >= leadership.noop_index
 
     # ---------------------------------------------------------------------------------------------------------- input
 
     def step(self, message: Message) -> None:
-        """A message from a peer. Wrong target, unknown or stale ones are dropped or answered as the thesis says."""
+        """Take a message from a peer. A message for another replica is dropped, and a stale one is dropped or answered."""
         if message.target != self.replica_id:
             return
-        if isinstance(message, VoteRequest | VoteResponse):
-            # What is committed stays so: true whatever the message's term.
+        if isinstance(message, VoteMessage):
+            # A committed entry stays committed, so that the term of the message does not matter.
             self._learn_commit(message.commit_index, message.commit_term)
         if message.term == self.term or self._pass_term(message):
             self._dispatch(message)
         check_core(self)
 
     def _pass_term(self, message: Message) -> bool:
-        """Judge a message of another term: whether it is to be handled, in the term it brought."""
+        """Judge a message of another term, and enter its term where Raft says so. Return whether to handle the message."""
         if message.term < self.term:
             self._answer_stale(message)
             return False
-        if isinstance(message, VoteRequest):
-            if self._is_sticky(message):
-                return False
-            if message.is_pre_vote:
-                return True  # nobody's term changes for a question
-        if isinstance(message, VoteResponse) and message.is_pre_vote and message.is_granted:
-            return True  # carries the term asked for, which nobody has entered
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
-            self._become_follower(message.term, message.source)
-        else:
-            self._become_follower(message.term, NO_REPLICA)
+        if isinstance(message, VoteRequest) and self._is_sticky(message):
+            return False
+        if not message.is_term_proposed:
+            self._become_follower(message.term, message.source if message.is_from_leader else NO_REPLICA)
         return True
 
     def _answer_stale(self, message: Message) -> None:
-        """Tell a sender behind us our term where silence would leave somebody stuck.
+        """Tell the sender of an earlier term the own term, where silence would exclude a replica.
 
-        Scenario: S3, cut off, raised its term and came back. The leader's messages are of a lower term; if S3 ignored
-        them and, with pre-vote, never raised the others' terms, it would stay outside for ever.
+        Scenario: S3 was cut off, raised its term and came back. The messages of the leader are of a lower term. If S3 ignored
+        them, it would stay outside without end, as with pre-votes it never raises the terms of the others.
         """
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+        if message.is_from_leader:
             self._respond(AppendResponse(self.replica_id, message.source, self.term, LogIndex(0), is_rejected=True))
         elif isinstance(message, VoteRequest) and message.is_pre_vote:
             self._respond_vote(message, self.term, is_granted=False)
 
     def _dispatch(self, message: Message) -> None:
-        """Hand a message of the current term to its handler, the frequent ones first."""
-        if isinstance(message, AppendRequest):
-            self._on_append_request(message)
-        elif isinstance(message, AppendResponse):
-            self._on_append_response(message)
-        elif isinstance(message, Heartbeat):
-            self._on_heartbeat(message)
-        elif isinstance(message, HeartbeatResponse):
-            self._on_heartbeat_response(message)
-        elif isinstance(message, VoteRequest):
-            self._on_vote_request(message)
-        elif isinstance(message, VoteResponse):
-            self._on_vote_response(message)
-        elif isinstance(message, ReadIndexRequest):
-            self._on_read_index_request(message)
-        elif isinstance(message, ReadIndexResponse):
-            self._on_read_index_response(message)
-        elif isinstance(message, InstallSnapshot):
-            self._on_install_snapshot(message)
-        else:
-            self._on_timeout_now(message)
+        """Hand a message of the current term to its handler. The frequent messages come first."""
+        match message:
+            case AppendRequest():
+                self._on_append_request(message)
+            case AppendResponse():
+                self._on_append_response(message)
+            case Heartbeat():
+                self._on_heartbeat(message)
+            case HeartbeatResponse():
+                self._on_heartbeat_response(message)
+            case VoteRequest():
+                self._on_vote_request(message)
+            case VoteResponse():
+                self._on_vote_response(message)
+            case ReadIndexRequest():
+                self._on_read_index_request(message)
+            case ReadIndexResponse():
+                self._on_read_index_response(message)
+            case InstallSnapshot():
+                self._on_install_snapshot(message)
+            case TimeoutNow():
+                self._on_timeout_now(message)
 
     def propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
-        """Append to the leader's log, all or none. `now_ms` is clamped so that append times never decrease."""
+        """Append the proposals to the leader's log, all or none. `now_ms` is raised so that append times never decrease."""
         outcome = self._propose(proposals, now_ms)
         check_core(self)
         return outcome
 
     def propose_membership(self, change: MembershipChange, now_ms: int) -> Appended | Refused:
-        """Append a change of membership (checked here as far as it can be; an invalid one at apply becomes empty)."""
+        """Append a change of membership. It is checked here as far as possible. A change that is invalid when applied does nothing."""
         outcome = self._propose_membership(change, now_ms)
         check_core(self)
         return outcome
 
     def read_index(self, request_id: int) -> None:
-        """Ask for a confirmed commit index; answered in `Ready.reads` or `Ready.failed_reads`.
+        """Ask for a confirmed commit index. The answer comes in `Ready.reads` or `Ready.failed_reads`.
 
-        Forwarded by followers (lost messages are simply never answered: the shell times out and asks with a fresh id).
+        A follower forwards the question. If a message is lost, no answer comes: the shell times out and asks with a new id.
         """
         self._ask_read(request_id)
 
     def transfer_leader(self, target: ReplicaId) -> Refused | None:
-        """Hand leadership to `target`; no proposals are taken until it happened or one election timeout passed."""
+        """Transfer leadership to `target`. Proposals are refused until it has happened or one election timeout has passed."""
         outcome = self._begin_transfer(target)
         check_core(self)
         return outcome
@@ -203,80 +201,87 @@ class RaftCore(Election):
     # ----------------------------------------------------------------------------------------------------- heartbeats
 
     def take_heartbeats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
-        """(target, min(match, commit), read counter) for each peer, and clears `heartbeat_due`. Empty unless leader.
+        """Return (target, min(match, commit), read counter) for each peer, and clear `heartbeat_due`. Empty unless leader.
 
-        The shell packs them into one frame per node pair; `step` takes the message form too.
+        The shell packs the heartbeats for one node into one frame. `step` takes them as messages, too.
         """
         return self._beats()
 
     def on_quiet_beat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
-        """The fast path of a heartbeat that changes nothing but the election timer. True: handled, echo it.
+        """Take a heartbeat that changes nothing but the election timer, on a fast path.
 
-        False: nothing was done, use `step(Heartbeat(...))`.
+        Return True when it was handled: the shell answers it. Return False when nothing was done: the shell calls
+        `step(Heartbeat(...))`.
         """
         return self._on_quiet_beat(source, term, commit_index)
 
     def on_quiet_beat_response(self, source: ReplicaId, term: Term, read_counter: int) -> bool:
-        """The fast path of the echo (peer caught up, no read waits on it). False: use `step(HeartbeatResponse(...))`.
+        """Take the response of a peer that is caught up, when no read waits for it, on a fast path.
+
+        Return False when nothing was done: the shell calls `step(HeartbeatResponse(...))`.
 
         Args:
-            source: the peer that echoed.
+            source: the peer that answered.
             term: the term of the heartbeat.
-            read_counter: the counter of the heartbeat; a stale one is harmless.
+            read_counter: the counter of the heartbeat. A stale one is harmless.
         """
-        progress = self.progress.get(source)
+        leadership = self.leadership
+        if leadership is None:
+            return False
+        progress = leadership.progress.get(source)
         if (
             progress is None
             or term != self.term
             or progress.match_index != self.log.last_index
             or progress.state is not ProgressState.REPLICATE
-            or self._confirm_round
-            or self._reads.is_confirming
+            or leadership.confirm_round
+            or leadership.reads.is_confirming
         ):
             return False
-        progress.record_heard()
-        progress.read_ack = max(progress.read_ack, min(read_counter, self._reads.round))
+        progress.record_heartbeat_response(min(read_counter, leadership.reads.round))
         return True
 
     # ---------------------------------------------------------------------------------------------------- completions
 
     def append_done(self, token: AppendToken) -> None:
-        """That append, and all before it, are durable."""
+        """Record that the append of `token`, and all before it, are durable."""
         if token.sequence <= self._done_sequence:
-            invariant(condition=False, name="appends_in_order", sequence=token.sequence, done=self._done_sequence)
+            violated("appends_in_order", sequence=token.sequence, done=self._done_sequence)
         self._done_sequence = token.sequence
         self._on_append_done(token)
         check_core(self)
 
     def _on_append_done(self, token: AppendToken) -> None:
-        log = self.log
+        log, leadership = self.log, self.leadership
         if log.snapshot is not None and log.snapshot_sequence and token.sequence >= log.snapshot_sequence:
-            log.snapshot = None  # valid in any term: what is installed is installed
+            log.snapshot = None  # valid in any term: an installed snapshot stays installed
         if (
             token.last_index
             and log.snapshot is None
             and self._is_append_current(token)
             and log.mark_durable(token.last_index, token.last_term)
-            and self.role is Role.LEADER
+            and leadership is not None
         ):
-            self._count_own_log()
-            self._maybe_commit()
+            self._count_own_log(leadership)
+            self._maybe_commit(leadership)
         self._on_own_vote_durable(token.term, token.vote)
 
     def _is_append_current(self, token: AppendToken) -> bool:
-        """Whether the completion speaks of the log as it is: the guard against the ABA race of async appends.
+        """Return whether the completion describes the present log. This is the guard against the ABA race of async appends.
 
-        Scenario: an append of (5, term 1) is in flight; term 2's leader replaces entry 5; term 3's leader puts the
-        first one back. The first completion arrives: the entry equals (5, term 1), yet the write of term 2 is still
-        to hit the disk after it. So a completion counts only in the term it was handed out in; every append carries
-        the last position of the whole tail, so that the next one makes up for it.
+        Scenario, if a completion counted in every term:
+        1. An append of (5, term 1) is in flight.
+        2. The leader of term 2 replaces entry 5, and the leader of term 3 puts the first one back.
+        3. The first completion arrives. The entry equals (5, term 1), yet the write of term 2 reaches the disk after it.
+        So a completion counts only in the term in which its append was handed out. Every append carries the last position of
+        the whole tail, so that the next completion makes up for an ignored one.
         """
         return token.term == self.term
 
     def apply_done(self, index: LogIndex) -> None:
-        """Entries up to `index` are applied; membership entries among them take effect now."""
+        """Record that entries up to `index` are applied. Changes of membership among them become active now."""
         if index <= self.log.applied:
-            return  # of before a snapshot
+            return  # these entries were applied before a snapshot replaced the log
         self.log.applied_to(index)
         while self._applying_parts and self._applying_parts[0][0] <= index:
             self._applying_bytes -= self._applying_parts.popleft()[1]
@@ -285,42 +290,41 @@ class RaftCore(Election):
         check_core(self)
 
     def entries_fetched(self) -> None:
-        """A `LogView.entries` that answered None may answer now."""
+        """Try again to read entries for which `LogView.entries` returned None."""
         self._apply_is_fetching = False
-        for progress in self.progress.values():
-            progress.is_fetching = False
-        self._flush_due = bool(self.progress)
+        leadership = self.leadership
+        if leadership is not None:
+            for progress in leadership.progress.values():
+                progress.on_fetched()
+            leadership.flush_due = True
 
     def report_unreachable(self, peer: ReplicaId) -> None:
-        """Messages to the peer were dropped: probe instead of pipelining."""
+        """Probe the peer instead of pipelining, as messages to it were dropped."""
         progress = self.progress.get(peer)
         if progress is not None and peer != self.replica_id and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
             check_progress(progress, self.log.last_index)
 
     def report_snapshot(self, peer: ReplicaId, is_sent: bool) -> None:
-        """The stream of an `InstallSnapshot` to the peer ended."""
+        """Probe the peer, as the stream of an `InstallSnapshot` to it ended. `is_sent`: the stream was sent whole."""
         progress = self.progress.get(peer)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
-        if not is_sent:
-            progress.pending_snapshot = progress.match_index
-        progress.become_probe()
-        # Give the peer the time of a heartbeat to install it before anything follows.
-        progress.is_flow_paused = True
+        progress.on_snapshot_ended(is_sent)
         check_progress(progress, self.log.last_index)
 
     def compacted(self, position: LogPosition) -> None:
-        """The shell deleted the durable log up to `position` (which is at most applied_index)."""
+        """Record that the shell deleted the durable log up to `position`, which is at most `applied_index`."""
         self.log.compacted(position)
         check_core(self)
 
     # --------------------------------------------------------------------------------------------------------- output
 
     def has_ready(self, with_append: bool = True) -> bool:
-        """Whether `ready(with_append)` would hold anything."""
-        if self._flush_due:
-            self._flush()
+        """Return whether `ready(with_append)` would hold anything."""
+        leadership = self.leadership
+        if leadership is not None and leadership.flush_due:
+            self._flush(leadership)
         return bool(
             self._messages
             or (with_append and self._has_append())
@@ -331,14 +335,15 @@ class RaftCore(Election):
         )
 
     def ready(self, with_append: bool = True) -> Ready:
-        """Take everything to be done.
+        """Take all the work that is to be done.
 
-        With `with_append=False` the pending write (and the messages behind it) stays for a later call, so that what
-        arrives during a commit gathers into one next write. The shell need not wait for one append before taking the
-        next; completions come back in order.
+        With `with_append=False`, the pending write and the messages that wait for it stay for a later call. So the entries
+        that arrive during a commit gather into one next write. The shell need not wait for one append before it takes the
+        next, but it completes appends in order.
         """
-        if self._flush_due:
-            self._flush()
+        leadership = self.leadership
+        if leadership is not None and leadership.flush_due:
+            self._flush(leadership)
         role_change = None
         if self._has_role_change():
             role_change = self._reported = RoleChange(self.role, self.term, self.leader_id)
@@ -349,7 +354,7 @@ class RaftCore(Election):
         apply = self._take_apply() if self._has_apply() else ()
         append = self._take_append() if with_append and self._has_append() else None
         if apply and append is not None and append.snapshot is not None:
-            invariant(condition=False, name="snapshot_alone", applied_index=apply[-1].index)
+            violated("snapshot_alone", applied_index=apply[-1].index)
         return Ready(role_change, messages, append, apply, reads, failed_reads)
 
     def _has_role_change(self) -> bool:
@@ -367,7 +372,10 @@ class RaftCore(Election):
         )
 
     def _take_append(self) -> AppendWork:
-        """One write: everything that is pending. A commit index alone is not worth one, unless membership changed; it rides along."""
+        """Return one write with everything that is pending.
+
+        A commit index alone is not worth a write, unless membership changed. It goes with the next one.
+        """
         self._sequence += 1
         log = self.log
         entries, snapshot = log.take_pending(self._sequence)
@@ -390,7 +398,7 @@ class RaftCore(Election):
         return AppendWork(hard_state, entries, snapshot, responses, token, must_sync)
 
     def _last_to_apply(self) -> int:
-        """Only what is committed *and* durable here may be applied."""
+        """Return the last entry that may be applied: it is committed *and* durable on this replica."""
         return min(self.log.commit, self.log.durable_index)
 
     def _has_apply(self) -> bool:
@@ -424,7 +432,7 @@ class RaftCore(Election):
     # ------------------------------------------------------------------------------------------------------- progress
 
     def match_index(self, peer: ReplicaId) -> LogIndex:
-        """Leader only: the last index known durable on the peer (0 when unknown)."""
+        """Leader only: return the last index that is known to be durable on the peer, or 0 when it is unknown."""
         progress = self.progress.get(peer)
         return LogIndex(progress.match_index if progress else 0)
 
@@ -435,11 +443,11 @@ class RaftCore(Election):
             progress.record_lost()
 
     def lagging_voters(self, ticks: int) -> list[ReplicaId]:
-        """Leader only: return the voters, itself included, that were silent or behind for at least so many ticks.
+        """Leader only: return the voters, itself included, that were silent or behind for at least `ticks`.
 
-        A member is behind while it lacks what this leader's log held one tick earlier, and until it has acknowledged something.
+        A member is behind while it lacks entries that this leader's log held one tick earlier, and until its first acknowledgement.
         """
-        progress = self.progress  # empty where this replica does not lead
+        progress = self.progress  # empty unless leader
         return [
             voter
             for voter in self.membership.voters
@@ -451,13 +459,14 @@ class RaftCore(Election):
         ]
 
     def furthest_voter(self, is_reachable: Callable[[ReplicaId], bool]) -> ReplicaId | None:
-        """Leader only: return the other reachable voter whose log goes furthest, to lead next; None if no voter is reachable.
+        """Leader only: return the other reachable voter whose log goes furthest, to lead next, or None if no voter is reachable.
 
         A learner may be further ahead and cannot lead. Among equals the target of a transfer that runs is preferred.
         """
         voters = [voter for voter in self.membership.voters if voter != self.replica_id and is_reachable(voter)]
-        return max(voters, key=lambda voter: (self.match_index(voter), voter == self._transferee), default=None)
+        transferee = NO_REPLICA if self.leadership is None else self.leadership.transferee
+        return max(voters, key=lambda voter: (self.match_index(voter), voter == transferee), default=None)
 
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
-        """Leader only: match per member, itself included."""
+        """Leader only: return the match of each member, itself included."""
         return {member: LogIndex(progress.match_index) for member, progress in self.progress.items()}

@@ -1,8 +1,13 @@
-"""Elections: pre-vote, vote, stickiness, transfer's campaign, and what votes tell about commitment.
+"""Elect leaders: pre-vote, vote, stickiness, the campaign of a transfer, and commitment that votes tell of.
 
-Must not replicate. Invariants: at most one vote per term, durable before the answer leaves; a pre-vote changes neither
-term nor vote nor timer; the own vote counts only once it is durable; a vote is asked for only once term, own vote and the
-named log end are durable; only members' answers to the current round count, each once.
+Must not replicate. Invariants:
+
+- At most one vote is given in a term. It is durable before the answer leaves.
+- A pre-vote changes neither term nor vote nor timer.
+- The own vote counts only once it is durable.
+- A request for a vote leaves only once term, own vote and the named log end are durable.
+- Only members' answers to the current round count, each once.
+
 Source: Ongaro's thesis 3.4, 3.6.1, 3.10, 4.2.3 (disruptive servers), 9.6 (pre-vote).
 """
 
@@ -16,14 +21,14 @@ from raftmq.types import NO_REPLICA, LogIndex, ReplicaId, Term
 
 
 class Election(Reconfiguration):
-    """How a replica becomes leader, and how it lets others."""
+    """Campaign for leadership, and vote for others."""
 
     __slots__ = ()
 
     # ---------------------------------------------------------------------------------------------------- campaigning
 
     def _campaign(self) -> None:
-        """Start a pre-vote round: nobody's term changes before a majority would vote."""
+        """Start a pre-vote round. No term changes before a majority would vote."""
         self.campaign_due = False
         if self.role is Role.LEADER or not self._can_campaign():
             return
@@ -32,23 +37,22 @@ class Election(Reconfiguration):
         self._become_pre_candidate()
 
     def _become_pre_candidate(self) -> None:
-        self._reset(self.term)
-        self.role = Role.PRE_CANDIDATE
-        # A pre-vote promises nothing, so the own one needs no disk.
+        self._reset(Role.PRE_CANDIDATE, self.term)
+        # A pre-vote promises nothing, so that the own one counts without a write.
         self._votes[self.replica_id] = True
         self._request_votes(Term(self.term + 1), is_pre_vote=True, is_transfer=False)
         self._evaluate_votes()
 
     def _become_candidate(self, *, is_transfer: bool) -> None:
-        """A new term and the own vote in it, which `_on_own_vote_durable` counts. The requests wait for the same write.
+        """Enter a new term and vote for itself, which `_on_own_vote_durable` counts. The requests wait for the same write.
 
-        Scenario: 3 leads term 6 and has committed X with 2; 1 holds X in memory, its write is under way, when 3 goes away. If
-        1 asked 2 immediately, with X as the end of its log, and were killed before anything of it is on disk, it would
-        come back in term 6 without X and campaign in term 7 again. The vote that 2 gave to the longer log, arriving now,
-        would make a leader without X.
+        Scenario, if the requests left immediately:
+        1. C leads term 6 and has committed X with B. A holds X in memory, and its write is under way, when C fails.
+        2. A asks B for a vote in term 7, with X as the end of its log. It is killed before anything of this is on disk.
+        3. A comes back in term 6 without X, and campaigns in term 7 again.
+        4. The vote that B gave to the longer log arrives now. It makes A a leader without X.
         """
-        self._reset(Term(self.term + 1))
-        self.role = Role.CANDIDATE
+        self._reset(Role.CANDIDATE, Term(self.term + 1))
         self.vote = self.replica_id
         self._request_votes(self.term, is_pre_vote=False, is_transfer=is_transfer)
 
@@ -75,11 +79,11 @@ class Election(Reconfiguration):
         )
 
     def _ask(self, request: VoteRequest) -> None:
-        """Send a request: for a pre-vote immediately, for a vote once all that it names is durable.
+        """Send a request: for a pre-vote immediately, for a vote once the term, vote and log end that it names are durable.
 
         A pre-vote may name a log end that is not durable yet: its answer promises nothing and counts in one round only. It
-        leads to a campaign, whose requests are judged again and wait for the disk. Waiting here too would cost one more
-        commit in each failover.
+        leads to a campaign, whose requests are judged again and wait for the disk. If pre-votes waited too, each failover
+        would take one more commit.
         """
         if request.is_pre_vote:
             self._send(request)
@@ -87,15 +91,14 @@ class Election(Reconfiguration):
             self._respond(request)
 
     def _become_leader(self) -> None:
-        self._reset(self.term)
-        self.role = Role.LEADER
+        self._reset(Role.LEADER, self.term)
         self.leader_id = self.replica_id
         self._start_leadership()
 
     # --------------------------------------------------------------------------------------------------------- voting
 
     def _is_sticky(self, message: VoteRequest) -> bool:
-        """Whether a live leader is known, so that the request is ignored (thesis 4.2.3); a transfer may pass."""
+        """Return whether the request is ignored, because a live leader is known (thesis 4.2.3). A transfer is never ignored."""
         return (
             self.leader_id != NO_REPLICA
             and self._election_elapsed < self.settings.election_ticks
@@ -103,18 +106,18 @@ class Election(Reconfiguration):
         )
 
     def _is_log_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so is at least as up-to-date as the own one: term first (thesis 3.6.1)."""
+        """Return whether a log with this end is at least as up-to-date as the own one: term first (thesis 3.6.1)."""
         log = self.log
         return last_term > log.last_term or (last_term == log.last_term and last_index >= log.last_index)
 
     def _may_vote_for(self, message: VoteRequest) -> bool:
-        """Whether the vote is free for the candidate in that term."""
+        """Return whether the vote is free for the candidate in the term of its request."""
         if message.is_pre_vote and message.term > self.term:
             return True
         return self.vote == message.source or (self.vote == NO_REPLICA and self.leader_id == NO_REPLICA)
 
     def _on_vote_request(self, message: VoteRequest) -> None:
-        """Answer a (pre-)vote. Learners answer too: they may be voters of a configuration they do not know yet."""
+        """Answer a (pre-)vote request. Learners answer too: they may be voters of a configuration that they do not know yet."""
         if self._may_vote_for(message) and self._is_log_up_to_date(message.last_index, message.last_term):
             if not message.is_pre_vote:
                 self._election_elapsed = 0
@@ -146,16 +149,16 @@ class Election(Reconfiguration):
             self._count_vote(message.source, is_granted=message.is_granted)
 
     def _is_of_this_round(self, message: VoteResponse) -> bool:
-        """Whether a response answers the current round.
+        """Return whether a response answers the current round.
 
-        A replica asks for pre-votes of one term repeatedly: a grant to an earlier round, perhaps before a restart, was given
+        A replica may ask for pre-votes of one term repeatedly. A grant to an earlier round, perhaps before a restart, was given
         to another log.
         """
         role = Role.PRE_CANDIDATE if message.is_pre_vote else Role.CANDIDATE
         return self.role is role and message.round == self._round
 
     def _count_vote(self, voter: ReplicaId, *, is_granted: bool) -> None:
-        """The first answer of each voter counts."""
+        """Count the first answer of each voter."""
         self._votes.setdefault(voter, is_granted)
         self._evaluate_votes()
 
@@ -179,20 +182,22 @@ class Election(Reconfiguration):
     # ------------------------------------------------------------------------------- commitment by votes, transfer
 
     def _learn_commit(self, commit_index: int, commit_term: int) -> None:
-        """A (pre-)vote message names a committed entry: if the own log has it, it and all before it are committed.
+        """Commit the entry that a (pre-)vote message names as committed, and all before it, if the own log has it.
 
-        Scenario (etcd issue 12359): the change from {A, B} to {A, B, C, D} is committed by A and B, known to A only,
-        applied by C and D. A dies. C and D lack votes of a majority without B; B has the longest log, but does not know
-        the change is committed, so it asks only A, for ever. The commit index in the others' messages frees it.
+        Scenario (etcd issue 12359), if votes did not carry the commit index:
+        1. A and B commit the change from {A, B} to {A, B, C, D}. Of the two, only A knows that it is committed. C and D apply it.
+        2. A dies. Without B, C and D have no majority.
+        3. B has the longest log. It does not know that the change is committed, so that it asks only A, without end.
+        The commit index in the messages of C and D lets B go on.
         """
         if self.role is Role.LEADER or commit_index <= self.log.commit or not self.log.has(commit_index, commit_term):
             return
         self.log.commit_to(commit_index)
         if self.role is not Role.FOLLOWER and self.log.has_committed_membership:
-            # It would count votes of a configuration that is no longer the newest: apply first, then ask again.
+            # This candidate counts votes of a configuration that is no longer the newest. It applies the change, then asks again.
             self._become_follower(self.term, NO_REPLICA)
 
     def _on_timeout_now(self, _message: TimeoutNow) -> None:
-        """The leader hands over: campaign at once, without a pre-vote, flagged to pass stickiness (thesis 3.10)."""
+        """Campaign immediately for a leader that hands over: no pre-vote, and with the flag that passes stickiness (thesis 3.10)."""
         if self.role is not Role.LEADER and self._can_campaign():
             self._become_candidate(is_transfer=True)

@@ -1,4 +1,4 @@
-"""One entry of a Raft log: a record batch, a command, a change of membership, or nothing."""
+"""Define the entries of a Raft log: a record batch, a command, a change of membership, or nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from raftmq.types import LogIndex, Offset, Term
 
 
 class EntryKind(IntEnum):
-    """What an entry carries. Values are on disk and on the wire: never reuse one."""
+    """Name the content of an entry. Values are on disk and on the wire: never reuse one."""
 
     EMPTY = 0
-    """Nothing: a new leader's no-op, or a membership change that turned out invalid."""
+    """Nothing: the no-op of a new leader, or a change of membership that turned out invalid."""
     DATA = 1
-    """One record batch; the only kind that takes offsets."""
+    """One record batch. This is the only kind that takes offsets."""
     COMMAND = 2
     """One command for the state machine."""
     MEMBERSHIP = 3
@@ -24,7 +24,7 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a leader is asked to append; the core gives it index, term, offset and time."""
+    """Hold the content of a new entry. The core adds index, term, offset and time."""
 
     kind: EntryKind
     payload: bytes
@@ -34,25 +34,25 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A log entry. Invariant: `base_offset` equals `next_offset` of the entry before it."""
+    """Hold one log entry. Invariant: `base_offset` equals `next_offset` of the entry before it."""
 
     index: LogIndex
     term: Term
     kind: EntryKind
     base_offset: Offset
-    """Offset of the first record of a DATA entry; for other kinds the offset the next record will get."""
+    """Offset of the first record of a DATA entry. For other kinds, the offset that the next record will get."""
     record_count: int
     append_time_ms: int
-    """Stamped by the leader (milliseconds since the epoch), never decreasing along the log."""
+    """Time of the leader in milliseconds since the epoch. It never decreases along the log."""
     payload: bytes
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after this entry's records (exclusive end)."""
+        """Return the offset after the records of this entry (exclusive end)."""
         return Offset(self.base_offset + self.record_count)
 
     def header(self) -> EntryHeader:
-        """All but the payload."""
+        """Return the entry without its payload."""
         return EntryHeader(
             self.index,
             self.term,
@@ -65,7 +65,7 @@ class Entry:
 
 
 def fitting(entries: Iterable[Entry], bytes_max: int) -> tuple[Entry, ...]:
-    """The first entries whose payloads fit into `bytes_max` together, at least one."""
+    """Return the first entries whose payloads fit into `bytes_max` together, but at least one."""
     out: list[Entry] = []
     size = 0
     for entry in entries:
@@ -78,7 +78,7 @@ def fitting(entries: Iterable[Entry], bytes_max: int) -> tuple[Entry, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """An `Entry` without its payload: what positions and times are found by."""
+    """Hold an `Entry` without its payload, for finding positions and times."""
 
     index: LogIndex
     term: Term
@@ -90,15 +90,15 @@ class EntryHeader:
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after this entry's records (exclusive end)."""
+        """Return the offset after the records of this entry (exclusive end)."""
         return Offset(self.base_offset + self.record_count)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """The point a log starts after: everything up to `index` (inclusive) is gone.
+    """Name the point after which a log starts: everything up to `index` (inclusive) was removed.
 
-    Every group is born at `GENESIS`. `append_time_ms` keeps append times from decreasing across a truncation.
+    Every group starts at `GENESIS`. `append_time_ms` keeps append times from decreasing across a truncation.
     """
 
     index: LogIndex
@@ -108,4 +108,4 @@ class LogPosition:
 
 
 GENESIS = LogPosition(index=LogIndex(5), term=Term(5), next_offset=Offset(0))
-"""The synthetic snapshot every group starts after (index 5, term 5)."""
+"""The synthetic snapshot after which every group starts (index 5, term 5)."""

@@ -1,7 +1,7 @@
-"""What a replica does with its leader's messages: appends, heartbeats, snapshots.
+"""Handle the messages of a leader: appends, heartbeats, snapshots.
 
-Must not lead. Invariants: nothing at or below the commit index is ever truncated; the commit index never passes what
-this message proved to match; acknowledgements and refusals leave only after everything before them is durable.
+Must not lead. Invariants: nothing at or below the commit index is ever truncated. The commit index never passes the last
+entry that a message proved to match. Acknowledgements and refusals leave only after everything before them is durable.
 Source: Ongaro's thesis 3.5, figure 3.1 (AppendEntries), chapter 5 (snapshots).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.entry import Entry
 from raftmq.raft.membership import find_defect
 from raftmq.raft.messages import (
@@ -26,7 +26,7 @@ from raftmq.types import LogIndex, ReplicaId, Term
 
 
 def _is_well_formed(message: AppendRequest) -> bool:
-    """Whether indexes are contiguous and terms sensible: a peer that sends otherwise is not answered."""
+    """Return whether indexes are contiguous and terms never decrease. A request that breaks this is not answered."""
     index, term = message.prev_index, message.prev_term
     for entry in message.entries:
         if entry.index != index + 1 or entry.term < term:
@@ -36,7 +36,7 @@ def _is_well_formed(message: AppendRequest) -> bool:
 
 
 class Following(Replication):
-    """What only a follower, candidate or learner does."""
+    """Do the work of a follower, candidate or learner."""
 
     __slots__ = ()
 
@@ -46,13 +46,13 @@ class Following(Replication):
         self._hear_leader(message.source)
         log = self.log
         if message.prev_index < log.commit:
-            # A late message about the committed prefix: never truncate for it, tell how far we are.
+            # A late message about the committed prefix never truncates. The answer tells the leader the own commit index.
             self._acknowledge(message.source, log.commit)
         elif not _is_well_formed(message):
             return
         elif log.has(message.prev_index, message.prev_term):
             self._accept_entries(message.entries)
-            # Only what this message proved to match; the own log may go on with a divergent tail.
+            # Commit only entries that this message proved to match: the own log may continue with a divergent tail.
             matched = message.prev_index + len(message.entries)
             log.commit_to(min(message.commit_index, matched))
             self._acknowledge(message.source, matched)
@@ -60,7 +60,7 @@ class Following(Replication):
             self._reject(message)
 
     def _accept_entries(self, entries: Sequence[Entry]) -> None:
-        """Append what the log does not hold; only a real conflict truncates (thesis 3.5, step 3)."""
+        """Append the entries that the log does not hold. Only a real conflict truncates (thesis 3.5, step 3)."""
         held = self.log.find_news(entries)
         if held == len(entries):
             return
@@ -69,12 +69,12 @@ class Following(Replication):
         self.log.append(news)
 
     def _truncate_for(self, index: int) -> None:
-        """Make room for a new entry at `index`, which conflicts with what is there, if anything is."""
+        """Remove the entries from `index` on, if there are any: they conflict with the new entry for `index`."""
         if index <= self.log.last_index:
             if self.role is Role.LEADER:
-                invariant(condition=False, name="leader_appends_only", index=index, term=self.term)
+                violated("leader_appends_only", index=index, term=self.term)
             if index <= self.log.commit:
-                invariant(condition=False, name="conflict_committed", index=index, commit_index=self.log.commit)
+                violated("conflict_committed", index=index, commit_index=self.log.commit)
             self.log.truncate_after(index - 1)
 
     def _reject(self, message: AppendRequest) -> None:
@@ -98,7 +98,7 @@ class Following(Replication):
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._hear_leader(message.source)
-        # The leader sends at most what we acknowledged, so this is within the log unless the disk was exchanged.
+        # The leader sends at most the match of this replica, which is within the log unless the disk was replaced.
         self.log.commit_to(message.commit_index)
         self._send(HeartbeatResponse(self.replica_id, message.source, self.term, message.read_counter))
 
@@ -125,8 +125,8 @@ class Following(Replication):
         if position.index <= log.commit or not self._may_restore(meta):
             self._acknowledge(message.source, log.commit)
         elif log.has(position.index, position.term):
-            # The log is right: it needs neither the state, which it builds by applying its own entries, nor may it
-            # lose what follows, as it may have acknowledged that and the leader counts it (thesis 5.1).
+            # The log matches there. It does not need the state, as it builds the same by applying its own entries. It must
+            # keep the entries that follow: it may have acknowledged them, and the leader counts them (thesis 5.1).
             log.commit_to(position.index)
             self._acknowledge(message.source, log.commit)
         else:
@@ -134,7 +134,7 @@ class Following(Replication):
             self._acknowledge(message.source, log.last_index)
 
     def _may_restore(self, meta: SnapshotMeta) -> bool:
-        """Whether the snapshot is one for this replica: sound, and with itself as a member."""
+        """Return whether the snapshot may replace this replica's log: sound, and with this replica as a member."""
         return (
             self.role is Role.FOLLOWER
             and meta.state_index >= meta.position.index
@@ -144,7 +144,7 @@ class Following(Replication):
         )
 
     def _restore(self, message: InstallSnapshot) -> None:
-        """Become what the snapshot says: log, membership and floor. Only followers do (the sender leads this term)."""
+        """Take log, membership and floor from the snapshot. Only followers do so, as the sender leads this term."""
         self.log.restore(message)
         self.membership = message.meta.membership
         self.state_floor = message.meta.state_index

@@ -1,4 +1,4 @@
-"""What a replica must never forget: term, vote, and (lazily) how far it knows the log committed."""
+"""Define the state that a replica must never forget: term, vote, and (lazily) the commit index."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from raftmq.types import LogIndex, ReplicaId, Term
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Thesis 3.4, figure 3.1 «persistent state». `vote` is 0 when none was cast in `term`."""
+    """Hold the persistent state of figure 3.1 (thesis 3.4). `vote` is 0 when none was cast in `term`."""
 
     term: Term
     vote: ReplicaId
     commit_index: LogIndex
-    """Persisted with the next append only: a lower value after a restart is re-learned from the leader."""
+    """Written together with the next append, and alone only after a change of membership.
+
+    After a restart with a lower value, the leader tells the current one."""

@@ -1,9 +1,13 @@
-"""A group's log as the core sees it: a durable part behind a `LogView`, and the unstable tail in memory.
+"""Define the log of a group as the core sees it: a durable part behind a `LogView`, and the unstable tail in memory.
 
-Must not decide anything about roles or votes. Invariants: `position.index <= applied <= applying <= commit <=
-last_index`; `offset <= offset_in_progress <= last_index + 1`; entries are contiguous, terms never decrease, and
-`base_offset` continues `next_offset`; nothing at or below `commit` is ever truncated.
-Source: Ongaro's thesis 3.5 (log matching), 10.2.1 (writing in parallel); the tail's offsets are those of etcd's raft.
+Must not decide anything about roles or votes. Invariants:
+
+- `position.index <= applied <= applying <= commit <= last_index`.
+- `offset <= offset_in_progress <= last_index + 1`.
+- Entries are contiguous, terms never decrease, and `base_offset` continues `next_offset`.
+- Nothing at or below `commit` is ever truncated.
+
+Source: Ongaro's thesis 3.5 (log matching), 10.2.1 (writing in parallel). The offsets of the tail are those of etcd's raft.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.log_view import LogView
 from raftmq.raft.messages import InstallSnapshot
@@ -19,7 +23,7 @@ from raftmq.types import LogIndex, Term
 
 
 class RaftLog:
-    """Entries after `position`, of which those from `offset` on are not known durable."""
+    """Hold the entries after `position`. Entries from `offset` on are not known to be durable."""
 
     __slots__ = (
         "_starts",
@@ -52,7 +56,7 @@ class RaftLog:
     ) -> None:
         self._view = view
         self.position = position
-        """The point the log starts after; its term answers for `position.index`."""
+        """The point after which the log starts. Its term is the term of `position.index`."""
         # Two parallel lists, ascending: each term and its first index. The first row stands for `position`, so that
         # every index from there on has a row at or before it and both conflict hints are one bisect.
         self._terms: list[int] = [position.term]
@@ -66,28 +70,30 @@ class RaftLog:
         self.next_offset: int = next_offset
         """`next_offset` of the last entry (of `position` when the log is empty)."""
         self.append_time_ms: int = append_time_ms
-        """Append time of the last entry: later ones are never older."""
+        """Append time of the last entry. Later entries are never older."""
         self.unstable: list[Entry] = []
         """Entries from `offset` on."""
         self.offset: int = last_index + 1
-        """Every entry below is durable. Written by `mark_durable`, and lowered by a truncation."""
+        """Every entry below this index is durable. `mark_durable` raises it, and a truncation lowers it."""
         self.offset_in_progress: int = last_index + 1
-        """Every entry below was handed to the writer."""
+        """Every entry below this index was handed to the writer."""
         self.snapshot: InstallSnapshot | None = None
-        """A snapshot that is not durable yet; it replaces whatever the disk holds."""
+        """A snapshot that is not durable yet. It replaces everything on the disk."""
         self.snapshot_sequence: int = 0
-        """The append that carries `snapshot`; 0 while it was not handed out."""
+        """The number of the append that carries `snapshot`, or 0 while it is not handed out."""
         self.commit: int = position.index
+        """The last entry that is known to be committed. It never decreases."""
         self.applying: int = position.index
         """Entries up to here were handed out for applying."""
         self.applied: int = position.index
+        """Entries up to here were applied."""
         self.membership_indexes: list[int] = []
-        """Indexes of MEMBERSHIP entries above `applied`, ascending: pending or unapplied changes."""
+        """Indexes of MEMBERSHIP entries above `applied`, ascending: changes that are uncommitted or unapplied."""
 
     # ------------------------------------------------------------------------------------------------------- lookups
 
     def term_at(self, index: int) -> int:
-        """The term of the entry at `index` (also of `position`); 0 when the log does not hold it."""
+        """Return the term of the entry at `index` (also of `position`), or 0 when the log does not hold it."""
         starts = self._starts
         if index >= starts[-1]:
             return self.last_term if index <= self.last_index else 0
@@ -96,14 +102,14 @@ class RaftLog:
         return self._terms[bisect_right(starts, index) - 1]
 
     def has(self, index: int, term: int) -> bool:
-        """Whether the log holds the entry (index, term), or starts right after it."""
+        """Return whether the log holds the entry (index, term), or starts directly after it."""
         return self.position.index <= index <= self.last_index and self.term_at(index) == term
 
     def find_hint(self, index: int, term: int) -> tuple[int, int]:
-        """The largest index at or below `index` whose term is at most `term`, and its term.
+        """Return the largest index at or below `index` whose term is at most `term`, and its term.
 
-        Both sides of a conflict use it: it skips a whole divergent term in one round trip. Term 0 means that the
-        answer lies before the log's start.
+        Both sides of a conflict use it, to skip a whole divergent term in one round trip. Term 0 means that the answer
+        lies before the start of the log.
         """
         index = min(index, self.last_index)
         if index < self._starts[0]:
@@ -117,14 +123,14 @@ class RaftLog:
         return self._starts[fitting + 1] - 1, self._terms[fitting]
 
     def find_news(self, entries: Sequence[Entry]) -> int:
-        """How many of `entries` the log holds already: the rest conflicts or is new."""
+        """Return how many of `entries` the log holds already. The rest conflicts or is new."""
         for position, entry in enumerate(entries):
             if entry.index > self.last_index or self.term_at(entry.index) != entry.term:
                 return position
         return len(entries)
 
     def entries_from(self, first: int, bytes_max: int) -> tuple[Entry, ...] | None:
-        """Entries from `first` on, at least one unless there is none; None when they must be fetched first."""
+        """Return entries from `first` on, at least one unless there is none, or None when they must be fetched first."""
         if first > self.last_index:
             return ()
         if first < self.offset:
@@ -140,37 +146,36 @@ class RaftLog:
         return tuple(self.unstable[start:end])
 
     def durable_entries(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...] | None:
-        """Durable entries `first`..`last`, at least one; None when they must be fetched first."""
+        """Return durable entries `first`..`last`, at least one, or None when they must be fetched first."""
         return self._view.entries(LogIndex(first), LogIndex(last), bytes_max)
 
     @property
     def durable_index(self) -> int:
-        """The last entry known durable."""
+        """Return the index of the last entry that is known to be durable."""
         return self.offset - 1
 
     @property
     def has_committed_membership(self) -> bool:
-        """Whether a change of membership is committed and not yet applied."""
+        """Return whether a change of membership is committed and not yet applied."""
         return bool(self.membership_indexes) and self.membership_indexes[0] <= self.commit
 
     # ------------------------------------------------------------------------------------------------------- changes
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the tail. They continue index, term, offset and time, or it is a safety violation."""
+        """Add entries to the tail. Entries that do not continue index, term and offset are a safety violation."""
         for entry in entries:
             if entry.index != self.last_index + 1:
-                invariant(condition=False, name="log_contiguous", index=entry.index, last_index=self.last_index)
+                violated("log_contiguous", index=entry.index, last_index=self.last_index)
             if entry.base_offset != self.next_offset:
-                invariant(
-                    condition=False,
-                    name="base_offset_continuity",
+                violated(
+                    "base_offset_continuity",
                     index=entry.index,
                     base_offset=entry.base_offset,
                     next_offset=self.next_offset,
                 )
             if entry.term != self.last_term:
                 if entry.term < self.last_term:
-                    invariant(condition=False, name="log_terms", index=entry.index, term=entry.term)
+                    violated("log_terms", index=entry.index, term=entry.term)
                 self._terms.append(entry.term)
                 self._starts.append(entry.index)
                 self.last_term = entry.term
@@ -182,9 +187,9 @@ class RaftLog:
         self.unstable.extend(entries)
 
     def truncate_after(self, index: int) -> None:
-        """Drop every entry above `index`, rewinding the caches first: terms, next offset, append time."""
+        """Remove every entry above `index`, and rewind the caches: terms, next offset, append time."""
         if index < self.commit:
-            invariant(condition=False, name="truncate_committed", index=index, commit_index=self.commit)
+            violated("truncate_committed", index=index, commit_index=self.commit)
         if index >= self.last_index:
             return
         self._rewind_caches(index)
@@ -193,7 +198,7 @@ class RaftLog:
         else:
             self.unstable.clear()
             self.offset = index + 1
-        # A write of the dropped entries may still be in flight; what replaces them must be handed out again.
+        # A write of the removed entries may still be in flight. The entries that replace them must be handed out again.
         self.offset_in_progress = min(self.offset_in_progress, index + 1)
         self.last_index = index
         while self._starts[-1] > index:
@@ -204,7 +209,7 @@ class RaftLog:
             self.membership_indexes.pop()
 
     def _rewind_caches(self, index: int) -> None:
-        """Next offset and append time as they were after `index`."""
+        """Set next offset and append time to their values after the entry at `index`."""
         if index >= self.offset:
             entry = self.unstable[index - self.offset]
             self.next_offset, self.append_time_ms = entry.next_offset, entry.append_time_ms
@@ -215,25 +220,25 @@ class RaftLog:
             self.next_offset, self.append_time_ms = header.next_offset, header.append_time_ms
 
     def commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed. Never goes back."""
+        """Raise the commit index to `index`. A lower value changes nothing."""
         if index > self.commit:
             if index > self.last_index:
-                invariant(condition=False, name="commit_within_log", commit_index=index, last_index=self.last_index)
+                violated("commit_within_log", commit_index=index, last_index=self.last_index)
             self.commit = index
 
     def applied_to(self, index: int) -> None:
-        """Entries up to `index` are applied."""
+        """Record that entries up to `index` are applied."""
         if not self.applied <= index <= self.applying:
-            invariant(condition=False, name="applied_in_order", index=index, applying=self.applying)
+            violated("applied_in_order", index=index, applying=self.applying)
         self.applied = index
         while self.membership_indexes and self.membership_indexes[0] <= index:
             del self.membership_indexes[0]
 
     def restore(self, snapshot: InstallSnapshot) -> None:
-        """Forget every entry and start after the snapshot.
+        """Remove every entry and start after the snapshot.
 
-        Also entries above its position go: they did not match, and a suffix of older terms on top of it would corrupt
-        the last term and with it every comparison of logs (a defect of aioraft-ng).
+        Entries above its position are removed, too: they did not match. A suffix of older terms on top of the snapshot would
+        corrupt the last term, and with it every comparison of logs (a defect of aioraft-ng).
         """
         position = snapshot.meta.position
         self.position = position
@@ -251,12 +256,12 @@ class RaftLog:
         self.snapshot_sequence = 0
 
     def compacted(self, position: LogPosition) -> None:
-        """The durable log up to `position` is gone."""
+        """Start after `position`, up to which the durable log was deleted."""
         if position.index <= self.position.index:
             return
         term = self.term_at(position.index)
         if position.index > self.applied or position.term != term:
-            invariant(condition=False, name="compacted_applied", index=position.index, applied_index=self.applied)
+            violated("compacted_applied", index=position.index, applied_index=self.applied)
         row = bisect_right(self._starts, position.index)
         self._starts = [position.index, *self._starts[row:]]
         self._terms = [position.term, *self._terms[row:]]
@@ -266,11 +271,11 @@ class RaftLog:
 
     @property
     def has_pending_write(self) -> bool:
-        """Whether entries or a snapshot wait to be handed to the writer."""
+        """Return whether entries or a snapshot wait to be handed to the writer."""
         return self.last_index >= self.offset_in_progress or (self.snapshot is not None and not self.snapshot_sequence)
 
     def take_pending(self, sequence: int) -> tuple[tuple[Entry, ...], InstallSnapshot | None]:
-        """Hand everything pending to the writer, as the append numbered `sequence`."""
+        """Return everything that waits to be written, and record it as handed out by the append numbered `sequence`."""
         entries = tuple(self.unstable[self.offset_in_progress - self.offset :])
         self.offset_in_progress = self.last_index + 1
         snapshot = None
@@ -280,7 +285,7 @@ class RaftLog:
         return entries, snapshot
 
     def mark_durable(self, index: int, term: int) -> bool:
-        """The entry (index, term) and all before it are durable. False when it is not in the tail (any more)."""
+        """Record that the entry (index, term) and all before it are durable. Return False when the tail does not hold it."""
         if not self.offset <= index < self.offset_in_progress or self.term_at(index) != term:
             return False
         del self.unstable[: index - self.offset + 1]

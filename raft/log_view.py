@@ -1,4 +1,7 @@
-"""What the core needs of the durable log. Owned here, implemented by the shell over `storage`, and in memory by tests."""
+"""Define what the core needs from outside: reads of the durable log, and random numbers.
+
+The shell implements `LogView` over `storage`, and tests implement it in memory.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from raftmq.types import LogIndex
 
 
 class LogView(Protocol):
-    """Reads of durable entries. Never asked for indexes outside the durable log."""
+    """Read durable entries. The core never asks for an index outside the durable log."""
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
-        """Entries `first`..`last` (inclusive), cut off before `bytes_max` payload bytes but at least one.
+        """Return entries `first`..`last` (inclusive), as many as fit into `bytes_max` payload bytes, but at least one.
 
-        None: they are not in memory; the shell fetches them and calls `RaftCore.entries_fetched()` when they are.
-        The core then leaves the peer alone until that call.
+        Return None when the entries are not in memory. The shell then fetches them and calls `RaftCore.entries_fetched()`.
+        The core sends the peer nothing until that call.
         """
         ...
 
     def header(self, index: LogIndex) -> EntryHeader:
-        """The header of a durable entry (one row read; rare: after a truncation only)."""
+        """Return the header of a durable entry. It costs one read of a row, and happens only after a truncation."""
         ...
 
 
 class Random(Protocol):
-    """The injected generator (`random.Random` fits): the core's only source of chance."""
+    """Draw random numbers (`random.Random` fits). This is the only source of chance in the core."""
 
     def randrange(self, stop: int, /) -> int:
-        """A number in [0, stop)."""
+        """Return a random number in [0, stop)."""
         ...

@@ -1,8 +1,8 @@
-"""Who takes part in a group, and how that changes: joint consensus with learners (thesis 4.3), active when applied.
+"""Define the members of a group and their changes: joint consensus with learners (thesis 4.3), active when applied.
 
 Must not know logs, roles or time: values in, values out. The decisions are deterministic, as every replica makes them
 when it applies the entry. Invariants: those of `Membership`, checked by `find_defect`.
-Source: Ongaro's thesis 4.2.1 (learners), 4.3 (joint consensus); the rules of a change are those of etcd's confchange.
+Source: Ongaro's thesis 4.2.1 (learners), 4.3 (joint consensus). The rules of a change are those of etcd's confchange.
 """
 
 from __future__ import annotations
@@ -11,54 +11,54 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.types import ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A configuration. Tuples are sorted and without repeats.
+    """Hold one configuration. Tuples are sorted and without repeats.
 
-    Invariants: voters and learners are disjoint; `learners_next` is a subset of `outgoing`; when not joint,
-    `outgoing` and `learners_next` are empty and `auto_leave` is False.
+    Invariants: voters and learners are disjoint. `learners_next` is a subset of `outgoing`. When the configuration is not
+    joint, `outgoing` and `learners_next` are empty and `auto_leave` is False.
     """
 
     voters: tuple[ReplicaId, ...]
     """The (incoming) voters."""
     learners: tuple[ReplicaId, ...] = ()
     outgoing: tuple[ReplicaId, ...] = ()
-    """The voters of the old configuration while joint; empty otherwise."""
+    """The voters of the old configuration while joint, else empty."""
     learners_next: tuple[ReplicaId, ...] = ()
     """Outgoing voters that become learners when the joint configuration is left."""
     auto_leave: bool = False
-    """The leader leaves the joint configuration by itself once it has applied it."""
+    """Whether the leader leaves the joint configuration by itself once it has applied it."""
     revision: int = 0
-    """The metadata revision this configuration serves; a leader ignores a target with an older one."""
+    """The metadata revision that this configuration serves. A leader ignores a target with an older one."""
 
     @property
     def is_joint(self) -> bool:
-        """Whether two majorities are needed."""
+        """Return whether decisions need two majorities."""
         return bool(self.outgoing)
 
     @property
     def voter_ids(self) -> tuple[ReplicaId, ...]:
-        """The voters of both halves, sorted."""
+        """Return the voters of both halves, sorted."""
         if not self.outgoing:
             return self.voters
         return tuple(sorted({*self.voters, *self.outgoing}))
 
     @property
     def member_ids(self) -> tuple[ReplicaId, ...]:
-        """Everyone: voters of both halves and learners, sorted."""
+        """Return every member: voters of both halves and learners, sorted."""
         return tuple(sorted({*self.voters, *self.outgoing, *self.learners}))
 
 
 EMPTY_MEMBERSHIP = Membership(voters=())
-"""What a replica knows before its first snapshot: nothing, so it neither votes for itself nor campaigns."""
+"""The configuration of a replica before its first snapshot. Without voters, it neither votes for itself nor campaigns."""
 
 
 class MembershipOp(IntEnum):
-    """One step of a change. Values are on disk and on the wire."""
+    """Name one step of a change. Values are on disk and on the wire."""
 
     ADD_VOTER = 1
     ADD_LEARNER = 2
@@ -68,20 +68,20 @@ class MembershipOp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipChange:
-    """A change to propose. No steps: leave the joint configuration."""
+    """Describe a change to propose. A change without steps leaves the joint configuration."""
 
     steps: tuple[tuple[MembershipOp, ReplicaId], ...]
     revision: int = 0
     is_explicit: bool = False
-    """True: stay joint until a change without steps is proposed; False: leave by itself."""
+    """True: stay joint until a change without steps is proposed. False: the leader leaves the joint configuration by itself."""
 
 
 class MembershipError(ValueError):
-    """The change cannot be made from the current membership, or its bytes do not decode."""
+    """Raised when a change is impossible from the current membership, or its bytes do not decode."""
 
 
 def find_defect(membership: Membership) -> str | None:
-    """Which invariant of `Membership` does not hold; None when all do."""
+    """Return a description of the invariant of `Membership` that is broken, or None when all hold."""
     voters, learners = set(membership.voters), set(membership.learners)
     outgoing, learners_next = set(membership.outgoing), set(membership.learners_next)
     for name in ("voters", "learners", "outgoing", "learners_next"):
@@ -102,17 +102,17 @@ def find_defect(membership: Membership) -> str | None:
 
 
 def check_membership(membership: Membership) -> None:
-    """The sets of a configuration fit together. Called when it changes."""
+    """Stop the replica unless the sets of a configuration fit together. Called when it changes."""
     defect = find_defect(membership)
     if defect:
-        invariant(condition=False, name="membership", defect=defect, membership=membership)
+        violated("membership", defect=defect, membership=membership)
 
 
 def apply_change(membership: Membership, change: MembershipChange) -> Membership:
-    """The membership after `change`: left if it has no steps, in one simple step where that is safe, else joint.
+    """Return the membership after `change`: not joint if it has no steps, in one simple step where that is safe, else joint.
 
     Raises:
-        MembershipError: the change cannot be made from here.
+        MembershipError: the change is impossible from `membership`.
     """
     if not change.steps:
         return leave_joint(membership)
@@ -125,10 +125,10 @@ def apply_change(membership: Membership, change: MembershipChange) -> Membership
 
 
 def enter_joint(membership: Membership, change: MembershipChange) -> Membership:
-    """The joint configuration: the old voters become `outgoing`, the steps change the incoming ones.
+    """Return the joint configuration: the old voters become `outgoing`, and the steps change the incoming ones.
 
     Raises:
-        MembershipError: joint already, without voters, or no voter would remain.
+        MembershipError: the membership is joint already or has no voters, or no voter would remain.
     """
     if membership.is_joint:
         raise MembershipError("the configuration is joint already")
@@ -145,10 +145,10 @@ def enter_joint(membership: Membership, change: MembershipChange) -> Membership:
 
 
 def leave_joint(membership: Membership) -> Membership:
-    """The incoming half alone; outgoing voters that were demoted become learners.
+    """Return the incoming half alone. Outgoing voters that were demoted become learners.
 
     Raises:
-        MembershipError: not joint.
+        MembershipError: the membership is not joint.
     """
     if not membership.is_joint:
         raise MembershipError("the configuration is not joint")
@@ -171,7 +171,7 @@ def _with_steps(membership: Membership, change: MembershipChange) -> Membership:
         if op is MembershipOp.ADD_VOTER:
             voters.add(replica_id)
         elif op is MembershipOp.ADD_LEARNER:
-            # While it votes in the old half it cannot be a learner yet: that waits for the leave.
+            # While the replica votes in the old half it cannot be a learner. It becomes one when the joint configuration is left.
             (learners_next if replica_id in membership.outgoing else learners).add(replica_id)
     if not voters:
         raise MembershipError("no voter would remain")
@@ -193,16 +193,16 @@ _STEP = struct.Struct("<BQ")  # op, replica id
 
 
 def encode_change(change: MembershipChange) -> bytes:
-    """The payload of a MEMBERSHIP entry (little-endian, on disk and on the wire)."""
+    """Return the payload of a MEMBERSHIP entry (little-endian, on disk and on the wire)."""
     header = _CHANGE_HEADER.pack(_FORMAT, change.is_explicit, change.revision, len(change.steps))
     return header + b"".join(_STEP.pack(op, replica_id) for op, replica_id in change.steps)
 
 
 def decode_change(payload: bytes) -> MembershipChange:
-    """The change in a MEMBERSHIP entry.
+    """Return the change in a MEMBERSHIP entry.
 
     Raises:
-        MembershipError: the bytes are no change.
+        MembershipError: the bytes do not encode a change.
     """
     try:
         format_number, is_explicit, revision, count = _CHANGE_HEADER.unpack_from(payload)

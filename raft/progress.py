@@ -1,8 +1,8 @@
-"""What a leader knows about one member: how far its log matches and how it is being fed.
+"""Define how a leader follows one member: how far its log matches, and how entries are sent to it.
 
-Must not send anything. Invariants: `match_index < next_index`; `match_index` never decreases; in the snapshot state
+Must not send anything. Invariants: `match_index < next_index`. `match_index` never decreases. In the snapshot state,
 `next_index == pending_snapshot + 1` and nothing is in flight.
-Source: Ongaro's thesis 3.5 (nextIndex, matchIndex), 10.2.2 (pipelining); the states are those of etcd's raft.
+Source: Ongaro's thesis 3.5 (nextIndex, matchIndex), 10.2.2 (pipelining). The states are those of etcd's raft.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ limit, so that the member counts as lagging until it answers."""
 
 
 class ProgressState(Enum):
-    """How a member is fed."""
+    """Say how entries are sent to a member."""
 
     PROBE = "probe"
     """One request at a time, to find where the logs meet."""
     REPLICATE = "replicate"
     """Pipelined: `next_index` runs ahead of acknowledgements, bounded by the window."""
     SNAPSHOT = "snapshot"
-    """Nothing is sent until the snapshot arrived or failed."""
+    """No append is sent until the snapshot arrived or failed."""
 
 
 class Progress:
-    """One member as its leader sees it. Lives for one leadership."""
+    """Follow one member of the group as its leader sees it, for one leadership.
+
+    Its fields are for reading. They change only through its methods, each of which is named after the event that it records.
+    """
 
     __slots__ = (
         "behind_ticks",
@@ -49,68 +52,97 @@ class Progress:
 
     def __init__(self, next_index: int, settings: RaftSettings) -> None:
         self.match_index: int = 0
-        """Last entry known durable there. Written by acknowledgements of this term only."""
+        """Last entry known to be durable there. Only acknowledgements of this term raise it."""
         self.next_index: int = next_index
         """Next entry to send. Invariant: match_index < next_index <= last_index + 1 (beyond it only for a snapshot)."""
         self.state = ProgressState.PROBE
         self.pending_snapshot: int = 0
-        """Log position of the snapshot under way; 0 when there is none."""
+        """Log position of the snapshot that is under way, or 0 when there is none."""
         self.is_recently_active = True
-        """Heard of since the last quorum check. New members start active, or adding one could depose the leader."""
+        """Whether the member answered since the last quorum check. New members start active, or adding one could depose the leader."""
         self.silent_ticks = 0
-        """Ticks since the member last answered. No rule of consensus reads this: it is for reports of the group's health."""
+        """Ticks since the member last answered. No rule of consensus reads it. It serves reports of the group's health."""
         self.behind_ticks = UNKNOWN_TICKS
-        """Ticks in a row at which the member lacked what the leader's log held one tick earlier. For reports, too."""
+        """Ticks in a row at which the member lacked entries that the leader's log held one tick earlier. It serves reports, too."""
         self.is_flow_paused = False
-        """Nothing more may be sent before an answer: a probe is out, or the window is full."""
+        """Whether nothing more may be sent before an answer: a probe was sent, or the window is full."""
         self.is_fetching = False
-        """Its next entries are being fetched from disk; cleared by `entries_fetched`."""
+        """Whether the member's next entries are being fetched from disk. Cleared by `on_fetched`."""
         self.sent_commit: int = 0
         """The highest commit index sent, so that an advance is announced once."""
         self.read_ack: int = 0
-        """The highest read counter it echoed. Max-merged: a late echo never lowers it."""
+        """The highest round of heartbeats that the member acknowledged. A late response never lowers it."""
         self.inflights = Inflights(settings.inflight_appends_max, settings.inflight_bytes_max)
+        """The append requests in flight. Empty in every state but REPLICATE."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether no append may be sent now."""
+        """Return whether no append request may be sent now."""
         return self.is_flow_paused or self.is_fetching or self.state is ProgressState.SNAPSHOT
 
+    # ------------------------------------------------------------------------------------------------------ activity
+
     def record_heard(self) -> None:
-        """Note that the member answered in this term."""
+        """Record that the member answered in this term."""
         self.is_recently_active = True
         self.silent_ticks = 0
 
+    def record_heartbeat_response(self, read_round: int) -> None:
+        """Record that the member answered a heartbeat of `read_round`, which must be a round that has begun."""
+        self.is_recently_active = True
+        self.silent_ticks = 0
+        if read_round > self.read_ack:
+            self.read_ack = read_round
+
+    def record_read_ack(self, read_round: int) -> None:
+        """Record that the member acknowledges `read_round`. An earlier round changes nothing."""
+        if read_round > self.read_ack:
+            self.read_ack = read_round
+
     def record_lost(self) -> None:
-        """Note that its connection was lost: what it answered before says nothing of what comes back."""
+        """Record that the member's connection was lost: earlier answers say nothing about the replica that comes back."""
         self.silent_ticks = UNKNOWN_TICKS
 
     def record_tick(self, count: int, index: int) -> None:
-        """Count ticks that passed. `index` is where the leader's log ended one tick earlier."""
+        """Count `count` ticks that passed. `index` is the end of the leader's log one tick earlier."""
         self.silent_ticks += count
         if self.match_index >= index:
             self.behind_ticks = 0
         else:
             self.behind_ticks += count
 
+    def on_quorum_checked(self) -> None:
+        """Forget the answers that this quorum check counted: the next check needs new ones."""
+        self.is_recently_active = False
+
+    # -------------------------------------------------------------------------------------------------------- states
+
     def become_probe(self) -> None:
-        """Find the meeting point anew; after a snapshot, right behind it."""
+        """Search again for the index where the logs meet. After a snapshot, start directly after it."""
         next_index = self.match_index + 1
         if self.state is ProgressState.SNAPSHOT:
             next_index = max(next_index, self.pending_snapshot + 1)
         self._enter(ProgressState.PROBE, next_index)
-        # What was sent and is presumed lost must be announced again.
+        # A commit index that was sent and is presumed lost must be announced again.
         self.sent_commit = min(self.sent_commit, next_index - 1)
 
     def become_replicate(self) -> None:
-        """The logs meet at `match_index`: pipeline from there."""
+        """Pipeline from `match_index`, where the logs meet."""
         self._enter(ProgressState.REPLICATE, self.match_index + 1)
 
     def become_snapshot(self, index: int) -> None:
-        """A snapshot whose log restarts after `index` is on its way."""
+        """Wait for a snapshot whose log restarts after `index`."""
         self._enter(ProgressState.SNAPSHOT, index + 1)
         self.pending_snapshot = index
         self.sent_commit = index
+
+    def on_snapshot_ended(self, is_sent: bool) -> None:
+        """Probe after the stream of the snapshot ended: after the snapshot if it was sent whole, else after the match."""
+        if not is_sent:
+            self.pending_snapshot = self.match_index
+        self.become_probe()
+        # The member gets the time of a heartbeat to install the snapshot before anything follows.
+        self.is_flow_paused = True
 
     def _enter(self, state: ProgressState, next_index: int) -> None:
         self.state = state
@@ -119,8 +151,22 @@ class Progress:
         self.is_flow_paused = False
         self.inflights.clear()
 
+    # --------------------------------------------------------------------------------------------------- append flow
+
+    def on_fetch_started(self) -> None:
+        """Pause the member until its next entries are read from disk."""
+        self.is_fetching = True
+
+    def on_fetched(self) -> None:
+        """Continue after a fetch: entries that were missing in memory may be there now."""
+        self.is_fetching = False
+
+    def resume_flow(self) -> None:
+        """Allow one more request before an answer. A window that is full stays full."""
+        self.is_flow_paused = False
+
     def on_sent(self, entry_count: int, payload_bytes: int, commit_index: int) -> None:
-        """An append request left."""
+        """Record an append request that left, with the commit index that it carried."""
         self.sent_commit = max(self.sent_commit, commit_index)
         if self.state is ProgressState.REPLICATE:
             if entry_count:
@@ -132,7 +178,7 @@ class Progress:
             self.is_flow_paused = True
 
     def can_bump_commit(self, commit_index: int) -> bool:
-        """Whether an empty request would tell the peer of a commit that it was not told of."""
+        """Return whether an empty request would tell the member of a commit that no request told it of."""
         return (
             self.state is ProgressState.REPLICATE
             and commit_index > self.sent_commit
@@ -140,18 +186,24 @@ class Progress:
         )
 
     def on_matched(self, index: int) -> bool:
-        """The peer acknowledged `index`. True when that is news; an old or repeated acknowledgement changes nothing."""
+        """Record that the member holds every entry up to `index`, and free the window up to there.
+
+        Return False, and change nothing, if that was known: the acknowledgement is an old or a repeated one.
+        """
         if index <= self.match_index:
             return False
         self.match_index = index
-        self.next_index = max(self.next_index, index + 1)
-        self.is_flow_paused = False
+        if self.next_index <= index:
+            self.next_index = index + 1
+        # The window is empty in every state but REPLICATE, so that the flow goes on there.
+        self.inflights.free_to(index)
+        self.is_flow_paused = self.inflights.is_full
         return True
 
     def on_rejected(self, rejected_index: int, hint_index: int) -> bool:
-        """The peer has no match at `rejected_index`; try after `hint_index`. False when the answer is stale."""
+        """Record that the logs do not match at `rejected_index`, and try after `hint_index`. Return False if the answer is stale."""
         if self.state is ProgressState.REPLICATE:
-            # Pipelined requests behind a lost one are all rejected: only one beyond the match says anything.
+            # Every pipelined request after a lost one is rejected. Only a rejection beyond the match says anything.
             if rejected_index <= self.match_index:
                 return False
             self.become_probe()

@@ -1,7 +1,7 @@
-"""Majorities, plain and joint: what a set of voters has agreed on.
+"""Compute majorities, plain and joint, as pure functions over integers.
 
-Pure functions over integers. Must not know about roles, logs or messages. Invariant: a joint decision needs both
-halves; an empty half never holds a decision back (that is how a configuration that is not joint is evaluated).
+Must not know about roles, logs or messages. Invariant: a joint decision needs both halves. An empty half never holds a
+decision back, which is how a configuration that is not joint is evaluated.
 Source: Ongaro's thesis 3.4 (majorities), 4.3 (joint consensus).
 """
 
@@ -13,11 +13,11 @@ from enum import Enum
 from raftmq.types import ReplicaId
 
 UNBOUNDED = (1 << 64) - 1
-"""What an empty majority has agreed on: everything."""
+"""The value that an empty set of voters has agreed on, above every other value."""
 
 
 class VoteResult(Enum):
-    """How an election stands."""
+    """Say how an election stands."""
 
     PENDING = "pending"
     WON = "won"
@@ -25,12 +25,12 @@ class VoteResult(Enum):
 
 
 def majority_size(voter_count: int) -> int:
-    """How many of `voter_count` voters are a majority (also for even counts: more than half)."""
+    """Return the size of a majority of `voter_count` voters: more than half, also when the count is even."""
     return voter_count // 2 + 1
 
 
 def majority_index(values: list[int]) -> int:
-    """The largest value that a majority has reached; `values` holds one per voter and is sorted in place."""
+    """Return the largest value that a majority has reached. `values` holds one value for each voter and is sorted in place."""
     count = len(values)
     if count == 0:
         return UNBOUNDED
@@ -39,7 +39,7 @@ def majority_index(values: list[int]) -> int:
 
 
 def joint_index(incoming: list[int], outgoing: list[int]) -> int:
-    """The largest value that a majority of each half has reached. Sorts both lists in place."""
+    """Return the largest value that a majority of each half has reached. Both lists are sorted in place."""
     index = majority_index(incoming)
     if outgoing:
         return min(index, majority_index(outgoing))
@@ -47,7 +47,7 @@ def joint_index(incoming: list[int], outgoing: list[int]) -> int:
 
 
 def majority_vote(voters: Iterable[ReplicaId], votes: Mapping[ReplicaId, bool]) -> VoteResult:
-    """How the voters decided. Votes of anyone else (learners, removed replicas) do not count."""
+    """Return the decision of the voters. Votes of learners and removed replicas do not count."""
     voter_count = granted = missing = 0
     for voter in voters:
         voter_count += 1
@@ -67,7 +67,7 @@ def majority_vote(voters: Iterable[ReplicaId], votes: Mapping[ReplicaId, bool]) 
 def joint_vote(
     incoming: Iterable[ReplicaId], outgoing: Iterable[ReplicaId], votes: Mapping[ReplicaId, bool]
 ) -> VoteResult:
-    """How both halves decided: lost as soon as one is lost, won only when both are."""
+    """Return the decision of both halves: lost as soon as one half is lost, won only when both are won."""
     first = majority_vote(incoming, votes)
     second = majority_vote(outgoing, votes)
     if first is second:

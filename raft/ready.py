@@ -1,4 +1,4 @@
-"""Everything a core wants done, as one value. The shell runs it; nothing here is optional."""
+"""Define the output of a core as one value. The shell must do all of it: nothing here is optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftmq.types import LogIndex, ReplicaId, Term
 
 
 class Role(Enum):
-    """Thesis 3.3, with the pre-candidate of 9.6. A learner is a follower that is not in the voters."""
+    """Name the roles of thesis 3.3, with the pre-candidate of 9.6. A learner is a follower that is not among the voters."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre_candidate"
@@ -22,7 +22,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """Who leads, as this replica sees it; reported when any of it changed since the last Ready."""
+    """Report the leader as this replica sees it, whenever role, term or leader changed since the last Ready."""
 
     role: Role
     term: Term
@@ -32,42 +32,46 @@ class RoleChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendToken:
-    """Identifies one append, for `RaftCore.append_done`.
+    """Identify one append, for `RaftCore.append_done`.
 
-    Carries term, last index and last term as they were when the append was handed out: a completion that arrives in
-    another term must not mark entries durable that replaced it (the ABA race of async appends).
+    It carries term, last index and last term as they were when the append was handed out. A completion that arrives in
+    another term must not mark entries as durable that replaced the written ones (the ABA race of async appends).
     """
 
     term: Term
     vote: ReplicaId
+    """The vote when the append was handed out, or 0 for none."""
     last_index: LogIndex
-    """Last index of the log when the append was handed out (not only of this append's entries); 0: nothing to mark."""
+    """Last index of the whole log when the append was handed out, not only of its entries.
+
+    It is 0 when no entry waits to be durable."""
     last_term: Term
     sequence: int
-    """Counts appends of this core; completions arrive in this order."""
+    """Number of the append, counted by this core. Completions arrive in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendWork:
-    """One write, to be made durable as a whole and in order; then send `responses` and call `append_done(token)`.
+    """Describe one write, to be made durable as a whole and in order.
 
-    An append whose `must_sync` is False needs no write of its own: its effect may ride with the next.
-    The log's suffix from `entries[0].index` on, if there is one, is replaced in the same transaction.
+    When it is durable, the shell sends `responses` and calls `append_done(token)`. An append whose `must_sync` is False needs
+    no write of its own: it may wait for the next one. `entries` replace the suffix of the log from `entries[0].index` on, if
+    there is one, in the same transaction.
     """
 
     hard_state: HardState | None
     entries: tuple[Entry, ...]
     snapshot: InstallSnapshot | None
-    """Replaces the whole log and state before `entries` are appended."""
+    """A snapshot that replaces the whole log and state before `entries` are appended."""
     responses: tuple[Message, ...]
-    """Votes, requests for them, and acknowledgements, refusals too: they leave only after this and every earlier append is durable."""
+    """Votes, requests for votes, acknowledgements and refusals. They leave once this and every earlier append is durable."""
     token: AppendToken
     must_sync: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRead:
-    """A `read_index` call that may be served once `applied_index >= read_index`."""
+    """Confirm a `read_index` call. The read may be served once `applied_index >= read_index`."""
 
     request_id: int
     read_index: LogIndex
@@ -75,40 +79,40 @@ class ConfirmedRead:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One round of output of `RaftCore.ready()`."""
+    """Hold one round of output of `RaftCore.ready()`."""
 
     role_change: RoleChange | None
     messages: tuple[Message, ...]
-    """May leave now, before anything local is durable."""
+    """Messages that may leave now, before anything local is durable."""
     append: AppendWork | None
     apply: tuple[Entry, ...]
-    """Committed and locally durable entries, in order, to apply now; then `apply_done(last index)`."""
+    """Committed and locally durable entries to apply now, in order. Afterwards the shell calls `apply_done(last index)`."""
     reads: tuple[ConfirmedRead, ...]
     failed_reads: tuple[int, ...]
-    """Request ids that can no longer be confirmed (leadership lost); ask again."""
+    """Request ids of reads that cannot be confirmed any more, as the leadership was lost. The shell must ask again."""
 
 
 class RefusalReason(Enum):
-    """Why the core did not take a proposal. Nothing was appended."""
+    """Name the reason why the core refused a proposal. Nothing was appended."""
 
     NOT_LEADER = "not_leader"
     TRANSFERRING = "transferring"
-    """A leadership transfer is in progress; retriable."""
+    """A leadership transfer is in progress. Retriable."""
     UNCOMMITTED_FULL = "uncommitted_full"
-    """`uncommitted_bytes_max` would be exceeded; retriable."""
+    """The proposal would exceed `uncommitted_bytes_max`. Retriable."""
     MEMBERSHIP_PENDING = "membership_pending"
-    """Another change is not yet applied, or nothing of this term is committed yet; retriable."""
+    """Another change is not applied yet, or no entry of this term is committed yet. Retriable."""
     MEMBERSHIP_STALE = "membership_stale"
     """The change serves an older metadata revision than the current configuration."""
     MEMBERSHIP_INVALID = "membership_invalid"
     """The change cannot be made from the current configuration (for example it removes every voter)."""
     NOT_VOTER = "not_voter"
-    """The target of a transfer is not a voter here."""
+    """The target of a transfer is not a voter of this group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A proposal that was not appended."""
+    """Answer a proposal that was not appended."""
 
     reason: RefusalReason
     leader_id: ReplicaId
@@ -116,7 +120,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A proposal that was appended to the leader's log (not yet durable, not yet committed)."""
+    """Answer a proposal that was appended to the leader's log. It is neither durable nor committed yet."""
 
     entries: tuple[Entry, ...]
-    """As appended: with index, term, base offset and time. Never empty."""
+    """The entries as appended: with index, term, base offset and time. Never empty."""

@@ -1,7 +1,7 @@
-"""The leader's side of replication: proposals, appends to members, commitment, heartbeats, quorum check, transfer.
+"""Run the leader's side of replication: proposals, appends to members, commitment, heartbeats, quorum check, transfer.
 
-Must not handle what a follower receives. Invariants: a leader only appends to its own log; it commits by counting only
-entries of its own term; it counts itself only for what is durable, and not at all when it is no voter.
+Must not handle the messages of a leader. Invariants: a leader only appends to its own log. By counting it commits only
+entries of its own term. It counts itself only for durable entries, and not at all when it is no voter.
 Source: Ongaro's thesis 3.5, 3.6.2, 3.10, 6.2 (stepping down without a quorum), 10.2.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.errors import invariant
+from raftmq.errors import invariant, violated
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.invariants import check_progress
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, InstallSnapshot, TimeoutNow
 from raftmq.raft.progress import Progress, ProgressState
 from raftmq.raft.quorum import VoteResult, joint_vote
 from raftmq.raft.read_index import ReadIndexing
-from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
+from raftmq.raft.ready import Appended, RefusalReason, Refused
 from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
 
 
@@ -26,47 +27,42 @@ def _match_of(progress: Progress) -> int:
 
 
 class Replication(ReadIndexing):
-    """What only a leader does."""
+    """Do the work of a leader."""
 
     __slots__ = ()
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
     def _start_leadership(self) -> None:
-        """The role is taken: know every member, append the no-op, tell everyone."""
-        self._seen_commit = self.log.commit
-        self.progress = {
-            member: Progress(self.log.last_index + 1, self.settings) for member in self.membership.member_ids
-        }
-        own = self.progress[self.replica_id]
-        own.become_replicate()
-        self._count_own_log()
-        # Commits what earlier leaders left, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
-        appended = self._append_own((Proposal(EntryKind.EMPTY, b""),), self.log.append_time_ms)
-        self._noop_index = self._last_index_at_tick = appended[0].index
+        """Begin to lead: follow every member, append the no-op, owe everyone a heartbeat."""
+        log = self.log
+        self._seen_commit = log.commit
+        leadership = self.leadership = Leadership(self.membership, log.last_index, self.settings)
+        leadership.progress[self.replica_id].become_replicate()
+        self._count_own_log(leadership)
+        # The no-op commits the entries of earlier leaders, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
+        self._append_own(leadership, (Proposal(EntryKind.EMPTY, b""),), log.append_time_ms)
         self.heartbeat_due = True
 
-    def _sync_progress(self, membership: Membership) -> None:
-        """Members came or went: know the new ones, forget the old."""
-        members = set(membership.member_ids)
-        for gone in [member for member in self.progress if member not in members]:
-            del self.progress[gone]
-        for member in membership.member_ids:
-            if member not in self.progress:
-                self.progress[member] = Progress(self.log.last_index + 1, self.settings)
-        if self._transferee and self._transferee not in membership.voters:
-            self._transferee = NO_REPLICA
+    def _sync_progress(self, leadership: Leadership, membership: Membership) -> None:
+        """Follow members that were added, and drop members that were removed. A transfer to a replica that votes no more ends."""
+        members, progress = membership.member_ids, leadership.progress
+        for removed in [member for member in progress if member not in members]:
+            del progress[removed]
+        for member in members:
+            if member not in progress:
+                progress[member] = Progress(self.log.last_index + 1, self.settings)
+        if leadership.transferee and leadership.transferee not in membership.voters:
+            leadership.transferee = NO_REPLICA
 
     # ----------------------------------------------------------------------------------------------------- proposals
 
-    def _refusal(self, payload_bytes: int) -> Refused | None:
-        """Why nothing may be proposed now."""
-        if self.role is not Role.LEADER:
-            return Refused(RefusalReason.NOT_LEADER, self.leader_id)
-        if self._transferee:
+    def _refusal(self, leadership: Leadership, payload_bytes: int) -> Refused | None:
+        """Return the reason why a proposal is refused now, or None."""
+        if leadership.transferee:
             return Refused(RefusalReason.TRANSFERRING, self.leader_id)
-        # A first oversized batch passes, or it never could; nothing empty is ever refused.
-        used = self._uncommitted_bytes
+        # An oversized batch passes when nothing else is uncommitted, or it never could. An empty payload is never refused.
+        used = leadership.uncommitted_bytes
         if used and payload_bytes and used + payload_bytes > self.settings.uncommitted_bytes_max:
             return Refused(RefusalReason.UNCOMMITTED_FULL, self.leader_id)
         return None
@@ -77,12 +73,16 @@ class Replication(ReadIndexing):
             payload_bytes += len(proposal.payload)
             is_data = proposal.kind is EntryKind.DATA
             if is_data != (proposal.record_count > 0) or proposal.kind is EntryKind.MEMBERSHIP:
-                invariant(condition=False, name="proposal", kind=proposal.kind, record_count=proposal.record_count)
+                violated("proposal", kind=proposal.kind, record_count=proposal.record_count)
         invariant(proposals, "proposal", count=len(proposals))
-        return self._refusal(payload_bytes) or Appended(self._append_own(proposals, now_ms))
+        leadership = self.leadership
+        if leadership is None:
+            return Refused(RefusalReason.NOT_LEADER, self.leader_id)
+        refused = self._refusal(leadership, payload_bytes)
+        return refused or Appended(self._append_own(leadership, proposals, now_ms))
 
-    def _append_own(self, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
-        """Give the proposals their place in the log. Offsets are dense: each starts where the one before ended."""
+    def _append_own(self, leadership: Leadership, proposals: Sequence[Proposal], now_ms: int) -> tuple[Entry, ...]:
+        """Append the proposals to the own log. Offsets are dense: each entry starts where the one before it ended."""
         log, term = self.log, self.term
         index, offset = log.last_index, log.next_offset
         time_ms = max(now_ms, log.append_time_ms)
@@ -97,52 +97,58 @@ class Replication(ReadIndexing):
             payload_bytes += len(payload)
         log.append(entries)
         if payload_bytes:
-            self._uncommitted.append((index, payload_bytes))
-            self._uncommitted_bytes += payload_bytes
-        self._flush_due = True
+            leadership.uncommitted.append((index, payload_bytes))
+            leadership.uncommitted_bytes += payload_bytes
+        leadership.flush_due = True
         return tuple(entries)
 
     # ---------------------------------------------------------------------------------------------------- commitment
 
-    def _count_own_log(self) -> None:
-        """The leader's own match: what its disk holds, never more (thesis 10.2.1)."""
-        self.progress[self.replica_id].on_matched(self.log.durable_index)
+    def _count_own_log(self, leadership: Leadership) -> None:
+        """Raise the leader's own match to the end of its durable log, never further (thesis 10.2.1)."""
+        leadership.progress[self.replica_id].on_matched(self.log.durable_index)
 
     def _may_commit(self, index: int) -> bool:
-        """Only entries of the own term commit by counting; earlier ones with them (thesis 3.6.2, figure 3.7)."""
+        """Return whether counting may commit `index`: its entry is of the own term. Earlier entries commit with it (thesis 3.6.2).
+
+        Scenario (figure 3.7), if entries of an earlier term could be counted:
+        1. S1 leads term 2 and replicates entry 2 to S2 only. S5 is elected for term 3 and appends another entry 2 of its own.
+        2. S1 leads term 4 and replicates its old entry 2 to S3. A majority holds it, and S1 would commit it.
+        3. S1 fails. S5, whose last term is 3, is elected by S2, S3 and S4, and replaces the committed entry.
+        """
         return index > self.log.commit and self.log.term_at(index) == self.term
 
-    def _maybe_commit(self) -> bool:
-        """Advance the commit index to what a quorum holds."""
-        index = self._quorum_of(_match_of)
+    def _maybe_commit(self, leadership: Leadership) -> bool:
+        """Advance the commit index to the last entry that a quorum holds. Return whether it advanced."""
+        index = self._quorum_of(leadership, _match_of)
         if not self._may_commit(index):
             return False
         self.log.commit_to(index)
-        self._is_announcing = self.settings.announce_commits or self.log.has_committed_membership
-        uncommitted = self._uncommitted
+        leadership.is_announcing = self.settings.announce_commits or self.log.has_committed_membership
+        uncommitted = leadership.uncommitted
         while uncommitted and uncommitted[0][0] <= index:
-            self._uncommitted_bytes -= uncommitted.popleft()[1]
-        self._flush_due = True
-        if self._reads.waiting:
-            self._release_waiting_reads()
+            leadership.uncommitted_bytes -= uncommitted.popleft()[1]
+        leadership.flush_due = True
+        if leadership.reads.waiting:
+            self._release_waiting_reads(leadership)
         return True
 
     # ------------------------------------------------------------------------------------------------------- sending
 
-    def _flush(self) -> None:
-        """Send every member what it may get now; a commit index alone only if nothing else carried it."""
-        self._flush_due = False
+    def _flush(self, leadership: Leadership) -> None:
+        """Send every member the entries that it may get now. A commit index goes alone only if no other message carried it."""
+        leadership.flush_due = False
         log = self.log
-        for peer, progress in self.progress.items():
+        for peer, progress in leadership.progress.items():
             if peer == self.replica_id:
                 continue
             while progress.next_index <= log.last_index and self._send_append(peer, progress, may_be_empty=False):
                 pass
-            if self._is_announcing and progress.can_bump_commit(log.commit):
+            if leadership.is_announcing and progress.can_bump_commit(log.commit):
                 self._send_append(peer, progress, may_be_empty=True)
 
     def _send_append(self, peer: ReplicaId, progress: Progress, *, may_be_empty: bool) -> bool:
-        """One append request, or a snapshot where the log no longer reaches back. True when something was sent."""
+        """Send one append request, or a snapshot where the log no longer reaches back. Return whether a message was sent."""
         if progress.is_paused:
             return False
         log = self.log
@@ -150,11 +156,12 @@ class Replication(ReadIndexing):
         if prev_index < log.position.index:
             return self._send_snapshot(peer, progress)
         entries: tuple[Entry, ...] = ()
-        # A full window still lets an empty request through: its rejection restarts a stream that was lost whole.
+        # A full window still lets an empty request pass. Scenario: every request of the window is lost. No answer would ever
+        # free the window, but the member rejects the empty request, which restarts the stream from its match.
         if not progress.inflights.is_full:
             found = log.entries_from(progress.next_index, self.settings.append_bytes_max)
             if found is None:
-                progress.is_fetching = True
+                progress.on_fetch_started()
                 return False
             entries = found
         if not entries and not may_be_empty:
@@ -174,7 +181,7 @@ class Replication(ReadIndexing):
         return True
 
     def _send_snapshot(self, peer: ReplicaId, progress: Progress) -> bool:
-        """A snapshot, if the peer is there to take it and the shell has one that reconnects with the log."""
+        """Send a snapshot if the peer is active and the shell has one that reconnects with the log. Return whether it was sent."""
         if not progress.is_recently_active:
             return False
         meta = self.snapshot_meta()
@@ -188,148 +195,153 @@ class Replication(ReadIndexing):
     # ----------------------------------------------------------------------------------------------------- responses
 
     def _on_append_response(self, message: AppendResponse) -> None:
-        progress = self.progress.get(message.source)
-        if self.role is not Role.LEADER or progress is None:
+        leadership = self.leadership
+        if leadership is None:
+            return
+        progress = leadership.progress.get(message.source)
+        if progress is None:
             return
         progress.record_heard()
         if message.is_rejected:
             self._on_rejected(message, progress)
         else:
-            self._on_accepted(message, progress)
+            self._on_accepted(message, leadership, progress)
         check_progress(progress, self.log.last_index)
 
     def _on_rejected(self, message: AppendResponse, progress: Progress) -> None:
         hint_index: int = message.hint_index
         if message.hint_term:
-            # The peer's entry there is of `hint_term`; nothing of ours above that term can match at or before it.
+            # The entry of the peer there is of `hint_term`. No own entry of a higher term can match at or before it.
             hint_index, _ = self.log.find_hint(hint_index, message.hint_term)
         if progress.on_rejected(message.index, hint_index):
             self._send_append(message.source, progress, may_be_empty=True)
 
-    def _on_accepted(self, message: AppendResponse, progress: Progress) -> None:
+    def _on_accepted(self, message: AppendResponse, leadership: Leadership, progress: Progress) -> None:
         index = message.index
         if index > self.log.last_index:
-            invariant(condition=False, name="ack_within_log", index=index, last_index=self.log.last_index)
+            violated("ack_within_log", index=index, last_index=self.log.last_index)
         is_news = progress.on_matched(index)
         state = progress.state
         if state is ProgressState.REPLICATE:
             if not is_news:
                 return
-            progress.inflights.free_to(index)
-            progress.is_flow_paused = progress.inflights.is_full
         elif state is ProgressState.PROBE:
             if not is_news and index != progress.match_index:
                 return
             progress.become_replicate()
         elif progress.match_index + 1 >= self.first_index:
-            # Whatever brought the peer here (this snapshot, another, old appends): the log reaches it again.
+            # This snapshot, another one or old appends brought the member here: the log reaches it again.
             progress.become_replicate()
         elif progress.match_index >= progress.pending_snapshot:
-            # It arrived, or appends overtook it, but the log was compacted further meanwhile: it takes another one.
+            # The snapshot arrived, or appends overtook it. In the meantime the log was compacted beyond it: send another one.
             progress.become_probe()
-        else:
-            # Not there yet: keep waiting, with the state's invariant.
-            progress.next_index = progress.pending_snapshot + 1
         if is_news and self._counts(message.source):
-            self._maybe_commit()
+            self._maybe_commit(leadership)
         if progress.next_index <= self.log.last_index or (
-            self._is_announcing and progress.can_bump_commit(self.log.commit)
+            leadership.is_announcing and progress.can_bump_commit(self.log.commit)
         ):
-            self._flush_due = True
-        if self._transferee == message.source and progress.match_index == self.log.last_index:
+            leadership.flush_due = True
+        if leadership.transferee == message.source and progress.match_index == self.log.last_index:
             self._send_timeout_now(message.source)
 
     def _counts(self, member: ReplicaId) -> bool:
-        """Whether the member's match can move the commit index: it spares the count for learners."""
+        """Return whether the member's match can move the commit index. A learner's cannot, so that nothing is counted for it."""
         return member in self.membership.voters or member in self.membership.outgoing
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
-        progress = self.progress.get(message.source)
-        if self.role is not Role.LEADER or progress is None:
+        leadership = self.leadership
+        if leadership is None:
             return
-        progress.record_heard()
-        progress.is_flow_paused = False
+        progress = leadership.progress.get(message.source)
+        if progress is None:
+            return
+        reads = leadership.reads
+        progress.record_heartbeat_response(min(message.read_counter, reads.round))
+        progress.resume_flow()
         if progress.match_index < self.log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(message.source, progress, may_be_empty=True)
-        self._on_read_ack(progress, message.read_counter)
+        if reads.is_confirming or leadership.confirm_round:
+            self._confirm_rounds(leadership)
 
     # -------------------------------------------------------------------------------------------------- ticks, beats
 
-    def _tick_leader(self, count: int) -> None:
-        for progress in self.progress.values():
-            progress.record_tick(count, self._last_index_at_tick)
-        self._last_index_at_tick = self.log.last_index
-        self._heartbeat_elapsed += count
-        if self._heartbeat_elapsed >= self.settings.heartbeat_ticks:
-            self._heartbeat_elapsed = 0
+    def _tick_leader(self, leadership: Leadership, count: int) -> None:
+        for progress in leadership.progress.values():
+            progress.record_tick(count, leadership.last_index_at_tick)
+        leadership.last_index_at_tick = self.log.last_index
+        leadership.heartbeat_elapsed += count
+        if leadership.heartbeat_elapsed >= self.settings.heartbeat_ticks:
+            leadership.heartbeat_elapsed = 0
             self.heartbeat_due = True
-        if self._confirm_round:
-            self._confirm_elapsed += count
-            if self._confirm_elapsed >= self.settings.election_ticks:
+        if leadership.confirm_round:
+            leadership.confirm_elapsed += count
+            if leadership.confirm_elapsed >= self.settings.election_ticks:
                 self._become_follower(self.term, NO_REPLICA)
                 return
-        if self._transferee:
-            self._transfer_elapsed += count
-            if self._transfer_elapsed >= self.settings.election_ticks:
-                # It has failed: take proposals again (thesis 3.10).
-                self._transferee = NO_REPLICA
-        self._election_elapsed += count
-        if self._election_elapsed >= self.settings.election_ticks:
-            self._election_elapsed = 0
-            self._check_quorum()
+        if leadership.transferee:
+            leadership.transfer_elapsed += count
+            if leadership.transfer_elapsed >= self.settings.election_ticks:
+                # The transfer has failed: take proposals again (thesis 3.10).
+                leadership.transferee = NO_REPLICA
+        leadership.quorum_check_elapsed += count
+        if leadership.quorum_check_elapsed >= self.settings.election_ticks:
+            leadership.quorum_check_elapsed = 0
+            self._check_quorum(leadership)
 
-    def _check_quorum(self) -> None:
-        """A leader that hears no quorum within an election timeout stops leading (thesis 6.2)."""
+    def _check_quorum(self, leadership: Leadership) -> None:
+        """Step down if no quorum answered within an election timeout (thesis 6.2)."""
         heard = {
             member: progress.is_recently_active or member == self.replica_id
-            for member, progress in self.progress.items()
+            for member, progress in leadership.progress.items()
         }
         if joint_vote(self.membership.voters, self.membership.outgoing, heard) is not VoteResult.WON:
             self._become_follower(self.term, NO_REPLICA)
             return
-        for progress in self.progress.values():
-            progress.is_recently_active = False
+        for progress in leadership.progress.values():
+            progress.on_quorum_checked()
 
     def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
         self.heartbeat_due = False
-        if self.role is not Role.LEADER:
+        leadership = self.leadership
+        if leadership is None:
             return []
-        counter = self._reads.on_beats_taken()
+        counter = leadership.reads.on_beats_taken()
         commit = self.log.commit
-        # Never the plain commit index: beyond its match the follower may hold a divergent tail.
+        # A heartbeat never carries the plain commit index: beyond its match the follower may hold a divergent tail.
         return [
             (peer, LogIndex(min(progress.match_index, commit)), counter)
-            for peer, progress in self.progress.items()
+            for peer, progress in leadership.progress.items()
             if peer != self.replica_id
         ]
 
-    def _begin_confirmation(self) -> None:
-        self._confirm_round = self._reads.begin_round()
-        self._confirm_elapsed = 0
+    def _begin_confirmation(self, leadership: Leadership) -> None:
+        leadership.confirm_round = leadership.reads.begin_round()
+        leadership.confirm_elapsed = 0
         self.heartbeat_due = True
         if self._is_only_voter:
-            self._confirm_rounds()
+            self._confirm_rounds(leadership)
 
     # ------------------------------------------------------------------------------------------------------ transfer
 
     def _begin_transfer(self, target: ReplicaId) -> Refused | None:
-        if self.role is not Role.LEADER:
+        leadership = self.leadership
+        if leadership is None:
             return Refused(RefusalReason.NOT_LEADER, self.leader_id)
         if target not in self.membership.voters:
             return Refused(RefusalReason.NOT_VOTER, self.leader_id)
-        if target in (self.replica_id, self._transferee):
+        if target in (self.replica_id, leadership.transferee):
             return None
-        if not self._transferee:
-            self._transfer_elapsed = 0  # a transfer that replaces another one keeps its deadline
-        self._transferee = target
-        progress = self.progress[target]
+        if not leadership.transferee:
+            leadership.transfer_elapsed = 0  # a transfer that replaces another one keeps the deadline
+        leadership.transferee = target
+        progress = leadership.progress[target]
         if progress.match_index == self.log.last_index:
             self._send_timeout_now(target)
         else:
-            # A lagging target is fed first; its last acknowledgement sends the `TimeoutNow`.
-            progress.is_flow_paused = False
+            # A lagging target gets the missing entries first. Its last acknowledgement makes the leader send `TimeoutNow`.
+            progress.resume_flow()
             self._send_append(target, progress, may_be_empty=True)
-            self._flush_due = True
+            leadership.flush_due = True
         return None
 
     def _send_timeout_now(self, target: ReplicaId) -> None:

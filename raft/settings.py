@@ -1,4 +1,4 @@
-"""The core's named limits."""
+"""Define the named limits of the core."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Times are in ticks; the shell decides how long a tick is. Sizes are payload bytes."""
+    """Hold the limits of one core. Times are in ticks, whose length the shell decides. Sizes are payload bytes."""
 
     election_ticks: int = 12
-    """Minimum election timeout E; the effective one is uniform in [E, 2E-1], re-rolled on each role or term change."""
+    """Minimum election timeout E. The effective one is uniform in [E, 2E-1], drawn again with each change of role or term."""
     heartbeat_ticks: int = 1
+    """Ticks between two heartbeats of a leader."""
     append_bytes_max: int = 512 * 1024
-    """Payload of one AppendRequest (at least one entry always fits)."""
+    """Maximum payload of one AppendRequest. One entry always fits."""
     inflight_appends_max: int = 64
-    """AppendRequests in flight to one peer."""
+    """Maximum number of AppendRequests in flight to one peer."""
     inflight_bytes_max: int = 16 * 1024 * 1024
-    """Payload in flight to one peer."""
+    """Maximum payload in flight to one peer."""
     uncommitted_bytes_max: int = 16 * 1024 * 1024
-    """A leader's uncommitted tail; beyond it proposals are refused as retriable. Empty entries always pass."""
+    """Maximum payload of a leader's uncommitted tail. Beyond it proposals are refused as retriable. Empty entries always pass."""
     apply_bytes_max: int = 16 * 1024 * 1024
-    """Payload of one Ready's `apply`."""
+    """Maximum payload of the entries that are handed out for applying and not applied yet."""
     announce_commits: bool = True
-    """Tell followers of a commit at once, by an empty append, when nothing else carries it. False: it rides with the next
-    append or heartbeat, which halves the messages of a lone proposal; followers then apply up to a heartbeat later.
-    A committed change of membership is always announced."""
+    """Tell followers of a commit immediately, by an empty append, when no other message carries it.
+
+    False: the commit index waits for the next append or heartbeat. This halves the messages of a lone proposal, and
+    followers apply up to one heartbeat later. A committed change of membership is always announced."""
     pending_reads_max: int = 1024
-    """Reads that wait for the leader's first commit or for a confirmation round."""
+    """Maximum number of reads that wait for the leader's first commit or for a confirmation round."""
     pre_vote_backoff_max: int = 4
-    """Failed pre-votes stretch the election timeout up to this factor."""
+    """Maximum factor by which failed pre-votes stretch the election timeout."""

@@ -1,6 +1,6 @@
-"""The fields of a `RaftCore`, and what every part of it needs: queues of output, roles, timers.
+"""Hold the fields of a `RaftCore` and the parts that every layer needs: queues of output, roles, timers.
 
-The core is one object in layers, one file each; a layer calls only itself and the layers below:
+The core is one object in layers, one file each. A layer calls only itself and the layers below:
 `state` < `read_index` < `replication` < `following` < `reconfiguration` < `election` < `core`.
 Must not contain a rule of Raft beyond figure 3.1's state. Invariants: see `invariants.py`.
 Source: Ongaro's thesis, figure 3.1.
@@ -9,31 +9,32 @@ Source: Ongaro's thesis, figure 3.1.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raftmq.errors import invariant
+from raftmq.errors import invariant, violated
 from raftmq.raft.entry import EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.log import RaftLog
 from raftmq.raft.log_view import LogView, Random
 from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequest
 from raftmq.raft.progress import Progress
-from raftmq.raft.read_queue import ReadQueue
 from raftmq.raft.ready import ConfirmedRead, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
 
 FIRST_ROUND_MAX = 1 << 62
-"""A replica's first round of vote requests is a random number below this: 64 bits leave room for any number of further rounds, and
-two lives do not meet in one."""
+"""A replica's first round of vote requests is a random number below this bound.
+
+64 bits leave room for any number of further rounds, and two lives of a replica do not meet in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """What storage holds of a group when its core starts."""
+    """Describe a group as storage holds it when its core starts."""
 
     hard_state: HardState
     position: LogPosition
@@ -43,12 +44,14 @@ class RestoredState:
     """`next_offset` of the last entry (of `position` when the log is empty)."""
     last_append_time_ms: int
     term_starts: tuple[tuple[Term, LogIndex], ...]
-    """(term, first index of it) for each term present in the log after `position`, ascending."""
+    """(term, its first index) for each term in the log after `position`, ascending."""
     membership: Membership
-    """As of `state_index`."""
+    """The configuration as of `state_index`."""
     state_index: LogIndex
-    """A: derived state and membership include every entry up to here; may be beyond `last_index` after a snapshot
-    whose records are still being streamed. The core starts with applied = min(A, last_index)."""
+    """The index A: derived state and membership include every entry up to it.
+
+    A may be beyond `last_index` after a snapshot whose records are still being streamed. The core starts with
+    applied = min(A, last_index)."""
 
 
 def _no_snapshot() -> SnapshotMeta | None:
@@ -56,7 +59,7 @@ def _no_snapshot() -> SnapshotMeta | None:
 
 
 class CoreState:
-    """Figure 3.1's state, volatile and persistent, with the output that gathers for the next `Ready`."""
+    """Hold the state of figure 3.1, volatile and persistent, and the output that gathers for the next `Ready`."""
 
     __slots__ = (
         "_apply_is_fetching",
@@ -64,22 +67,14 @@ class CoreState:
         "_applying_membership",
         "_applying_parts",
         "_commit_due",
-        "_confirm_elapsed",
-        "_confirm_round",
         "_confirmed_reads",
         "_done_sequence",
         "_election_elapsed",
         "_failed_pre_votes",
         "_failed_reads",
-        "_flush_due",
         "_handed",
-        "_heartbeat_elapsed",
-        "_is_announcing",
-        "_last_index_at_tick",
         "_messages",
-        "_noop_index",
         "_random",
-        "_reads",
         "_reported",
         "_responses",
         "_round",
@@ -88,17 +83,13 @@ class CoreState:
         "_seen_vote",
         "_sequence",
         "_timeout_ticks",
-        "_transfer_elapsed",
-        "_transferee",
-        "_uncommitted",
-        "_uncommitted_bytes",
         "_votes",
         "campaign_due",
         "heartbeat_due",
         "leader_id",
+        "leadership",
         "log",
         "membership",
-        "progress",
         "replica_id",
         "role",
         "settings",
@@ -109,7 +100,7 @@ class CoreState:
     )
 
     log_class: ClassVar[type[RaftLog]] = RaftLog
-    """The log to build: the simulator's mutants replace it."""
+    """The class of the log. The simulator's mutants replace it."""
 
     def __init__(
         self,
@@ -123,14 +114,14 @@ class CoreState:
         self.settings = settings
         self._random = random
         self.snapshot_meta: Callable[[], SnapshotMeta | None] = _no_snapshot
-        """What snapshot may be sent now; None: not now. Set by the shell."""
+        """Returns the snapshot that may be sent now, or None. Set by the shell."""
         self.log = self._restore_log(restored, log_view)
         self._restore_hard_state(restored.hard_state)
         self.membership = restored.membership
-        """The active configuration: as of the last applied change, or of `state_floor` while below it."""
+        """The active configuration: as of the last applied change, or as of `state_floor` while applied is below it."""
         check_membership(self.membership)
         self.state_floor: LogIndex = restored.state_index
-        """A of the snapshot or restart this replica stands on. Membership entries up to it are included already."""
+        """The index A of the snapshot or restart that this replica began with. `membership` includes every change up to it."""
         self._init_volatile()
         self._seen_term, self._seen_vote, self._seen_commit = self.term, self.vote, self.log.commit
         self._reported = RoleChange(self.role, self.term, self.leader_id)
@@ -149,7 +140,7 @@ class CoreState:
         invariant(
             log.commit <= log.last_index, "restored_commit", commit_index=log.commit, last_index=restored.last_index
         )
-        # Changes that were appended and not applied before the restart must be known: they forbid campaigns.
+        # Changes that were appended and not applied before the restart must be known, as they forbid campaigns.
         log.membership_indexes = [
             index
             for index in range(log.applied + 1, log.last_index + 1)
@@ -161,100 +152,95 @@ class CoreState:
         self.term: Term = hard_state.term
         """Never decreases."""
         self.vote: ReplicaId = hard_state.vote
-        """Whom this replica voted for in `term`; 0: nobody. Changes only from 0 within a term."""
-        # The term is written before, or with, the first entry of it. A term below the log's end is a hard state that was lost,
-        # and with it perhaps a vote: to go on with a free one could elect two leaders in a term.
+        """The candidate that this replica voted for in `term`, or 0 for none. Within a term it changes only from 0."""
+        # A term is written before its first entry, or together with it. A term below the end of the log therefore means that a
+        # hard state was lost, and perhaps a vote with it. To go on with a free vote could elect two leaders in one term.
         invariant(self.log.last_term <= self.term, "restored_term", term=self.term, last_term=self.log.last_term)
         self._handed = hard_state
-        """The hard state last handed to the writer."""
+        """The hard state that was handed to the writer last."""
         self._commit_due: int = 0
-        """The commit index must get to disk up to here without waiting for entries: the last change of membership applied."""
+        """Index of the last applied change of membership. Until the disk has a commit index at or above it, a write is due."""
 
     def _init_volatile(self) -> None:
         self.role = Role.FOLLOWER
         self.leader_id: ReplicaId = NO_REPLICA
-        """0 when unknown."""
+        """The leader of this term, or 0 when it is unknown."""
         self.campaign_due = False
         self.heartbeat_due = False
         # elections
         self._election_elapsed: int = 0
-        """Ticks since a leader was heard (follower), or since the last quorum check (leader)."""
-        self._heartbeat_elapsed: int = 0
+        """Ticks since a leader was heard, a vote was granted or the role began. A leader does not count them."""
         self._failed_pre_votes: int = 0
-        """Consecutive pre-votes without success: each doubles the timeout, up to `pre_vote_backoff_max`."""
+        """Consecutive pre-votes without success. Each doubles the timeout, up to `pre_vote_backoff_max` times its length."""
         self._timeout_ticks: int = 0
+        """The election timeout of this role and term, drawn at random."""
         self._roll_timeout()
         self._votes: dict[ReplicaId, bool] = {}
+        """The answer of each voter to the current round, the own one included once it counts. Empty unless (pre-)candidate."""
         self._round: int = self._random.randrange(FIRST_ROUND_MAX)
-        """The latest round of (pre-)vote requests. No earlier life of this replica used it."""
-        # leadership
-        self.progress: dict[ReplicaId, Progress] = {}
-        """Every member as the leader sees it, itself included; empty unless leader."""
-        self._flush_due = False
-        """Entries or a commit index may wait to be sent; done once per `ready`, so that one message carries all."""
-        self._is_announcing = True
-        """Whether a commit index that nothing carries is sent by itself."""
-        self._noop_index: int = 0
-        """This leadership's first entry: nothing is judged before it is applied."""
-        self._last_index_at_tick: int = 0
-        """Where this leader's log ended at its last tick: what a member should have by the next one."""
-        self._transferee: ReplicaId = NO_REPLICA
-        self._transfer_elapsed: int = 0
-        """Ticks since a transfer closed proposals. Not `_election_elapsed`, or transfers would postpone the quorum check."""
-        self._uncommitted: deque[tuple[int, int]] = deque()
-        """(last index, payload bytes) of each batch this leader proposed and that is not committed."""
-        self._uncommitted_bytes: int = 0
-        self._confirm_round: int = 0
-        """The beat round that must be acknowledged after a stall; 0: none."""
-        self._confirm_elapsed: int = 0
-        self._reads = ReadQueue()
+        """The newest round of (pre-)vote requests. No earlier life of this replica used it."""
+        self.leadership: Leadership | None = None
+        """Everything that this replica has only as leader.
+
+        Invariant: not None exactly while `role` is LEADER."""
         # output
         self._messages: list[Message] = []
+        """Messages that may leave before anything local is durable."""
         self._responses: list[Message] = []
-        """Votes, requests for them, and acknowledgements: released only once the next append is durable."""
+        """Votes, requests for votes, and acknowledgements. They leave only once the next append is durable."""
         self._confirmed_reads: list[ConfirmedRead] = []
         self._failed_reads: list[int] = []
+        """Request ids of reads that cannot be confirmed any more."""
         self._sequence: int = 0
+        """The number of the append that was handed out last."""
         self._done_sequence: int = 0
+        """The number of the append that was completed last."""
         self._applying_parts: deque[tuple[int, int]] = deque()
-        """(last index, payload bytes) of each part handed out for applying."""
+        """(last index, payload bytes) of each part that was handed out for applying, oldest first."""
         self._applying_bytes: int = 0
+        """Payload bytes of all parts in `_applying_parts`."""
         self._applying_membership: deque[tuple[int, bytes]] = deque()
-        """(index, payload) of changes handed out for applying; they take effect in `apply_done`."""
+        """(index, payload) of each change of membership that was handed out for applying. It takes effect in `apply_done`."""
         self._apply_is_fetching = False
+        """Whether the next entries to apply are being read from disk. Cleared by `entries_fetched`."""
 
     # ---------------------------------------------------------------------------------------- read by the shell
 
     @property
     def commit_index(self) -> LogIndex:
-        """The last entry known committed."""
+        """Return the index of the last entry that is known to be committed."""
         return LogIndex(self.log.commit)
 
     @property
     def applied_index(self) -> LogIndex:
-        """The last entry applied."""
+        """Return the index of the last entry that was applied."""
         return LogIndex(self.log.applied)
 
     @property
     def last_index(self) -> LogIndex:
-        """The last entry of the log, durable or not."""
+        """Return the index of the last entry of the log, durable or not."""
         return LogIndex(self.log.last_index)
 
     @property
     def first_index(self) -> LogIndex:
-        """The first entry of the log, after its position."""
+        """Return the index of the first entry of the log, directly after its position."""
         return LogIndex(self.log.position.index + 1)
+
+    @property
+    def progress(self) -> Mapping[ReplicaId, Progress]:
+        """Return every member as this leader sees it, itself included. Empty unless leader."""
+        return {} if self.leadership is None else self.leadership.progress
 
     # --------------------------------------------------------------------------------------------------- output
 
     def _send(self, message: Message) -> None:
-        """Queue what may leave before anything local is durable."""
+        """Queue a message that may leave before anything local is durable."""
         self._messages.append(message)
 
     def _respond(self, message: Message) -> None:
-        """Queue what may leave only after everything up to now is durable.
+        """Queue a message that may leave only after everything up to now is durable.
 
-        Acknowledgements merge: the later one says everything the earlier did.
+        Two acknowledgements to the same leader merge, as the later one includes the earlier one.
         """
         if isinstance(message, AppendResponse) and not message.is_rejected and self._responses:
             last = self._responses[-1]
@@ -272,54 +258,41 @@ class CoreState:
     # ------------------------------------------------------------------------------------------------ roles, timers
 
     def _roll_timeout(self) -> None:
-        """Uniform in [E, 2E-1], stretched by failed pre-votes."""
+        """Draw the election timeout, uniform in [E, 2E-1] and stretched by failed pre-votes."""
         ticks = self.settings.election_ticks
         stretch = min(1 << min(self._failed_pre_votes, 8), self.settings.pre_vote_backoff_max)
         self._timeout_ticks = (ticks + self._random.randrange(ticks)) * stretch
 
-    def _reset(self, term: Term) -> None:
-        """Everything that ends with a role or a term. A new term starts without a vote, in the same step."""
+    def _reset(self, role: Role, term: Term) -> None:
+        """Enter a role and a term, and end everything of the previous ones. A new term starts without a vote, in the same step."""
         if term != self.term:
             if term < self.term:
-                invariant(condition=False, name="term_monotone", term=self.term, new_term=term)
+                violated("term_monotone", term=self.term, new_term=term)
             self.term = term
             self.vote = NO_REPLICA
+        self.role = role
         self.leader_id = NO_REPLICA
         self.campaign_due = False
         self.heartbeat_due = False
         self._election_elapsed = 0
-        self._heartbeat_elapsed = 0
         self._votes.clear()
         self._roll_timeout()
         if self._responses:
-            # The log may change now: a request that did not leave would name an end that no disk ever held.
+            # The log may change now. A vote request that has not left would then name a log end that no disk ever held.
             self._responses = [one for one in self._responses if not isinstance(one, VoteRequest)]
-        if self.progress:
-            self._end_leadership()
-
-    def _end_leadership(self) -> None:
-        self.progress = {}
-        self._flush_due = False
-        self._transferee = NO_REPLICA
-        self._uncommitted.clear()
-        self._uncommitted_bytes = 0
-        self._confirm_round = 0
-        self._noop_index = 0
-        # Own reads can no longer be confirmed; those of others are asked again by their askers.
-        self._failed_reads.extend(self._reads.take_own(self.replica_id))
-        self._reads = ReadQueue()
+        if self.leadership is not None:
+            # This replica's own reads cannot be confirmed any more. The other askers time out and ask again.
+            self._failed_reads.extend(self.leadership.reads.take_own(self.replica_id))
+            self.leadership = None
 
     def _become_follower(self, term: Term, leader_id: ReplicaId) -> None:
-        self._reset(term)
-        self.role = Role.FOLLOWER
+        self._reset(Role.FOLLOWER, term)
         self.leader_id = leader_id
 
     def _hear_leader(self, leader_id: ReplicaId) -> None:
-        """A valid message of this term's leader: the election timer starts anew."""
+        """Follow the leader of this term, which sent a valid message, and restart the election timer."""
         if self.leader_id not in (NO_REPLICA, leader_id):
-            invariant(
-                condition=False, name="one_leader_per_term", term=self.term, leader_id=self.leader_id, other=leader_id
-            )
+            violated("one_leader_per_term", term=self.term, leader_id=self.leader_id, other=leader_id)
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader_id)
         self.leader_id = leader_id
@@ -330,17 +303,17 @@ class CoreState:
             self._roll_timeout()
 
     def _can_campaign(self) -> bool:
-        """Whether this replica may ask for votes."""
+        """Return whether this replica may ask for votes."""
         log = self.log
         return (
             (self.replica_id in self.membership.voters or self.replica_id in self.membership.outgoing)
             and log.snapshot is None
             and log.applied >= self.state_floor
-            # A committed change that is not yet active: this replica would count votes of the wrong configuration.
+            # With a committed change that is not active yet, this replica would count the votes of the wrong configuration.
             and not log.has_committed_membership
         )
 
     @property
     def _has_committed_in_term(self) -> bool:
-        """Whether an entry of the current term is committed: what a new leader must wait for."""
+        """Return whether an entry of the current term is committed. A new leader must wait for one."""
         return self.log.term_at(self.log.commit) == self.term

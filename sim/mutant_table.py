@@ -122,7 +122,9 @@ def _node_row(name: str) -> Row:
 
 def _core_row(name: str) -> Row:
     build = core.MUTANTS[name].build
-    planted = next(kind for kind in (build.core, build.replica, build.disk) if kind.__module__ == core.__name__)
+    planted = next(
+        kind for kind in (build.core, build.replica, build.disk) if kind.__module__.startswith(core.__name__)
+    )
     bug = " ".join((inspect.getdoc(planted) or "").partition("\n\n")[0].split()).rstrip(".")
     outcome = hunt_core(name)
     if outcome is None:

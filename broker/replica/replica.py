@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.replica_log import ReplicaLog
-from raftmq.errors import InvariantError, invariant
+from raftmq.errors import InvariantError, violated
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
@@ -435,7 +435,7 @@ class Replica(Generic[MachineT]):
         # What is written next is the machine's state with the core's membership, under one index.
         due = max(self.core.applied_index, self.core.state_floor)
         if machine.applied_index != due:
-            invariant(condition=False, name="machine_at_applied_index", applied_index=machine.applied_index, due=due)
+            violated("machine_at_applied_index", applied_index=machine.applied_index, due=due)
         self.serve_confirmed()
         self.wake_progress()
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from raftmq.errors import invariant
+from raftmq.errors import violated
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition
 from raftmq.raft.log_view import LogView, Random
@@ -220,7 +220,7 @@ class SimReplica:
             self.world.checker.on_ready(self, ready)
             self._run(core, ready)
             core = self.core
-        invariant(condition=False, name="ready_ends", replica_id=self.replica_id)
+        violated("ready_ends", replica_id=self.replica_id)
 
     def _send_beats(self, core: RaftCore) -> None:
         send = self.world.network.send

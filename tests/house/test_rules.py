@@ -19,12 +19,16 @@ def quoted(cell: str) -> list[str]:
     return [name.strip("`") for name in names]
 
 
+NAME_ARGUMENTS = {"invariant": 1, "violated": 0}
+"""The functions that assert an invariant, each with the position of the invariant's name among its arguments."""
+
+
 def asserted_in(source: str) -> set[str]:
     """Names of the invariants that a module asserts."""
     names = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "invariant":
-            (name,) = node.args[1:2] or [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAME_ARGUMENTS:
+            name = node.args[NAME_ARGUMENTS[node.func.id]]
             assert isinstance(name, ast.Constant)
             names.add(str(name.value))
     return names
@@ -87,6 +91,6 @@ def test_every_assert_of_the_core_is_there_with_its_file() -> None:
 
 @pytest.mark.parametrize("by", NAMES_OF)
 def test_a_name_that_is_gone_and_a_file_without_any_are_found(by: str) -> None:
-    source = "class A:\n    def f(self):\n        invariant(True, 'A.f')\n        demand(True, 'A.f', '')\n"
+    source = "class A:\n    def f(self):\n        violated('A.f')\n        demand(True, 'A.f', '')\n"
     row = {"by": by, "name": "`A.f`, `A.g`"}
     assert missing(row, {"one.py": source, "two.py": "invariant(True, 'x')"}) == ["A.g", "two.py"]

@@ -119,7 +119,7 @@ def test_a_snapshot_and_entries_to_apply_never_meet(monkeypatch: pytest.MonkeyPa
 def test_a_term_cannot_be_reset_downwards() -> None:
     core = healthy()
     with pytest.raises(InvariantError, match="term_monotone"):
-        core._reset(Term(core.term - 1))
+        core._reset(core.role, Term(core.term - 1))
 
 
 def test_a_defective_membership_is_noticed() -> None:

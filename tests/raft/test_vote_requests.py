@@ -8,7 +8,7 @@ from raftmq.raft.messages import AppendRequest, Heartbeat, Message, VoteRequest,
 from raftmq.raft.ready import Role
 from raftmq.types import LogIndex, ReplicaId, Term
 
-from sim.core.mutants import AsksBeforeDurable, AsksEarlyCountsLate, CountsLateAnswers
+from sim.core.mutants.elections import AsksBeforeDurable, AsksEarlyCountsLate, CountsLateAnswers
 from tests.support.raft.harness import SETTINGS, START, Cluster, MemoryLog, answer, entry, lone, make_core, now, take
 
 ONE, TWO = ReplicaId(1), ReplicaId(2)

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from sim.cluster.mutants.registry import mutant, replace_method
-from sim.core import mutants as core_mutants
+from sim.core.mutants.elections import CountsLateAnswers
+from sim.core.mutants.membership import RemovedLeaderStays
 
 NOTHING_LOST = {"flip": 0, "wipe": 0, "remove_node": 0, "replace_replica": 0}
 """Where one copy is all that a group may lose."""
@@ -54,20 +55,20 @@ def votes_twice() -> None:
     fault_every=0.4,
 )
 def counts_late_answers() -> None:
-    _run_core(core_mutants.CountsLateAnswers)
+    _run_core(CountsLateAnswers)
 
 
 @mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
 def removed_leader_stays() -> None:
-    _run_core(core_mutants.RemovedLeaderStays)
+    _run_core(RemovedLeaderStays)
 
 
 @mutant("core", "a leader that hears no quorum goes on leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
 def check_quorum_missing() -> None:
     from raftmq.raft.replication import Replication
 
-    def forget(self: Any) -> None:
-        self._transferee = 0
+    def forget(self: Any, leadership: Any) -> None:
+        leadership.transferee = 0
 
     Replication._check_quorum = forget  # type: ignore[method-assign]
 

@@ -85,7 +85,7 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
         await engine.commits.truncate(leader, leader.durable_state_index)
         await turn_until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
         leader.core.progress[lagging].become_probe()
-        leader.core.progress[lagging].is_recently_active = True
+        leader.core.progress[lagging].record_heard()
         leader.durable_membership = Membership((1, 2))  # as when a change was applied during the last write
         writers = cluster.nodes[leader.replica_id].writers
         submitted = []

@@ -31,7 +31,7 @@ from sim.core.invariants.more_up_to_date_correct import ComparedLog, check_more_
 from sim.core.invariants.quorum_heard import QuorumHeard
 from sim.core.invariants.violation import InvariantViolation
 from sim.core.invariants.votes import Votes, check_request_durable
-from sim.core.mutants import CountsLateAnswers
+from sim.core.mutants.elections import CountsLateAnswers
 from tests.support.raft.harness import MemoryLog, answer, make_core, take
 
 TESTING_PAGE = Path(__file__).parents[3] / "docs/internals/testing.md"
