@@ -52,6 +52,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
+from raftmq.methods import REPORT_DAMAGE
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.lmdb_log_store import replica_file_count
@@ -430,8 +431,9 @@ class Node:
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
         """See `ReconcilerHost`."""
-        path = "/raftmq.v1.Admin/ReportDamage"
-        await self.grpc.forwarder.forward(address, path, request, pb.ReportDamageResponse, _REPORT_TIMEOUT_SECONDS)
+        await self.grpc.forwarder.forward(
+            address, REPORT_DAMAGE.path, request, REPORT_DAMAGE.response_type, _REPORT_TIMEOUT_SECONDS
+        )
 
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
         """See `ReconcilerHost`."""
