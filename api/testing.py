@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import grpc
-from google.protobuf.message import Message
 from raftmq.broker_process import BrokerProcess, LocalClusterError
 from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 from raftmq.extras import require
+from raftmq.methods import DESCRIBE_CLUSTER, DESCRIBE_TOPIC, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2
 
 __all__ = ["LocalCluster", "LocalClusterError"]
@@ -39,8 +39,6 @@ STOP_TIMEOUT_SECONDS = 35.0
 """SIGTERM is given this long before SIGKILL; brokers promise to finish within 30 s."""
 ASK_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.05
-
-Answer = TypeVar("Answer", bound=Message)
 
 
 class LocalCluster:
@@ -310,7 +308,7 @@ class LocalCluster:
     def _note_voters(self) -> None:
         """Remember who votes on metadata, if a running broker says so: nobody can be asked once a majority is down."""
         try:
-            answer = self._ask("DescribeCluster", queue_pb2.DescribeClusterRequest(), queue_pb2.DescribeClusterResponse)
+            answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())
         except (grpc.RpcError, LocalClusterError):
             return
         self._voters = {node.node.node_id for node in answer.nodes if node.is_metadata_voter} or self._voters
@@ -395,9 +393,7 @@ class LocalCluster:
                         f"broker {broker.node_id} died while the cluster formed\n{broker.log_tail()}"
                     )
             try:
-                answer = self._ask(
-                    "DescribeCluster", queue_pb2.DescribeClusterRequest(), queue_pb2.DescribeClusterResponse
-                )
+                answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())
             except grpc.RpcError:
                 return False
             connected = sum(node.is_connected for node in answer.nodes)
@@ -417,7 +413,7 @@ class LocalCluster:
             grpc.RpcError: No running broker answered, or the topic does not exist.
         """
         request = queue_pb2.DescribeTopicRequest(name=topic)
-        answer = self._ask("DescribeTopic", request, queue_pb2.DescribeTopicResponse)
+        answer = self._ask(DESCRIBE_TOPIC, request)
         leader_of = {leader.group_id: leader.node_id for leader in answer.leaders}
         return {p.partition: leader_of.get(p.group_id, 0) for p in answer.topic.partitions}
 
@@ -441,7 +437,7 @@ class LocalCluster:
 
     # ------------------------------------------------------------------------------------------------------ helpers
 
-    def _ask(self, method: str, request: Message, answer_type: type[Answer]) -> Answer:
+    def _ask(self, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
         """Ask the running brokers in turn; the first answer, or the last broker's error.
 
         A plain channel rather than the SDK: what a test helper reports must not depend on what the test examines.
@@ -454,13 +450,13 @@ class LocalCluster:
             with grpc.insecure_channel(
                 broker.client_address, options=[("grpc.use_local_subchannel_pool", 1)]
             ) as channel:
-                call: grpc.UnaryUnaryMultiCallable[Message, Answer] = channel.unary_unary(
-                    f"/raftmq.v1.Admin/{method}",
-                    request_serializer=type(request).SerializeToString,
-                    response_deserializer=answer_type.FromString,
+                call: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT] = channel.unary_unary(
+                    method.path,
+                    request_serializer=method.request_type.SerializeToString,
+                    response_deserializer=method.response_type.FromString,
                 )
                 try:
-                    answer: Answer = call(request, timeout=ASK_TIMEOUT_SECONDS)
+                    answer: ResponseT = call(request, timeout=ASK_TIMEOUT_SECONDS)
                     return answer
                 except grpc.RpcError as error:
                     problem = error

@@ -18,14 +18,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from google.rpc import status_pb2
+from raftmq.methods import HEARTBEAT, LEAVE, OPEN_PARTITIONS, WATCH
 from raftmq.proto import queue_pb2 as pb
 
 RETRY_SECONDS = 0.2
 CALL_SECONDS = 10.0
-HEARTBEAT = "/raftmq.v1.Groups/Heartbeat"
-LEAVE = "/raftmq.v1.Groups/Leave"
-OPEN = "/raftmq.v1.Log/OpenPartitions"
-WATCH = "/raftmq.v1.Topology/Watch"
 PartitionId = tuple[int, int]
 ResponseT = TypeVar("ResponseT", bound=Message)
 
@@ -101,7 +98,7 @@ class Leaders:
             if version != self._version:
                 return
             watch = self._brokers.channel().unary_stream(
-                WATCH,
+                WATCH.path,
                 request_serializer=pb.WatchRequest.SerializeToString,
                 response_deserializer=pb.TopologyUpdate.FromString,
             )(pb.WatchRequest(), timeout=CALL_SECONDS)
@@ -169,7 +166,7 @@ class ProtocolMember:
         self.kill()
         with contextlib.suppress(grpc.aio.AioRpcError):
             request = pb.LeaveRequest(group=self.group, member_id=self.member_id)
-            await self.brokers.call(LEAVE, request, pb.LeaveResponse)
+            await self.brokers.call(LEAVE.path, request, pb.LeaveResponse)
 
     @property
     def is_settled(self) -> bool:
@@ -198,7 +195,7 @@ class ProtocolMember:
             request.owned.add(topic_id=topic_id, partitions=numbers)
         started = time.perf_counter()
         try:
-            answer = await self.brokers.call(HEARTBEAT, request, pb.HeartbeatResponse)
+            answer = await self.brokers.call(HEARTBEAT.path, request, pb.HeartbeatResponse)
         except grpc.aio.AioRpcError as error:
             self._failed(error)
             return RETRY_SECONDS * (1 + random.random())
@@ -259,7 +256,7 @@ class ProtocolMember:
         for part in parts:
             request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=epochs[part])
         try:
-            answer = await self.brokers.call(OPEN, request, pb.OpenPartitionsResponse, address)
+            answer = await self.brokers.call(OPEN_PARTITIONS.path, request, pb.OpenPartitionsResponse, address)
         except grpc.aio.AioRpcError:
             return False
         for part, result in zip(parts, answer.partitions, strict=True):

@@ -22,6 +22,7 @@ from typing import Self
 import grpc
 import raftmq
 from raftmq.errors import TooManyPartitionsError
+from raftmq.methods import DESCRIBE_TOPIC
 from raftmq.proto import queue_pb2
 from raftmq.testing import LocalCluster
 
@@ -93,7 +94,7 @@ class Observer:
         self._describe: grpc.UnaryUnaryMultiCallable[
             queue_pb2.DescribeTopicRequest, queue_pb2.DescribeTopicResponse
         ] = self._channel.unary_unary(
-            "/raftmq.v1.Admin/DescribeTopic",
+            DESCRIBE_TOPIC.path,
             request_serializer=queue_pb2.DescribeTopicRequest.SerializeToString,
             response_deserializer=queue_pb2.DescribeTopicResponse.FromString,
         )

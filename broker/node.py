@@ -15,7 +15,6 @@ from raftmq.broker.base.config import BrokerConfig, split_address
 from raftmq.broker.base.gc_pauses import GcPauses
 from raftmq.broker.base.limits import Limits, Timing, within_this_process
 from raftmq.broker.base.readiness import (
-    STALL_REMEMBERED_SECONDS,
     STARTING,
     NotReady,
     Reason,
@@ -36,6 +35,7 @@ from raftmq.broker.cluster.replica_files import refuse_lost_registry, refuse_sta
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.space_return import SpaceReturn
+from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.partitions.log import PartitionLog
@@ -52,6 +52,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
+from raftmq.methods import REPORT_DAMAGE
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.lmdb_log_store import replica_file_count
@@ -141,6 +142,17 @@ class Node:
         self.clock_watch = ClockWatch(self.engine, self.is_connected)
         self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
         self.gc_pauses = GcPauses()
+        self.standing = Standing(
+            config,
+            self.registry,
+            self.engine,
+            self.replicas,
+            self._metadata,
+            self.supervisor,
+            self.watchdog,
+            self.clock_watch,
+            self.other_clusters,
+        )
         self.grpc = parts.grpc_server(self)
         self.reconciler = Reconciler(self, config.metadata_voters)
         self._housekeeping = Housekeeping(
@@ -164,16 +176,10 @@ class Node:
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
-        self._forming: ClusterBootstrap | None = None
-        """None until the ports are bound."""
-        self._is_caught_up = False
-        self._silence: NotReady | None = None
-        """Why this node takes no part in its cluster until it is started again."""
         self._silenced = asyncio.Event()
         self._port_closing: asyncio.Task[None] | None = None
         self._entering: asyncio.Task[None] | None = None
         """The start under way, or done."""
-        self._is_stopping = False
         self._stopped = asyncio.Event()
         self._metadata_changed = asyncio.Event()
         self._topology_version = 0
@@ -190,7 +196,7 @@ class Node:
         silenced = self.loop.create_task(self._silenced.wait())
         try:
             await asyncio.wait((entering, silenced), return_when=asyncio.FIRST_COMPLETED)
-            if self._silence is None:
+            if self.standing.silence is None:
                 entering.result()
                 return
             await self._stopped.wait()
@@ -234,7 +240,7 @@ class Node:
         log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
 
     async def _enter_cluster(self) -> None:
-        forming = self._forming = ClusterBootstrap(
+        forming = self.standing.bootstrap = ClusterBootstrap(
             self.config,
             self.version,
             NodeAddresses(self.client_address, self.peer_address, self.http_address),
@@ -269,7 +275,7 @@ class Node:
                 with self.supervisor.step(Work.METADATA_FOLLOWER):
                     self._peers.refresh()  # replayed or received meanwhile: the leader may have moved
                 await asyncio.sleep(self.timing.metadata_tick_seconds)
-        self._is_caught_up = True
+        self.standing.is_caught_up = True
 
     async def wait_stopped(self) -> None:
         """Until `stop` is done, or has failed."""
@@ -280,9 +286,9 @@ class Node:
 
         Whatever it raises, it is over: the process must end.
         """
-        if self._is_stopping:
+        if self.standing.is_stopping:
             return
-        self._is_stopping = True
+        self.standing.is_stopping = True
         try:
             await self._stop()
         finally:
@@ -374,7 +380,7 @@ class Node:
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
 
     def _on_stale_directory(self, reason: str) -> None:
-        if self._silence is None:
+        if self.standing.silence is None:
             self._in_background(self.registry.refuse, reason)
             self._fall_silent(NotReady(Reason.STALE_DIRECTORY, f"{reason}: {STALE_DIRECTORY_ADVICE}"))
 
@@ -383,9 +389,9 @@ class Node:
 
         The process stays, so that an orchestrator does not start it again and again, and `/readyz` says what to do.
         """
-        if self._silence is not None or self._is_stopping:
+        if self.standing.silence is not None or self.standing.is_stopping:
             return
-        self._silence = why
+        self.standing.silence = why
         log.critical("broker_silenced", node_id=self.node_id, error_code=why.reason.value, reason=why.message)
         self.transport.shut()  # first: the engine may be in the middle of a pass
         self.engine.close()
@@ -430,8 +436,9 @@ class Node:
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
         """See `ReconcilerHost`."""
-        path = "/raftmq.v1.Admin/ReportDamage"
-        await self.grpc.forwarder.forward(address, path, request, pb.ReportDamageResponse, _REPORT_TIMEOUT_SECONDS)
+        await self.grpc.forwarder.forward(
+            address, REPORT_DAMAGE.path, request, REPORT_DAMAGE.response_type, _REPORT_TIMEOUT_SECONDS
+        )
 
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
         """See `ReconcilerHost`."""
@@ -514,10 +521,8 @@ class Node:
         return self.engine.publisher.is_led(group_id)
 
     def not_served(self) -> list[NotServed]:
-        """See `MetricsHost`: whatever metadata wants here and is not served, each with the reason."""
-        if self._metadata.replica is None:
-            return []
-        return self.replicas.not_served(self._metadata.replica.state_machine, self.node_id)
+        """See `MetricsHost`."""
+        return self.standing.not_served()
 
     def missing_replicas(self) -> list[GroupId]:
         """See `ServiceHost`."""
@@ -529,62 +534,11 @@ class Node:
 
     def not_ready_reasons(self) -> list[NotReady]:
         """See `ServiceHost`."""
-        reasons = []
-        if self._is_stopping:
-            reasons.append(NotReady(Reason.STOPPING, "the broker was told to stop and hands its leaderships over"))
-        reasons += self._reasons_of_standing()
-        if self.engine.write_refusal is not None:
-            reasons.append(NotReady(Reason.DISK_RESERVE, str(self.engine.write_refusal)))
-        if (wrong_clock := self.clock_watch.not_ready()) is not None:
-            reasons.append(wrong_clock)
-        lag = self.watchdog.lag_seconds_max(STALL_REMEMBERED_SECONDS)
-        if lag > self.timing.stall_seconds:
-            text = f"the event loop stood still for {lag:.1f} s a moment ago: the machine is overloaded, or swaps"
-            reasons.append(NotReady(Reason.LOOP_STALLED, text))
-        return reasons
-
-    def _reasons_of_standing(self) -> list[NotReady]:
-        """What keeps the node from being a part of the cluster that can be relied upon."""
-        if self._silence is not None:
-            return [self._silence]
-        replica = self._metadata.replica
-        if replica is None:
-            seeds = ", ".join(self.config.join)
-            text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
-            return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
-        removal = self._forming.removal if self._forming is not None else ""
-        if not removal and replica.state_machine.is_uuid_retired(self.registry.uuid):
-            removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
-        if removal:
-            return [NotReady(Reason.REMOVED, removal)]
-        reasons = []
-        if not self._is_caught_up:
-            text = "no majority of the metadata voters has confirmed yet what this broker knows: are enough of them running?"
-            reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
-        elif count := sum(one.is_starting for one in self.not_served()):
-            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
-        seconds = self._metadata.leaderless_seconds()
-        if self._is_caught_up and seconds:
-            text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
-            reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
-        return reasons
-
-    def _postponement(self) -> str:
-        said = self._forming.postponement if self._forming is not None else ""
-        return f" ({said})" if said else ""
+        return self.standing.not_ready_reasons()
 
     def warnings(self) -> list[str]:
-        """See `HttpHost`. What this node has of others is served meanwhile, and another one may be taken away."""
-        said = [
-            f"replica {one.key.replica_id} of group {one.key.group_id} is not served ({one.reason}): {one.message}"
-            for one in sorted(self.not_served())
-            if not one.is_starting
-        ]
-        said += [f"{work} fails, and is tried again: {error}" for work, error in self.supervisor.failing().items()]
-        return said + [
-            f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
-            for address, answer in sorted(self.other_clusters.addresses().items())
-        ]
+        """See `HttpHost`."""
+        return self.standing.warnings()
 
     def is_connected(self, node_id: NodeId) -> bool:
         """See `ServiceHost`."""

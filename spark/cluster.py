@@ -19,8 +19,9 @@ from raftmq.client.base.fork_guard import current_generation
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
-from raftmq.client.connection.transport import LIST_TOPICS, GrpcTransport
+from raftmq.client.connection.transport import GrpcTransport
 from raftmq.errors import UnknownTopicError
+from raftmq.methods import LIST_TOPICS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.leader_poll import Polled, poll_leader
 from raftmq.spark.options import ClientOptions

@@ -13,8 +13,8 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import POLL
 from raftmq.errors import NotLeaderError, NotReadyError, Outcome, RaftMQError, RequestTimedOutError, UnknownTopicError
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 POLL_WAIT_MS: Final = 500

@@ -17,9 +17,6 @@ from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
 
-_FETCH = "/raftmq.v1.Log/FetchOffsets"
-_WRITE = "/raftmq.v1.Log/WriteOffsets"
-
 
 class PartitionLeaders:
     """See the module."""
@@ -41,9 +38,7 @@ class PartitionLeaders:
             request = pb.FetchOffsetsRequest(metadata_revision=self._revision, group=group)
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
             try:
-                answer = await self._calls.ask(
-                    node_id, _FETCH, request, pb.FetchOffsetsResponse, self._offsets.fetch_offsets, call
-                )
+                answer = await self._calls.ask(node_id, request, self._offsets.fetch_offsets, call)
             except RequestError as error:
                 for part in parts:
                     found[part] = failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
@@ -74,9 +69,7 @@ class PartitionLeaders:
                 resets=[offsets[part] for part in parts],
             )
             try:
-                answer = await self._calls.ask(
-                    node_id, _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
-                )
+                answer = await self._calls.ask(node_id, request, self._offsets.write_offsets, call)
             except RequestError as error:
                 found.update((part, failed_part(pb.PartitionResetResult(), part, error)) for part in parts)
                 return
@@ -94,9 +87,7 @@ class PartitionLeaders:
         request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
         answers = await asyncio.gather(
             *(
-                self._calls.ask(
-                    NodeId(node.node_id), _WRITE, request, pb.WriteOffsetsResponse, self._offsets.write_offsets, call
-                )
+                self._calls.ask(NodeId(node.node_id), request, self._offsets.write_offsets, call)
                 for node in self._host.metadata.state_machine.nodes()
             ),
             return_exceptions=True,

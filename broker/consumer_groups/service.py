@@ -21,7 +21,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import check_partitions
 from raftmq.broker.services.messages import node_message
-from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.broker.services.offsets import check_group_name
 from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId, is_group_text
 from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
@@ -40,7 +40,6 @@ from raftmq.fsm.metadata_groups import SUBSCRIBED_TOPICS_MAX
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import queue_pb2 as pb
 
-_PATH: Final = "/raftmq.v1.Groups/"
 OWNED_MAX: Final = 100_000
 """Partitions one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
 _ROUNDS_MAX: Final = 4
@@ -54,7 +53,7 @@ class GroupsService:
         self, host: ServiceHost, leader: MetadataLeader, coordinator: GroupCoordinator, partitions: PartitionLeaders
     ) -> None:
         self._host = host
-        self._leader = leader
+        self.leader = leader
         self._coordinator = coordinator
         self._partitions = partitions
         self._assignors = assignor_names()
@@ -65,11 +64,9 @@ class GroupsService:
 
     # ------------------------------------------------------------------------------------------------ members
 
+    @on_metadata_leader
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
         """Take a member's word, and tell it what it may have."""
-        return await self._leader.run(_PATH + "Heartbeat", request, pb.HeartbeatResponse, call, self._heartbeat)
-
-    async def _heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
         heartbeat = self._heard(request)
         for _ in range(_ROUNDS_MAX):
             group = self._metadata.consumer_group(heartbeat.group)
@@ -81,10 +78,10 @@ class GroupsService:
                 raise refused(result)
             if isinstance(result, JoinConsumerGroup):
                 self._check_join(group, result)
-                await self._leader.execute(result, MemberJoined, call.deadline)
+                await self.leader.execute(result, MemberJoined, call.deadline)
                 continue
             try:
-                await self._leader.execute(result, Done, call.deadline)
+                await self.leader.execute(result, Done, call.deadline)
             except RequestError as error:
                 if error.code != pb.STALE_EPOCH:  # what it may have changed meanwhile: it is told so
                     raise
@@ -116,38 +113,32 @@ class GroupsService:
             response.coordinator.CopyFrom(node_message(node))
         return response
 
+    @on_metadata_leader
     async def leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
         """End a membership at once."""
-        return await self._leader.run(_PATH + "Leave", request, pb.LeaveResponse, call, self._leave)
-
-    async def _leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
         check_group_name(request.group)
         group = self._metadata.consumer_group(request.group)
         member_id = request.member_id or (group.instance(request.instance_id) if group is not None else None)
         if not member_id:
             raise RequestError(pb.UNKNOWN_MEMBER, "the group has no such member")
-        done = await self._leader.execute(LeaveConsumerGroup(request.group, (member_id,)), Done, call.deadline)
+        done = await self.leader.execute(LeaveConsumerGroup(request.group, (member_id,)), Done, call.deadline)
         self._coordinator.forget(request.group, member_id)
         return pb.LeaveResponse(metadata_revision=done.revision)
 
     # ------------------------------------------------------------------------------------------------ for people
 
+    @on_metadata_leader
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
         """All groups that members ever joined and that are not forgotten."""
-        return await self._leader.run(_PATH + "List", request, pb.ListGroupsResponse, call, self._list)
-
-    async def _list(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
         metadata = self._metadata
         found = (metadata.consumer_group(name) for name in metadata.consumer_group_names())
         return pb.ListGroupsResponse(
             groups=[_listing(group) for group in found if group is not None], metadata_revision=metadata.revision
         )
 
+    @on_metadata_leader
     async def describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:
         """Members, what they have, and how far behind the group is."""
-        return await self._leader.run(_PATH + "Describe", request, pb.DescribeGroupResponse, call, self._describe)
-
-    async def _describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:
         check_group_name(request.group)
         metadata = self._metadata
         response = pb.DescribeGroupResponse(metadata_revision=metadata.revision)
@@ -186,12 +177,11 @@ class GroupsService:
             session_left_ms=int(self._coordinator.session_left_seconds(group.name, member_id) * 1000),
         )
 
+    @on_metadata_leader
     async def reset_offsets(self, request: pb.ResetOffsetsRequest, call: Call) -> pb.ResetOffsetsResponse:
-        """Set a group's offsets."""
-        return await self._leader.run(_PATH + "ResetOffsets", request, pb.ResetOffsetsResponse, call, self._reset)
+        """Set a group's offsets.
 
-    async def _reset(self, request: pb.ResetOffsetsRequest, call: Call) -> pb.ResetOffsetsResponse:
-        """The epoch is taken first, so that it is above every fence; owners get theirs anew after the offsets are written.
+        The epoch is taken first, so that it is above every fence; owners get theirs anew after the offsets are written.
 
         A member that opens between the two is fenced by its old epoch; one that the partition is given to meanwhile has a
         higher one, and the reset of that partition is refused as FENCED.
@@ -202,24 +192,22 @@ class GroupsService:
         if len(set(parts)) != len(parts):
             raise RequestError(pb.INVALID_ARGUMENT, "each partition can be reset once")
         must_be_empty = not request.fence_members
-        taken = await self._leader.execute(TakeGroupEpoch(request.group, must_be_empty), Done, call.deadline)
+        taken = await self.leader.execute(TakeGroupEpoch(request.group, must_be_empty), Done, call.deadline)
         results = await self._partitions.reset(request.group, taken.revision, request.partitions, call)
         fenced = tuple(part for part in parts if part in results and not results[part].HasField("error"))
         group = self._metadata.consumer_group(request.group)
         if request.fence_members and fenced and group is not None and group.members:
-            await self._leader.execute(RegrantPartitions(request.group, fenced), Done, call.deadline)
+            await self.leader.execute(RegrantPartitions(request.group, fenced), Done, call.deadline)
         return pb.ResetOffsetsResponse(partitions=[results[part] for part in parts], owner_epoch=taken.revision)
 
+    @on_metadata_leader
     async def delete(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupResponse:
         """Forget a group without members, and its offsets."""
-        return await self._leader.run(_PATH + "Delete", request, pb.DeleteGroupResponse, call, self._delete)
-
-    async def _delete(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupResponse:
         check_group_name(request.group)
         response = pb.DeleteGroupResponse(metadata_revision=self._metadata.revision)
         unknown: RequestError | None = None
         try:
-            done = await self._leader.execute(DeleteConsumerGroup(request.group), Done, call.deadline)
+            done = await self.leader.execute(DeleteConsumerGroup(request.group), Done, call.deadline)
             response.metadata_revision = done.revision
         except RequestError as error:
             if error.code != pb.UNKNOWN_GROUP:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import Enum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc.aio
+from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port.slow_readers import cut_off
 from raftmq.proto import queue_pb2 as pb
@@ -27,6 +29,29 @@ _LOOKED_AT_MAX: Final = 32
 RETRY_MS: Final = 200
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Slots(Enum):
+    """Name the slots that calls share, as metrics do."""
+
+    UNARY_CALLS = "unary_calls"
+    POLLS = "polls"
+    APPEND_STREAMS = "append_streams"
+    WATCHES = "watches"
+
+
+class CallBounds(Protocol):
+    """Say what a call of one method may take."""
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of which a call takes one."""
+        ...
+
+    @property
+    def answer_bytes_max(self) -> Callable[[Any, Limits], int] | None:
+        """Returns an upper bound of the answer to a request. None: answers are small."""
+        ...
 
 
 class Reservation:

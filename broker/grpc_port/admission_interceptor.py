@@ -22,7 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.grpc_port.admission import Budget, Context, Reservation
+from raftmq.broker.grpc_port.admission import Budget, CallBounds, Context, Reservation, Slots
 from raftmq.proto import queue_pb2 as pb
 
 OTHER_STREAMS_MAX: Final = 64
@@ -38,10 +38,6 @@ STREAM_REQUESTS_UNANSWERED_MAX: Final = 512
 """Of one stream: a client that does not read its answers is not read any more. Above what the service itself takes on."""
 _COPIES: Final = 2
 """Of an answer while it is sent: ours, and gRPC's."""
-
-POLL: Final = "/raftmq.v1.Log/Poll"
-APPEND_STREAM: Final = "/raftmq.v1.Log/AppendStream"
-WATCH: Final = "/raftmq.v1.Topology/Watch"
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -62,14 +58,21 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
         abort: Abort,
-        answer_bytes_max: Mapping[str, Callable[[Any], int]],
+        bounds: Mapping[str, CallBounds],
         observe_refused: Callable[[str, RequestError], None] = lambda method, error: None,
     ) -> None:
-        """`answer_bytes_max` tells of a request how large its answer may be, for methods whose answers may be large:
-        work for an answer that there is no room for is not begun. `observe_refused` is told of every call that ends with
-        an error.
+        """Make the budgets.
+
+        Args:
+            loop: The loop that serves the calls.
+            limits: The broker's bounds.
+            abort: Ends a call.
+            bounds: What calls may take, by the method's path. Work for an answer that may find no room is not begun. A
+                method that is not in here has small answers.
+            observe_refused: Called with method and error for every call that ends with an error.
         """
-        self._answer_bytes_max = answer_bytes_max
+        self._bounds = bounds
+        self._limits = limits
         self._abort = abort
         self._message_bytes_max = limits.grpc_message_bytes_max
         self.received_bytes = 0
@@ -80,11 +83,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self.receiving = Budget(loop, limits.receiving_bytes_max, "requests on their way in")
         self.unsent = Budget(loop, limits.unsent_bytes_max, "answers that are not read")
         self.unary_calls = Budget(loop, UNARY_CALLS_MAX, "calls")
-        self._slots: dict[str, Budget] = {
-            POLL: Budget(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
-            APPEND_STREAM: Budget(loop, limits.append_streams_max, "append streams"),
-            WATCH: Budget(loop, WATCHES_MAX, "watches"),
+        self._slots = {
+            Slots.UNARY_CALLS: self.unary_calls,
+            Slots.POLLS: Budget(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
+            Slots.APPEND_STREAMS: Budget(loop, limits.append_streams_max, "append streams"),
+            Slots.WATCHES: Budget(loop, WATCHES_MAX, "watches"),
         }
+        self._other_streams: dict[str, Budget] = {}
+        """By method."""
         self._loop = loop
         self._handlers: dict[str, Handler] = {}
 
@@ -104,28 +110,25 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def slots(self, method: str, *, is_stream: bool) -> Budget:
-        """The room of places that a call of the method takes one of."""
-        budget = self._slots.get(method)
-        if budget is None:
-            budget = Budget(self._loop, OTHER_STREAMS_MAX, "streams") if is_stream else self.unary_calls
-            self._slots[method] = budget
-        return budget
+        """Return the slots of which a call of the method takes one."""
+        bounds = self._bounds.get(method)
+        if bounds is not None:
+            return self._slots[bounds.slots]
+        if not is_stream:
+            return self.unary_calls
+        if method not in self._other_streams:
+            self._other_streams[method] = Budget(self._loop, OTHER_STREAMS_MAX, "streams")
+        return self._other_streams[method]
 
     def budgets(self) -> dict[str, Budget]:
         """Every room that calls share, by the name it has in the metrics."""
-        return {
-            "receiving": self.receiving,
-            "unsent": self.unsent,
-            "unary_calls": self.unary_calls,
-            "polls": self._slots[POLL],
-            "append_streams": self._slots[APPEND_STREAM],
-            "watches": self._slots[WATCH],
-        }
+        by_name = {slots.value: budget for slots, budget in self._slots.items()}
+        return {"receiving": self.receiving, "unsent": self.unsent, **by_name}
 
     def callers(self) -> set[str]:
         """The peers of all calls, as gRPC names them."""
-        budgets = {id(budget): budget for budget in self._slots.values()}
-        return {context.peer() for budget in budgets.values() for context in budget.contexts()}
+        budgets = (*self._slots.values(), *self._other_streams.values())
+        return {context.peer() for budget in budgets for context in budget.contexts()}
 
     def _guarded(self, method: str, handler: Handler) -> Handler:
         budget = self.slots(method, is_stream=handler.request_streaming or handler.response_streaming)
@@ -195,8 +198,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
 
     async def _call(self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> bytes:
         request = await self._request(handler, context, budget, slot)
-        answer_bytes_max = self._answer_bytes_max.get(method)
-        size = answer_bytes_max(request) if answer_bytes_max is not None else 0
+        bounds = self._bounds.get(method)
+        answer_bytes_max = bounds.answer_bytes_max if bounds is not None else None
+        size = answer_bytes_max(request, self._limits) if answer_bytes_max is not None else 0
         await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
         response = await cast("Behaviour", handler.unary_unary)(request, context)
         reservation = await self._reserve_unsent(context, response)

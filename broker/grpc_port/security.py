@@ -1,19 +1,22 @@
 """The security seam of the client port: names a call's principal and checks its right, before anything else is looked at.
 
-Must not look at a request. There are no credentials yet: everybody is the one principal `ANYONE`.
+A method that no row and no exception names is refused. Must not look at a request. There are no credentials yet: everybody is the one principal `ANYONE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import status_details, status_message, status_of
+from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.services.call import ANYONE, Principal, Right
 from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
@@ -22,40 +25,15 @@ AnyRequest = TypeVar("AnyRequest")
 AnyResponse = TypeVar("AnyResponse")
 Context = grpc.aio.ServicerContext[Message, Message]
 
-RIGHTS: Mapping[str, Right] = {
-    "/raftmq.v1.Log/InitProducer": Right.PRODUCE,
-    "/raftmq.v1.Log/FenceProducer": Right.PRODUCE,
-    "/raftmq.v1.Log/Append": Right.PRODUCE,
-    "/raftmq.v1.Log/AppendStream": Right.PRODUCE,
-    "/raftmq.v1.Log/Poll": Right.CONSUME,
-    "/raftmq.v1.Log/ListOffsets": Right.CONSUME,
-    "/raftmq.v1.Log/DeleteRecords": Right.ADMIN,
-    "/raftmq.v1.Log/OpenPartitions": Right.CONSUME,
-    "/raftmq.v1.Log/CommitOffsets": Right.CONSUME,
-    "/raftmq.v1.Log/FetchOffsets": Right.CONSUME,
-    "/raftmq.v1.Log/WriteOffsets": Right.ADMIN,
-    "/raftmq.v1.Groups/Heartbeat": Right.CONSUME,
-    "/raftmq.v1.Groups/Leave": Right.CONSUME,
-    "/raftmq.v1.Groups/List": Right.DESCRIBE,
-    "/raftmq.v1.Groups/Describe": Right.DESCRIBE,
-    "/raftmq.v1.Groups/ResetOffsets": Right.ADMIN,
-    "/raftmq.v1.Groups/Delete": Right.ADMIN,
-    "/raftmq.v1.Topology/Watch": Right.DESCRIBE,
-    "/raftmq.v1.Admin/CreateTopic": Right.ADMIN,
-    "/raftmq.v1.Admin/DeleteTopic": Right.ADMIN,
-    "/raftmq.v1.Admin/ListTopics": Right.DESCRIBE,
-    "/raftmq.v1.Admin/DescribeTopic": Right.DESCRIBE,
-    "/raftmq.v1.Admin/AlterTopic": Right.ADMIN,
-    "/raftmq.v1.Admin/AddPartitions": Right.ADMIN,
-    "/raftmq.v1.Admin/DescribeCluster": Right.DESCRIBE,
-    "/raftmq.v1.Admin/RemoveNode": Right.ADMIN,
-    "/raftmq.v1.Admin/RegisterNode": Right.ADMIN,
-    "/raftmq.v1.Admin/ReportDamage": Right.ADMIN,
-    "/raftmq.v1.Admin/ReportReplicas": Right.ADMIN,
-    "/raftmq.v1.Admin/DescribePartitions": Right.DESCRIBE,
-    "/raftmq.v1.Admin/DescribeNode": Right.DESCRIBE,
-}
-"""What each method needs. Methods that are not here (reflection, health) need nothing."""
+RIGHTS: Final[Mapping[str, Right]] = {row.method.path: row.right for row in ROWS}
+"""The right that each method of the protocol needs, by the method's path."""
+FREE: Final = frozenset(
+    f"/{service.full_name}/{method.name}"
+    for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+)
+"""Methods that need no right: gRPC's health checks and reflection. A method that is neither here nor in `RIGHTS` is refused."""
 
 current_principal: ContextVar[Principal] = ContextVar("principal", default=ANYONE)
 """Whose call the current task serves."""
@@ -84,9 +62,16 @@ class SecurityInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[AnyRequest, AnyResponse] | None:
         """See `grpc.aio.ServerInterceptor`."""
         handler = await continuation(handler_call_details)
-        right = RIGHTS.get(handler_call_details.method)
-        if right is None or handler is None:
-            return handler
+        if handler is None:
+            return None  # gRPC answers UNIMPLEMENTED, which tells a newer client that this broker is older
+        method = handler_call_details.method
+        right = RIGHTS.get(method)
+        if right is None:
+            if method in FREE:
+                return handler
+            return _refusing(
+                handler, RequestError(pb.PERMISSION_DENIED, f"nobody may call {method}: it needs no known right")
+            )
         try:
             principal = self._authenticate(dict(handler_call_details.invocation_metadata))
         except RequestError as error:

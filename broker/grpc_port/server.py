@@ -21,11 +21,12 @@ from raftmq.broker.consumer_groups.assignor_process import PlanRunner, ProcessPl
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
-from raftmq.broker.grpc_port.admission_interceptor import POLL, AdmissionInterceptor
+from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
 from raftmq.broker.grpc_port.client_connections import ClientConnections
+from raftmq.broker.grpc_port.handlers import add_methods
 from raftmq.broker.grpc_port.hardening import quiet_grpc, start_server
+from raftmq.broker.grpc_port.methods import ROWS, Services
 from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, abort, anyone
-from raftmq.broker.grpc_port.servicers import Services, add_services
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
@@ -84,7 +85,7 @@ class GrpcServer:
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.admission = AdmissionInterceptor(
-            host.loop, host.limits, abort, {POLL: self._poll_bytes_max}, self._observe_refused
+            host.loop, host.limits, abort, {row.method.path: row for row in ROWS}, self._observe_refused
         )
         self.connections = ClientConnections(
             host.limits.client_connections_max, self.admission.callers, host.record_failure
@@ -115,7 +116,7 @@ class GrpcServer:
         services = Services(
             self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups, self.health
         )
-        add_services(server, services, self._host, self.metrics)
+        add_methods(server, services, self._host, self.metrics)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
@@ -164,10 +165,6 @@ class GrpcServer:
 
     def _watch_connections(self, port: int) -> asyncio.Task[None] | None:
         return self._host.loop.create_task(self.connections.run(port))
-
-    def _poll_bytes_max(self, request: pb.PollRequest) -> int:
-        bytes_max = self._host.limits.poll_bytes_max
-        return min(request.max_bytes or bytes_max, bytes_max)
 
     def _options(self) -> Sequence[tuple[str, int]]:
         limits = self._host.limits

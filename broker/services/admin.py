@@ -17,7 +17,7 @@ from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.messages import leader_message, node_message, topic_message
-from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
@@ -54,7 +54,7 @@ class AdminService:
     def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader, health: ClusterHealth) -> None:
         self._host = host
         self._locator = locator
-        self._leader = leader
+        self.leader = leader
         self._health = health
         self._planning = asyncio.Lock()
         """Placements are planned one after the other, so that each sees the counts the one before it made."""
@@ -65,13 +65,9 @@ class AdminService:
 
     # ------------------------------------------------------------------------------------------------ topics: changes
 
+    @on_metadata_leader
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
         """Create a topic and wait, within the time given, until every partition has a leader."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/CreateTopic", request, pb.CreateTopicResponse, call, self._create_topic
-        )
-
-    async def _create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         config = dict(request.config)
         _checked(lambda: check_topic_name(request.name))
@@ -83,7 +79,7 @@ class AdminService:
                 DEFAULT_REPLICATION_FACTOR, max(1, host_count(self._metadata.nodes()))
             )
             plans = self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0)
-            created = await self._leader.execute(
+            created = await self.leader.execute(
                 CreateTopic(request.name, "log", replication_factor, config, plans), TopicCreated, deadline
             )
         await self._wait_leaders(created.topic_id, deadline)
@@ -91,13 +87,9 @@ class AdminService:
             topic_id=created.topic_id, metadata_revision=created.revision, topic=self._topic(created.topic_id)
         )
 
+    @on_metadata_leader
     async def add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
         """Bring a topic to a larger number of partitions, and wait as `create_topic` does."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/AddPartitions", request, pb.AddPartitionsResponse, call, self._add_partitions
-        )
-
-    async def _add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         async with self._planning:
             topic = await self._locator.topic_by_name(request.name, deadline)
@@ -107,35 +99,27 @@ class AdminService:
                     pb.INVALID_PARTITIONS, f"topic {topic.name} has {count} partitions; the new total must be larger"
                 )
             plans = self._plan(request.total - count, topic.replication_factor, existing_count=count)
-            created = await self._leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
+            created = await self.leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
         await self._wait_leaders(created.topic_id, deadline)
         return pb.AddPartitionsResponse(metadata_revision=created.revision, topic=self._topic(created.topic_id))
 
+    @on_metadata_leader
     async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:
         """Set configuration keys, or take them back to their defaults."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/AlterTopic", request, pb.AlterTopicResponse, call, self._alter_topic
-        )
-
-    async def _alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:
         changes: dict[str, str | None] = {**dict(request.set), **dict.fromkeys(request.unset)}
         both = set(request.set) & set(request.unset)
         if both:
             raise RequestError(pb.INVALID_CONFIG, f"{min(both)!r} is both set and unset")
         _checked(lambda: check_topic_config_changes(changes))
         topic = await self._locator.topic_by_name(request.name, call.deadline)
-        done = await self._leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
+        done = await self.leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
         return pb.AlterTopicResponse(metadata_revision=done.revision)
 
+    @on_metadata_leader
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicResponse:
         """Delete a topic with its records; a topic of the same name created later is another one."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/DeleteTopic", request, pb.DeleteTopicResponse, call, self._delete_topic
-        )
-
-    async def _delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicResponse:
         topic = await self._locator.topic_by_name(request.name, call.deadline)
-        done = await self._leader.execute(DeleteTopic(topic.topic_id), Done, call.deadline)
+        done = await self.leader.execute(DeleteTopic(topic.topic_id), Done, call.deadline)
         return pb.DeleteTopicResponse(metadata_revision=done.revision)
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:

@@ -20,9 +20,6 @@ from raftmq.fsm.metadata_views import TopicView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
-_PARTITIONS = "/raftmq.v1.Admin/DescribePartitions"
-_NODE = "/raftmq.v1.Admin/DescribeNode"
-
 _OTHERS_SHARE = 0.7
 """Part of the call's remaining time given to other nodes. The rest is for sending the answer."""
 
@@ -57,7 +54,7 @@ class ClusterHealth:
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
             here = self._health.describe_partitions
             try:
-                answer = await self._calls.ask(node_id, _PARTITIONS, request, pb.DescribePartitionsResponse, here, call)
+                answer = await self._calls.ask(node_id, request, here, call)
             except RequestError as error:
                 found.update((part, failed_part(pb.PartitionState(), part, error)) for part in parts)
             else:
@@ -96,7 +93,7 @@ class ClusterHealth:
     async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeNodeResponse | None:
         here = self._health.describe_node
         try:
-            return await self._calls.ask(node_id, _NODE, pb.DescribeNodeRequest(), pb.DescribeNodeResponse, here, call)
+            return await self._calls.ask(node_id, pb.DescribeNodeRequest(), here, call)
         except RequestError:
             return None
 

@@ -22,6 +22,7 @@ from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.poll import PollService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.request_metrics import OK, RequestMetrics
+from raftmq.methods import APPEND, APPEND_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -183,7 +184,7 @@ class LogService:
 
     def _observe(self, code: str, started_at: float) -> None:
         """A request of a stream was answered; those of `append` are counted as all calls are."""
-        self._metrics.observe("AppendStream", code, time.perf_counter() - started_at)
+        self._metrics.observe(APPEND_STREAM.name, code, time.perf_counter() - started_at)
 
     async def _begin(self, request: pb.AppendRequest, deadline: float) -> list[_Begun]:
         """Judge and propose everything. It awaits only for metadata this node does not have yet."""
@@ -210,11 +211,11 @@ class LogService:
             if partition is None or ticket is None:
                 assert error is not None
                 response.partitions.add(error=error.detail)
-                self._refused("Append", error.code)
+                self._refused(APPEND.name, error.code)
                 continue
             result = ticket.result(partition.log_start_offset)
             if result.error.code:
-                self._refused("Append", result.error.code)
+                self._refused(APPEND.name, result.error.code)
             self.appended_batches_total += len(result.base_offsets)
             self.appended_bytes_total += sum(map(len, ticket.batches[: len(result.base_offsets)]))
             response.partitions.append(result)

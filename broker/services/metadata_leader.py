@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Protocol, TypeVar
 
-from google.protobuf.message import Message
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
+from raftmq.methods import RequestT, ResponseT, UnaryMethod, unary_method
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NO_NODE
 
-RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
+ServiceT = TypeVar("ServiceT", bound="_Service")
 ResultT = TypeVar("ResultT")
 
 _NO_LEADER_RETRY_MS = 100
@@ -30,12 +30,7 @@ class MetadataLeader:
         self._forwarder = forwarder
 
     async def run(
-        self,
-        path: str,
-        request: RequestT,
-        response_type: type[ResponseT],
-        call: Call,
-        here: Callable[[RequestT, Call], Awaitable[ResponseT]],
+        self, request: RequestT, call: Call, here: Callable[[RequestT, Call], Awaitable[ResponseT]]
     ) -> ResponseT:
         """Answer a request by `here` if this node leads, else by the leader's answer to the same request.
 
@@ -53,8 +48,30 @@ class MetadataLeader:
                 pb.NO_LEADER, "the metadata group has no leader at the moment", retry_after_ms=_NO_LEADER_RETRY_MS
             )
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
-        return await self._forwarder.forward(address, path, request, response_type, timeout_seconds)
+        method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
+        return await self._forwarder.forward(address, method.path, request, method.response_type, timeout_seconds)
 
     async def execute(self, command: MetadataCommand, result_type: type[ResultT], deadline: float) -> ResultT:
         """Change metadata here and wait until the change is applied. Raises as `commands.execute`."""
         return await execute(self._host.metadata, encode_command(command), result_type, deadline)
+
+
+class _Service(Protocol):
+    """A service some of whose methods run on the metadata leader."""
+
+    leader: MetadataLeader
+
+
+def on_metadata_leader(
+    here: Callable[[ServiceT, RequestT, Call], Awaitable[ResponseT]],
+) -> Callable[[ServiceT, RequestT, Call], Coroutine[Any, Any, ResponseT]]:
+    """Run a service's method on the metadata leader: here if this node leads, else on the leader, one hop away.
+
+    The leader is asked by the method of the protocol that takes such a request. Raises as `MetadataLeader.run`.
+    """
+
+    @wraps(here)
+    async def anywhere(self: ServiceT, request: RequestT, call: Call) -> ResponseT:
+        return await self.leader.run(request, call, partial(here, self))
+
+    return anywhere

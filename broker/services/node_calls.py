@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from google.protobuf.message import Message
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.methods import RequestT, ResponseT, UnaryMethod, unary_method
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId
 
-RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
 PartT = TypeVar("PartT", pb.CommittedOffset, pb.PartitionResetResult, pb.PartitionState)
 
 
@@ -50,20 +48,31 @@ class NodeCalls:
     async def ask(
         self,
         node_id: NodeId,
-        path: str,
         request: RequestT,
-        response_type: type[ResponseT],
         here: Callable[[RequestT, Call], Awaitable[ResponseT]],
         call: Call,
     ) -> ResponseT:
-        """Call a node and return its answer. `here` is the method that answers for this node. Raises RequestError."""
+        """Ask a node by the method of the protocol that takes such a request, and return its answer.
+
+        Args:
+            node_id: The node, which may be this one.
+            request: The request.
+            here: The service's method that answers for this node.
+            call: The call on behalf of which the node is asked.
+
+        Raises:
+            RequestError: What the node says, or NO_LEADER when its address is not known.
+        """
         if node_id == self._host.node_id:
             return await here(request, call)
         node = self._host.metadata.state_machine.node(node_id)
         if node is None or not node.client_address:
             raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
-        return await self._forwarder.forward(node.client_address, path, request, response_type, timeout_seconds)
+        method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
+        return await self._forwarder.forward(
+            node.client_address, method.path, request, method.response_type, timeout_seconds
+        )
 
 
 def failed_part(result: PartT, part: PartitionId, error: RequestError) -> PartT:

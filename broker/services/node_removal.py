@@ -11,7 +11,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.membership_plan import has_healthy_majority
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
-from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, RemoveNode
 from raftmq.fsm.metadata_views import NodeView, PartitionView
@@ -29,12 +29,13 @@ class NodeRemovalService:
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
-        self._leader = leader
+        self.leader = leader
 
     @property
     def _metadata(self) -> Metadata:
         return self._host.metadata.state_machine
 
+    @on_metadata_leader
     async def remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         """Remove a node. With `force` also one that died with replicas: they count as lost, whatever is left of them.
 
@@ -44,16 +45,11 @@ class NodeRemovalService:
         Raises:
             RequestError: UNKNOWN_NODE or NODE_IN_USE (nothing changed), or what `MetadataLeader` raises.
         """
-        return await self._leader.run(
-            "/raftmq.v1.Admin/RemoveNode", request, pb.RemoveNodeResponse, call, self._remove_node
-        )
-
-    async def _remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         node = self._removable(request.node_id, is_forced=request.force)
         partitions = self._metadata.partitions_of_node(node.node_id)
         without_majority = [partition for partition in partitions if not self._has_majority_without(node, partition)]
-        done = await self._leader.execute(RemoveNode(node.node_id, request.force), Done, deadline)
+        done = await self.leader.execute(RemoveNode(node.node_id, request.force), Done, deadline)
         log.warning("broker_removed", peer_id=node.node_id, replicas=len(partitions))
         return pb.RemoveNodeResponse(
             metadata_revision=done.revision,

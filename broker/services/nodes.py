@@ -11,7 +11,7 @@ from raftmq.broker.cluster.membership_plan import has_healthy_majority
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
-from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, NodeRegistered, RegisterNode, RemoveReplica, ReplaceReplica
 from raftmq.fsm.metadata_views import NodeView, PartitionView
@@ -33,7 +33,7 @@ class NodesService:
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
-        self._leader = leader
+        self.leader = leader
 
     @property
     def _metadata(self) -> Metadata:
@@ -44,10 +44,9 @@ class NodesService:
     async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
         """Admit a node, take the addresses it has now, or let it take the place of a disk that is lost."""
         self._check_registration(request)
-        return await self._leader.run(
-            "/raftmq.v1.Admin/RegisterNode", request, pb.RegisterNodeResponse, call, self._register_node
-        )
+        return await self._register_node(request, call)
 
+    @on_metadata_leader
     async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
         if self._metadata.node(self._host.node_id) is None:
             # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
@@ -56,7 +55,7 @@ class NodesService:
         self._check_directory(request)
         if request.damaged_metadata_replica_id:
             await self._replace_metadata_replica(request, call)
-        registered = await self._leader.execute(
+        registered = await self.leader.execute(
             RegisterNode(
                 uuid=request.uuid,
                 node_id=request.node_id,
@@ -168,7 +167,7 @@ class NodesService:
         node = self._metadata.node_by_uuid(request.uuid)
         damaged = request.damaged_metadata_replica_id
         if node is not None and node.metadata_replica_id == damaged and node.node_id != self._host.node_id:
-            await self._leader.execute(ReplaceReplica(METADATA_GROUP_ID, damaged), Done, call.deadline)
+            await self.leader.execute(ReplaceReplica(METADATA_GROUP_ID, damaged), Done, call.deadline)
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -180,21 +179,17 @@ class NodesService:
                 self._host.record_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
         return pb.ReportDamageResponse()
 
+    @on_metadata_leader
     async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
         """Replace damaged replicas, and forget retiring ones that have left their groups."""
-        return await self._leader.run(
-            "/raftmq.v1.Admin/ReportReplicas", request, pb.ReportReplicasResponse, call, self._report_replicas
-        )
-
-    async def _report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
         node = self._reporter(request.uuid, request.node_id, len(request.damaged) + len(request.left))
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
                 command = ReplaceReplica(report.group_id, report.replica_id)
-                await self._leader.execute(command, Done, call.deadline)
+                await self.leader.execute(command, Done, call.deadline)
         for report in request.left:
             if self._may_speak_for(node, report) and self._is_retiring(report):
-                await self._leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, call.deadline)
+                await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, call.deadline)
         return pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
 
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:

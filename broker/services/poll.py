@@ -15,6 +15,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry
 
@@ -48,7 +49,7 @@ class _Answer:
 
     def refuse(self, want: _Want, error: RequestError) -> None:
         self.has_errors = True
-        self._metrics.observe_refusal("Poll", pb.ErrorCode.Name(error.code))
+        self._metrics.observe_refusal(POLL.name, pb.ErrorCode.Name(error.code))
         self.response.partitions.add(topic_id=want.topic_id, partition=want.partition, error=error.detail)
 
     def add(self, want: _Want, log: PartitionLog, entries: Sequence[Entry]) -> None:

@@ -10,14 +10,13 @@ import asyncio
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
-from raftmq.broker.services.metadata_leader import MetadataLeader
+from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata_commands import AllocateProducerIds, InitNamedProducer, ProducerIdBlock, ProducerInitialized
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.proto import queue_pb2 as pb
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """One metadata entry per thousand producers."""
-_PATH = "/raftmq.v1.Log/InitProducer"
 
 
 class ProducerIds:
@@ -25,7 +24,7 @@ class ProducerIds:
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
-        self._leader = leader
+        self.leader = leader
         self._next_id = 0
         self._ids_left = 0
         self._refill = asyncio.Lock()
@@ -47,7 +46,7 @@ class ProducerIds:
                 return self._take()
         elif not is_key_text(request.name):
             raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name has between 1 and {KEY_TEXT_BYTES_MAX} bytes")
-        return await self._leader.run(_PATH, request, pb.InitProducerResponse, call, self._init_here)
+        return await self._init_on_leader(request, call)
 
     def _take(self) -> pb.InitProducerResponse:
         producer_id = self._next_id
@@ -55,13 +54,14 @@ class ProducerIds:
         self._ids_left -= 1
         return pb.InitProducerResponse(producer_id=producer_id, epoch=0)
 
-    async def _init_here(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
+    @on_metadata_leader
+    async def _init_on_leader(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
         if not request.HasField("name"):
             return await self._take_refilled(call)
         epoch = request.epoch if request.HasField("epoch") else None
         replaces = request.replaces if request.HasField("replaces") else None
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
-        result = await self._leader.execute(command, ProducerInitialized, call.deadline)
+        result = await self.leader.execute(command, ProducerInitialized, call.deadline)
         return pb.InitProducerResponse(
             producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp, metadata_revision=result.revision
         )
@@ -69,7 +69,7 @@ class ProducerIds:
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
         async with self._refill:  # a thousand producers that start at once need one block, not a thousand
             if not self._ids_left:
-                block = await self._leader.execute(
+                block = await self.leader.execute(
                     AllocateProducerIds(PRODUCER_IDS_PER_BLOCK), ProducerIdBlock, call.deadline
                 )
                 self._next_id, self._ids_left = block.first, block.count

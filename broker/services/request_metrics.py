@@ -10,15 +10,16 @@ from collections import Counter
 from typing import Final
 
 from raftmq.broker.base.histogram import LATENCY_SECONDS, Histogram
+from raftmq.methods import APPEND, APPEND_STREAM, METHODS, POLL, UnaryMethod
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
 """The client gave the call up, or its connection ended."""
 
-STREAMS: Final = ("AppendStream", "Watch")
+STREAMS: Final = tuple(method.name for method in METHODS if not isinstance(method, UnaryMethod))
 """Methods whose calls are streams. Each request of an AppendStream is counted as a request."""
 KINDS: Final = ("append", "poll", "other")
-_KIND_OF_METHOD: Final = {"Append": "append", "AppendStream": "append", "Poll": "poll"}
+_KIND_OF_METHOD: Final = {APPEND.name: "append", APPEND_STREAM.name: "append", POLL.name: "poll"}
 
 
 class RequestMetrics:

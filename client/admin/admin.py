@@ -34,7 +34,9 @@ from raftmq.client.base.background import Deadline
 from raftmq.client.base.texts import check_text, check_texts
 from raftmq.client.connection.leader_calls import delete_records
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import (
+from raftmq.client.connection.transport import GrpcTransport, Transport
+from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
+from raftmq.methods import (
     ADD_PARTITIONS,
     ALTER_TOPIC,
     CREATE_TOPIC,
@@ -43,10 +45,7 @@ from raftmq.client.connection.transport import (
     DESCRIBE_TOPIC,
     LIST_TOPICS,
     REMOVE_NODE,
-    GrpcTransport,
-    Transport,
 )
-from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 

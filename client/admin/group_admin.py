@@ -14,8 +14,8 @@ from raftmq.client.base.background import Deadline
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import DELETE_GROUP, DESCRIBE_GROUP, LEAVE, LIST_GROUPS, RESET_OFFSETS
 from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError, RaftMQError, UnknownGroupError
+from raftmq.methods import DELETE_GROUP, DESCRIBE_GROUP, LEAVE, LIST_GROUPS, RESET_OFFSETS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 

@@ -10,7 +10,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_address
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import DELETE_RECORDS, LIST_OFFSETS, Connection
+from raftmq.client.connection.transport import Connection
 from raftmq.errors import (
     NoLeaderError,
     NotLeaderError,
@@ -20,6 +20,7 @@ from raftmq.errors import (
     RequestTimedOutError,
     UnknownPartitionError,
 )
+from raftmq.methods import DELETE_RECORDS, LIST_OFFSETS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 

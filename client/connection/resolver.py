@@ -20,7 +20,7 @@ from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.base.error_details import fresh_copy, name_of
 from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.base.texts import check_text
-from raftmq.client.connection.transport import DESCRIBE_TOPIC, Connection, RequestT, ResponseT, Transport, UnaryMethod
+from raftmq.client.connection.transport import Connection, Transport
 from raftmq.errors import (
     BootstrapError,
     ClosedClientError,
@@ -34,6 +34,7 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
+from raftmq.methods import DESCRIBE_TOPIC, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)

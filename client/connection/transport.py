@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Protocol, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
@@ -31,53 +29,8 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
+from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
-
-RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class UnaryMethod(Generic[RequestT, ResponseT]):
-    """One unary RPC: its service, its name and the types of its two messages."""
-
-    service: str
-    name: str
-    request_type: type[RequestT]
-    response_type: type[ResponseT]
-
-    @property
-    def path(self) -> str:
-        """GRPC's name of the method."""
-        return f"/raftmq.v1.{self.service}/{self.name}"
-
-
-INIT_PRODUCER = UnaryMethod("Log", "InitProducer", pb.InitProducerRequest, pb.InitProducerResponse)
-FENCE_PRODUCER = UnaryMethod("Log", "FenceProducer", pb.FenceProducerRequest, pb.FenceProducerResponse)
-APPEND = UnaryMethod("Log", "Append", pb.AppendRequest, pb.AppendResponse)
-POLL = UnaryMethod("Log", "Poll", pb.PollRequest, pb.PollResponse)
-LIST_OFFSETS = UnaryMethod("Log", "ListOffsets", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
-DELETE_RECORDS = UnaryMethod("Log", "DeleteRecords", pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
-OPEN_PARTITIONS = UnaryMethod("Log", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
-ACK = UnaryMethod("Log", "CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
-FETCH_OFFSETS = UnaryMethod("Log", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
-HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
-LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
-LIST_GROUPS = UnaryMethod("Groups", "List", pb.ListGroupsRequest, pb.ListGroupsResponse)
-DESCRIBE_GROUP = UnaryMethod("Groups", "Describe", pb.DescribeGroupRequest, pb.DescribeGroupResponse)
-RESET_OFFSETS = UnaryMethod("Groups", "ResetOffsets", pb.ResetOffsetsRequest, pb.ResetOffsetsResponse)
-DELETE_GROUP = UnaryMethod("Groups", "Delete", pb.DeleteGroupRequest, pb.DeleteGroupResponse)
-CREATE_TOPIC = UnaryMethod("Admin", "CreateTopic", pb.CreateTopicRequest, pb.CreateTopicResponse)
-DELETE_TOPIC = UnaryMethod("Admin", "DeleteTopic", pb.DeleteTopicRequest, pb.DeleteTopicResponse)
-LIST_TOPICS = UnaryMethod("Admin", "ListTopics", pb.ListTopicsRequest, pb.ListTopicsResponse)
-DESCRIBE_TOPIC = UnaryMethod("Admin", "DescribeTopic", pb.DescribeTopicRequest, pb.DescribeTopicResponse)
-ALTER_TOPIC = UnaryMethod("Admin", "AlterTopic", pb.AlterTopicRequest, pb.AlterTopicResponse)
-ADD_PARTITIONS = UnaryMethod("Admin", "AddPartitions", pb.AddPartitionsRequest, pb.AddPartitionsResponse)
-DESCRIBE_CLUSTER = UnaryMethod("Admin", "DescribeCluster", pb.DescribeClusterRequest, pb.DescribeClusterResponse)
-REMOVE_NODE = UnaryMethod("Admin", "RemoveNode", pb.RemoveNodeRequest, pb.RemoveNodeResponse)
-
-_APPEND_STREAM_PATH = "/raftmq.v1.Log/AppendStream"
-_WATCH_PATH = "/raftmq.v1.Topology/Watch"
 
 
 class AppendStream(Protocol):
@@ -300,7 +253,7 @@ class GrpcConnection:
         """The topology stream."""
         self._check_open()
         call = self._shared.channel.unary_stream(
-            _WATCH_PATH,
+            WATCH.path,
             request_serializer=pb.WatchRequest.SerializeToString,
             response_deserializer=pb.TopologyUpdate.FromString,
         )(request)
@@ -324,7 +277,7 @@ class GrpcConnection:
         """Open a stream; does not wait."""
         self._check_open()
         open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
-            _APPEND_STREAM_PATH,
+            APPEND_STREAM.path,
             request_serializer=None,  # it is serialized already
             response_deserializer=pb.AppendResponse.FromString,
         )

@@ -18,7 +18,6 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ConsumerCounters
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, list_each_offset
 from raftmq.client.connection.resolver import Leader, Resolver
-from raftmq.client.connection.transport import POLL
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.membership.group_calls import fetch_each_offset
 from raftmq.errors import (
@@ -29,6 +28,7 @@ from raftmq.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 

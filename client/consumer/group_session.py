@@ -21,7 +21,7 @@ from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.leader_calls import EARLIEST_TIME
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import LEAVE, Transport
+from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.offset_commits import OffsetCommits, Owner
 from raftmq.client.consumer.partition_fetch import PartitionFetch
@@ -40,6 +40,7 @@ from raftmq.client.membership.group_member import (
 from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_heartbeats
 from raftmq.client.membership.member_calls import MemberCalls
 from raftmq.errors import RaftMQError, RequestTimedOutError
+from raftmq.methods import LEAVE
 from raftmq.types import TopicPartition
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeVar
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.leader_calls import LeaderCall, LeaderTarget, ask_leaders, call_leaders, name_of_target
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import ACK, FETCH_OFFSETS, OPEN_PARTITIONS, Connection
+from raftmq.client.connection.transport import Connection
 from raftmq.errors import ProtocolError, RaftMQError, UnknownPartitionError
+from raftmq.methods import COMMIT_OFFSETS, FETCH_OFFSETS, OPEN_PARTITIONS
 from raftmq.offset_ranges import OffsetRangesError, Ranges, decode_ranges
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -126,7 +127,7 @@ async def commit_offsets(
                 for target in group
             ],
         )
-        answers = (await connection.call(ACK, request, seconds)).partitions
+        answers = (await connection.call(COMMIT_OFFSETS, request, seconds)).partitions
         return [_error_of(answer, target) for target, answer in _paired(group, answers)]
 
     return await ask_leaders(resolver, commits, timeout_seconds, _of_same_topic(ask, owned))

@@ -24,13 +24,13 @@ from raftmq.client.base.logs import log
 from raftmq.client.connection.transport import (
     Connection,
     Transport,
-    UnaryMethod,
     call_metadata,
     error_from_call,
     open_blocking_channel,
 )
 from raftmq.client.membership.member_calls import FOREVER, GroupCall, MemberCalls
 from raftmq.errors import BrokenConnectionError, RaftMQError
+from raftmq.methods import UnaryMethod
 
 END_SECONDS: Final = 2.0
 """How long `close` waits for the thread; a cancelled call ends within a millisecond."""

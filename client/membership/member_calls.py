@@ -17,9 +17,9 @@ from google.protobuf.message import Message
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy, name_of
 from raftmq.client.base.logs import log
-from raftmq.client.connection.transport import HEARTBEAT, LEAVE, UnaryMethod
 from raftmq.client.membership.group_member import GroupMember, PartitionId, Standing, Steps, Subscription, check_failure
 from raftmq.errors import FencedError, InternalError, Outcome, RaftMQError, TooManyMembersError, UnknownMemberError
+from raftmq.methods import HEARTBEAT, LEAVE, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 FOREVER: Final = float("inf")

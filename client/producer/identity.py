@@ -22,9 +22,9 @@ from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.texts import check_text
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import FENCE_PRODUCER, INIT_PRODUCER
 from raftmq.client.producer.partition_queue import ProducerIdentity
 from raftmq.errors import InvalidArgumentError, ProducerFencedError, RaftMQError, RequestTimedOutError
+from raftmq.methods import FENCE_PRODUCER, INIT_PRODUCER
 from raftmq.proto import queue_pb2 as pb
 
 

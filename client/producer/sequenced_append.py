@@ -21,7 +21,6 @@ from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_doubt
 from raftmq.client.codec.batch import decode_columns, encode_body
 from raftmq.client.connection.resolver import Resolver, TopicInfo
-from raftmq.client.connection.transport import APPEND, INIT_PRODUCER
 from raftmq.errors import (
     DeliveryTimeoutError,
     InvalidArgumentError,
@@ -34,6 +33,7 @@ from raftmq.errors import (
     SequenceOverlapError,
     UnknownPartitionError,
 )
+from raftmq.methods import APPEND, INIT_PRODUCER
 from raftmq.proto import queue_pb2 as pb
 
 LEADER_WAIT_SECONDS: Final = 1.0

@@ -19,7 +19,7 @@ from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.codec.batch import decode_records
 from raftmq.client.connection.leader_calls import LeaderTarget
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import POLL, RequestT, ResponseT, Transport, UnaryMethod
+from raftmq.client.connection.transport import Transport
 from raftmq.errors import (
     FencedError,
     NotLeaderError,
@@ -28,17 +28,22 @@ from raftmq.errors import (
     UnknownMemberError,
     UnreachableError,
 )
+from raftmq.methods import (
+    COMMIT_OFFSETS,
+    FETCH_OFFSETS,
+    HEARTBEAT,
+    LEAVE,
+    OPEN_PARTITIONS,
+    POLL,
+    RequestT,
+    ResponseT,
+    UnaryMethod,
+)
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 
 from sim.cluster.checker import Checker
 from sim.cluster.invariants.group_ownership import SESSION_SECONDS
-
-HEARTBEAT = UnaryMethod("Groups", "Heartbeat", pb.HeartbeatRequest, pb.HeartbeatResponse)
-LEAVE = UnaryMethod("Groups", "Leave", pb.LeaveRequest, pb.LeaveResponse)
-OPEN = UnaryMethod("Log", "OpenPartitions", pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
-COMMIT_OFFSETS = UnaryMethod("Log", "CommitOffsets", pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
-FETCH_OFFSETS = UnaryMethod("Log", "FetchOffsets", pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
 
 HEARTBEAT_SECONDS = 0.5
 _CALL_SECONDS = 1.0
@@ -236,7 +241,7 @@ class Member:
             metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
         )
         request.partitions.add(topic_id=part[0], partition=part[1], owner_epoch=owner_epoch)
-        answer = await self._call(part, OPEN, request)
+        answer = await self._call(part, OPEN_PARTITIONS, request)
         assert isinstance(answer, pb.OpenPartitionsResponse)
         (result,) = answer.partitions
         _raise_error(result)

@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 
 from raftmq.broker_process import BrokerProcess
 from raftmq.cluster_addresses import Addresses
+from raftmq.methods import DESCRIBE_TOPIC
 from raftmq.proto import queue_pb2
 from raftmq.testing import LocalCluster
 
@@ -248,7 +249,7 @@ class ChaosCluster(LocalCluster):
     def leader_epochs(self, topic: str) -> dict[int, int]:
         """Group → epoch of its leader, as a running broker sees it now."""
         request = queue_pb2.DescribeTopicRequest(name=topic)
-        answer = self._ask("DescribeTopic", request, queue_pb2.DescribeTopicResponse)
+        answer = self._ask(DESCRIBE_TOPIC, request)
         return {leader.group_id: leader.leader_epoch for leader in answer.leaders}
 
     def restart_all(self) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 from raftmq import batch_header
+from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.peers import codec as peer_codec
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
@@ -354,6 +355,11 @@ def test_every_rpc_is_in_the_table_and_nothing_else() -> None:
     said = [row["RPC"].strip("`") for row in rows[0]]
     services = pb.DESCRIPTOR.services_by_name.values()
     assert sorted(said) == sorted(f"{service.name}.{method.name}" for service in services for method in service.methods)
+    by_name = {row["RPC"].strip("`"): (row["right"], row["answered by"].partition(";")[0]) for row in rows[0]}
+    assert by_name == {
+        f"{row.method.service.removeprefix('raftmq.v1.')}.{row.method.name}": (row.right.value, row.answered_by.value)
+        for row in ROWS
+    }
     codes = {code for row in rows[0] for code in re.findall(r"`([A-Z_]+)`", row["errors to expect"])}
     assert codes
     assert codes <= set(pb.ErrorCode.keys())

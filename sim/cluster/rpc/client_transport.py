@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, TypeVar
 
 import grpc.aio
-from raftmq.client.connection.transport import (
-    AppendStream,
-    Connection,
-    UnaryMethod,
-    call_metadata,
-    error_from_call,
-    error_from_rpc,
-)
+from raftmq.client.connection.transport import AppendStream, Connection, call_metadata, error_from_call, error_from_rpc
 from raftmq.errors import BrokenConnectionError
+from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 from sim.cluster.rpc.channel import ClientCall, RpcChannel
 from sim.cluster.world.loop import VirtualLoop
 from sim.cluster.world.network import Network
-
-RequestT = TypeVar("RequestT", bound=Any)
-ResponseT = TypeVar("ResponseT", bound=Any)
 
 
 class ClientTransport:
@@ -67,7 +57,7 @@ class ClientConnection:
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """See `Connection`."""
         self._check_open()
-        call = self._channel.begin("/raftmq.v1.Topology/Watch", messages=(request.SerializeToString(), None))
+        call = self._channel.begin(WATCH.path, messages=(request.SerializeToString(), None))
         try:
             while (data := await call.read()) is not None:
                 yield pb.TopologyUpdate.FromString(data)
@@ -79,7 +69,7 @@ class ClientConnection:
     def append_stream(self) -> AppendStream:
         """See `Connection`."""
         self._check_open()
-        call = self._channel.begin("/raftmq.v1.Log/AppendStream", call_metadata(self.cluster_id))
+        call = self._channel.begin(APPEND_STREAM.path, call_metadata(self.cluster_id))
         return _SimAppendStream(call, self.address)
 
     async def close(self) -> None:

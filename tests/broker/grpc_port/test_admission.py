@@ -11,11 +11,11 @@ import pytest
 from raftmq.broker.base.limits import MIB, Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port import admission as call_rooms
-from raftmq.broker.grpc_port import admission_interceptor as call_guard
 from raftmq.broker.grpc_port.admission import Budget
 from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
 from raftmq.broker.grpc_port.hardening import quiet_grpc
 from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -284,7 +284,7 @@ async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(
     try:
         with socket.create_connection(("127.0.0.1", port)) as client:
             name = client.getsockname()
-            client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, call_guard.POLL, b""))
+            client.sendall(http2.greeting(initial_window_size=0) + http2.unary(1, POLL.path, b""))
             async with asyncio.timeout(30):
                 await answered.wait()
                 while admission.unsent.size < 2 * MIB:

@@ -7,9 +7,10 @@ from raftmq import errors
 from raftmq.client.admin.admin import Admin
 from raftmq.client.base import settings
 from raftmq.client.connection.resolver import Leader, Resolver, parse_addresses
-from raftmq.client.connection.transport import DESCRIBE_CLUSTER, POLL, GrpcConnection, GrpcTransport, unreachable_reason
+from raftmq.client.connection.transport import GrpcConnection, GrpcTransport, unreachable_reason
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
+from raftmq.methods import DESCRIBE_CLUSTER, POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, FakeNode, topic_message

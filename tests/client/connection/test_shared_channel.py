@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 from raftmq.client.admin.admin import Admin
 from raftmq.client.connection import shared_channel, transport
-from raftmq.client.connection.transport import DESCRIBE_CLUSTER, GrpcConnection
+from raftmq.client.connection.transport import GrpcConnection
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.errors import BrokenConnectionError
+from raftmq.methods import DESCRIBE_CLUSTER
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster

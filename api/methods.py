@@ -1,0 +1,128 @@
+"""Name the methods of the protocol, for clients and brokers alike.
+
+Whatever `queue.proto` says of a method (path, messages, streams) is derived from its descriptor and repeated nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from raftmq.proto import queue_pb2 as pb
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[RequestT, ResponseT]):
+    """Describe one method of the protocol."""
+
+    service: str
+    """Full name of the service, such as ``raftmq.v1.Log``."""
+    name: str
+    request_type: type[RequestT]
+    response_type: type[ResponseT]
+
+    @property
+    def path(self) -> str:
+        """Return gRPC's name of the method, such as ``/raftmq.v1.Log/Append``."""
+        return f"/{self.service}/{self.name}"
+
+
+class UnaryMethod(Method[RequestT, ResponseT]):
+    """Describe a method with one request and one response."""
+
+    __slots__ = ()
+
+
+class ResponseStreamMethod(Method[RequestT, ResponseT]):
+    """Describe a method that answers one request with a stream of responses."""
+
+    __slots__ = ()
+
+
+class StreamMethod(Method[RequestT, ResponseT]):
+    """Describe a method with a stream in both directions."""
+
+    __slots__ = ()
+
+
+def _described(descriptor: MethodDescriptor) -> Method[Any, Any]:
+    kinds: dict[tuple[bool, bool], type[Method[Any, Any]]] = {
+        (False, False): UnaryMethod,
+        (False, True): ResponseStreamMethod,
+        (True, True): StreamMethod,
+    }
+    return kinds[descriptor.client_streaming, descriptor.server_streaming](
+        descriptor.containing_service.full_name,
+        descriptor.name,
+        GetMessageClass(descriptor.input_type),
+        GetMessageClass(descriptor.output_type),
+    )
+
+
+METHODS: Final[tuple[Method[Any, Any], ...]] = tuple(  # each has messages of its own
+    _described(method) for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods
+)
+"""Every method of the protocol, in the order of `queue.proto`."""
+_UNARY: Final[Mapping[type[Message], UnaryMethod[Any, Any]]] = {
+    method.request_type: method for method in METHODS if isinstance(method, UnaryMethod)
+}
+
+
+def unary_method(request_type: type[RequestT]) -> UnaryMethod[RequestT, Any]:
+    """Return the unary method that takes such a request. No two of them take the same."""
+    return _UNARY[request_type]
+
+
+def _unary(request_type: type[RequestT], response_type: type[ResponseT]) -> UnaryMethod[RequestT, ResponseT]:
+    """Return the method for its types, which a type checker must know and which are compared with the descriptor."""
+    method: UnaryMethod[RequestT, ResponseT] = unary_method(request_type)
+    if method.response_type is not response_type:
+        raise TypeError(f"{method.path} answers with {method.response_type.__name__}, not {response_type.__name__}")
+    return method
+
+
+INIT_PRODUCER: Final = _unary(pb.InitProducerRequest, pb.InitProducerResponse)
+FENCE_PRODUCER: Final = _unary(pb.FenceProducerRequest, pb.FenceProducerResponse)
+APPEND: Final = _unary(pb.AppendRequest, pb.AppendResponse)
+APPEND_STREAM: Final[StreamMethod[pb.AppendRequest, pb.AppendResponse]] = next(
+    method for method in METHODS if isinstance(method, StreamMethod) and method.request_type is pb.AppendRequest
+)
+POLL: Final = _unary(pb.PollRequest, pb.PollResponse)
+LIST_OFFSETS: Final = _unary(pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+DELETE_RECORDS: Final = _unary(pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
+OPEN_PARTITIONS: Final = _unary(pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
+COMMIT_OFFSETS: Final = _unary(pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
+FETCH_OFFSETS: Final = _unary(pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
+WRITE_OFFSETS: Final = _unary(pb.WriteOffsetsRequest, pb.WriteOffsetsResponse)
+
+HEARTBEAT: Final = _unary(pb.HeartbeatRequest, pb.HeartbeatResponse)
+LEAVE: Final = _unary(pb.LeaveRequest, pb.LeaveResponse)
+LIST_GROUPS: Final = _unary(pb.ListGroupsRequest, pb.ListGroupsResponse)
+DESCRIBE_GROUP: Final = _unary(pb.DescribeGroupRequest, pb.DescribeGroupResponse)
+RESET_OFFSETS: Final = _unary(pb.ResetOffsetsRequest, pb.ResetOffsetsResponse)
+DELETE_GROUP: Final = _unary(pb.DeleteGroupRequest, pb.DeleteGroupResponse)
+
+WATCH: Final[ResponseStreamMethod[pb.WatchRequest, pb.TopologyUpdate]] = next(
+    method for method in METHODS if isinstance(method, ResponseStreamMethod) and method.request_type is pb.WatchRequest
+)
+
+CREATE_TOPIC: Final = _unary(pb.CreateTopicRequest, pb.CreateTopicResponse)
+DELETE_TOPIC: Final = _unary(pb.DeleteTopicRequest, pb.DeleteTopicResponse)
+LIST_TOPICS: Final = _unary(pb.ListTopicsRequest, pb.ListTopicsResponse)
+DESCRIBE_TOPIC: Final = _unary(pb.DescribeTopicRequest, pb.DescribeTopicResponse)
+ALTER_TOPIC: Final = _unary(pb.AlterTopicRequest, pb.AlterTopicResponse)
+ADD_PARTITIONS: Final = _unary(pb.AddPartitionsRequest, pb.AddPartitionsResponse)
+DESCRIBE_CLUSTER: Final = _unary(pb.DescribeClusterRequest, pb.DescribeClusterResponse)
+REMOVE_NODE: Final = _unary(pb.RemoveNodeRequest, pb.RemoveNodeResponse)
+REGISTER_NODE: Final = _unary(pb.RegisterNodeRequest, pb.RegisterNodeResponse)
+REPORT_DAMAGE: Final = _unary(pb.ReportDamageRequest, pb.ReportDamageResponse)
+REPORT_REPLICAS: Final = _unary(pb.ReportReplicasRequest, pb.ReportReplicasResponse)
+DESCRIBE_PARTITIONS: Final = _unary(pb.DescribePartitionsRequest, pb.DescribePartitionsResponse)
+DESCRIBE_NODE: Final = _unary(pb.DescribeNodeRequest, pb.DescribeNodeResponse)

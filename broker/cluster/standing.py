@@ -1,0 +1,120 @@
+"""Say how this node stands in its cluster: why it is not ready, what warns, and which of its replicas are not served.
+
+Decides nothing and changes nothing: the node writes the facts that only it knows, and everybody else reads.
+"""
+
+from __future__ import annotations
+
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.readiness import STALL_REMEMBERED_SECONDS, NotReady, Reason
+from raftmq.broker.base.supervisor import Supervisor
+from raftmq.broker.base.watchdog import Watchdog
+from raftmq.broker.cluster.bootstrap import ClusterBootstrap
+from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.unserved import NotServed
+from raftmq.broker.replica.engine import Engine
+from raftmq.storage.registry import Registry
+from raftmq.types import NO_NODE
+
+
+class Standing:
+    """Gather the reasons from the node's parts, each time somebody asks."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        registry: Registry,
+        engine: Engine,
+        replicas: ReplicaManager,
+        metadata: MetadataReplica,
+        supervisor: Supervisor,
+        watchdog: Watchdog,
+        clock_watch: ClockWatch,
+        other_clusters: OtherClusters,
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._engine = engine
+        self._replicas = replicas
+        self._metadata = metadata
+        self._supervisor = supervisor
+        self._watchdog = watchdog
+        self._clock_watch = clock_watch
+        self._other_clusters = other_clusters
+        self.silence: NotReady | None = None
+        """Why this node takes no part in its cluster until it is started again. Written by the node, once."""
+        self.bootstrap: ClusterBootstrap | None = None
+        """None until the ports are bound. Written by the node, once."""
+        self.is_caught_up = False
+        """A quorum confirmed the metadata in this boot. Written by the node, once."""
+        self.is_stopping = False
+        """The broker was told to stop. Written by the node, once."""
+
+    def not_ready_reasons(self) -> list[NotReady]:
+        """Return why `/readyz` would say no. Empty when the node is ready."""
+        reasons = []
+        if self.is_stopping:
+            reasons.append(NotReady(Reason.STOPPING, "the broker was told to stop and hands its leaderships over"))
+        reasons += self._reasons_of_membership()
+        if self._engine.write_refusal is not None:
+            reasons.append(NotReady(Reason.DISK_RESERVE, str(self._engine.write_refusal)))
+        if (wrong_clock := self._clock_watch.not_ready()) is not None:
+            reasons.append(wrong_clock)
+        lag = self._watchdog.lag_seconds_max(STALL_REMEMBERED_SECONDS)
+        if lag > self._engine.timing.stall_seconds:
+            text = f"the event loop stood still for {lag:.1f} s a moment ago: the machine is overloaded, or swaps"
+            reasons.append(NotReady(Reason.LOOP_STALLED, text))
+        return reasons
+
+    def _reasons_of_membership(self) -> list[NotReady]:
+        """Return what keeps the node from being a part of the cluster that can be relied upon."""
+        if self.silence is not None:
+            return [self.silence]
+        replica = self._metadata.replica
+        if replica is None:
+            seeds = ", ".join(self._config.join)
+            text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
+            return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
+        removal = self.bootstrap.removal if self.bootstrap is not None else ""
+        if not removal and replica.state_machine.is_uuid_retired(self._registry.uuid):
+            removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
+        if removal:
+            return [NotReady(Reason.REMOVED, removal)]
+        reasons = []
+        if not self.is_caught_up:
+            text = "no majority of the metadata voters has confirmed yet what this broker knows: are enough of them running?"
+            reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
+        elif count := sum(one.is_starting for one in self.not_served()):
+            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
+        seconds = self._metadata.leaderless_seconds()
+        if self.is_caught_up and seconds:
+            text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
+            reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
+        return reasons
+
+    def _postponement(self) -> str:
+        said = self.bootstrap.postponement if self.bootstrap is not None else ""
+        return f" ({said})" if said else ""
+
+    def not_served(self) -> list[NotServed]:
+        """Return the replicas that metadata wants here and that are not served, each with the reason."""
+        if self._metadata.replica is None:
+            return []
+        node_id = self._registry.node_id if self._registry.cluster_id else NO_NODE
+        return self._replicas.not_served(self._metadata.replica.state_machine, node_id)
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong without making the node unready: its other replicas are served."""
+        said = [
+            f"replica {one.key.replica_id} of group {one.key.group_id} is not served ({one.reason}): {one.message}"
+            for one in sorted(self.not_served())
+            if not one.is_starting
+        ]
+        said += [f"{work} fails, and is tried again: {error}" for work, error in self._supervisor.failing().items()]
+        return said + [
+            f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
+            for address, answer in sorted(self._other_clusters.addresses().items())
+        ]

@@ -1,0 +1,126 @@
+"""Serve the rows of `methods` over gRPC: tell a service each call's deadline and principal, count the call, and end it.
+
+Decides nothing about data. An error leaves as `RequestError`, and an unexpected exception as INTERNAL with a log event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+import structlog
+from raftmq.broker.base.request_error import RequestError, check_cluster
+from raftmq.broker.grpc_port.methods import ROWS, Row, Services
+from raftmq.broker.grpc_port.security import Context, current_principal
+from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call
+from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
+from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY
+from raftmq.methods import RequestT, ResponseStreamMethod, ResponseT, UnaryMethod
+from raftmq.proto import queue_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+ArgumentT = TypeVar("ArgumentT")
+"""A request, or the stream of requests."""
+
+
+def internal_error(method: str, failure: BaseException) -> RequestError:
+    """The answer to a defect; its log event and the caller's message share an id."""
+    error_id = uuid.uuid4().hex[:12]
+    log.error("request_failed", method=method, error_id=error_id, exc_info=failure)
+    error = RequestError(pb.INTERNAL, f"a defect of the broker; its log has it as error_id={error_id}")
+    error.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
+    return error
+
+
+class _Adapter:
+    """Wrap services' methods in handlers. Errors leave a handler as RequestError: admission control ends the call with them."""
+
+    def __init__(self, host: ServiceHost, metrics: RequestMetrics) -> None:
+        self._host = host
+        self._metrics = metrics
+
+    def handler(self, row: Row, services: Services) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of a row's method."""
+        method, answer = row.method, row.service(services)
+        messages = (method.request_type.FromString, method.response_type.SerializeToString)
+        if isinstance(method, UnaryMethod):
+            return grpc.unary_unary_rpc_method_handler(self._unary(method.name, answer), *messages)
+        make = grpc.stream_stream_rpc_method_handler
+        if isinstance(method, ResponseStreamMethod):
+            make = grpc.unary_stream_rpc_method_handler
+        return make(self._stream(method.name, answer), *messages)
+
+    def _call(self, context: Context) -> Call:
+        """Raises RequestError WRONG_CLUSTER when the caller means another cluster's broker."""
+        remaining = cast("float | None", context.time_remaining())  # None without a deadline, whatever the stubs say
+        seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
+        # the stubs say Metadata, gRPC gives a tuple of pairs, or None
+        pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
+        is_forwarded = False
+        for key, value in pairs or ():
+            if key == CLUSTER_KEY:
+                check_cluster(self._host.cluster_id, str(value))
+            elif key == FORWARDED_KEY:
+                is_forwarded = True
+        return Call(self._host.loop.time() + seconds, current_principal.get(), is_forwarded)
+
+    def _unary(
+        self, method: str, answer: Callable[[RequestT, Call], Awaitable[ResponseT]]
+    ) -> Callable[[RequestT, Context], Awaitable[ResponseT]]:
+        async def handle(request: RequestT, context: Context) -> ResponseT:
+            started = time.perf_counter()  # a loop's clock may stand still within one turn
+            try:
+                response = await answer(request, self._call(context))
+            except RequestError as error:
+                failure = error
+            except asyncio.CancelledError:
+                self._metrics.observe(method, CANCELLED, time.perf_counter() - started)
+                raise
+            except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach gRPC's own handling
+                failure = internal_error(method, error)
+            else:
+                self._metrics.observe(method, OK, time.perf_counter() - started)
+                return response
+            self._metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
+            failure.is_counted = True
+            raise failure
+
+        return handle
+
+    def _stream(
+        self, method: str, answer: Callable[[ArgumentT, Call], AsyncGenerator[ResponseT, None]]
+    ) -> Callable[[ArgumentT, Context], AsyncIterator[ResponseT]]:
+        async def handle(argument: ArgumentT, context: Context) -> AsyncIterator[ResponseT]:
+            answers = answer(argument, self._call(context))
+            self._metrics.stream_started(method)
+            try:
+                async for one in answers:
+                    yield one
+            except (RequestError, asyncio.CancelledError, GeneratorExit, grpc.aio.InternalError):
+                raise
+            except Exception as error:  # noqa: BLE001 -- as in `_unary`
+                raise internal_error(method, error) from None
+            finally:
+                self._metrics.stream_ended(method)
+                await answers.aclose()
+
+        return handle
+
+
+def add_methods(server: grpc.aio.Server, services: Services, host: ServiceHost, metrics: RequestMetrics) -> None:
+    """Have a server serve every method that has a row."""
+    adapter = _Adapter(host, metrics)
+    by_service: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+    for row in ROWS:
+        by_service.setdefault(row.method.service, {})[row.method.name] = adapter.handler(row, services)
+    for service, handlers in by_service.items():
+        # by name as well, as generated code does: what is not registered by name counts as unknown (see `hardening`)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        server.add_registered_method_handlers(service, handlers)

@@ -1,0 +1,142 @@
+"""List the protocol's methods: one row says who may call a method, who answers, what a call may take, and which service it is.
+
+Whatever `queue.proto` says of a method is not repeated here: `raftmq.methods` derives it. The handlers, the rights and the
+admission of calls come from this table, and the table of docs/internals/protocol.md is compared with it. A method without a
+row is not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from raftmq import methods
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.consumer_groups.service import GroupsService
+from raftmq.broker.grpc_port.admission import Slots
+from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.call import Call, Right
+from raftmq.broker.services.health import HealthService
+from raftmq.broker.services.log import LogService
+from raftmq.broker.services.node_removal import NodeRemovalService
+from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.offsets import OffsetsService
+from raftmq.broker.services.topology import TopologyService
+from raftmq.methods import Method, RequestT, ResponseStreamMethod, ResponseT, StreamMethod, UnaryMethod
+from raftmq.proto import queue_pb2 as pb
+
+
+class AnsweredBy(Enum):
+    """Name the broker that answers a method."""
+
+    ANY_BROKER = "any broker"
+    """The broker that is asked, from what it knows itself."""
+    METADATA_LEADER = "the metadata leader"
+    """Other brokers pass the call on to it, one hop."""
+    PARTITION_LEADER = "the leader of the partitions"
+    """Other brokers refuse: the caller knows the leaders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Hold the services of one broker."""
+
+    log: LogService
+    offsets: OffsetsService
+    topology: TopologyService
+    admin: AdminService
+    nodes: NodesService
+    removal: NodeRemovalService
+    groups: GroupsService
+    health: HealthService
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Describe how the broker serves one method. Satisfies `CallBounds`."""
+
+    method: Method[Any, Any]  # each has messages of its own
+    right: Right
+    """The right that a caller needs."""
+    answered_by: AnsweredBy
+    service: Callable[[Services], Callable[[Any, Call], Any]]  # typed by the functions below
+    """Returns the service's method."""
+    slots: Slots
+    """The slots of which a call takes one."""
+    answer_bytes_max: Callable[[Any, Limits], int] | None
+    """Returns an upper bound of the answer to a request. None: answers are small."""
+
+
+def _unary(
+    method: UnaryMethod[RequestT, ResponseT],
+    right: Right,
+    answered_by: AnsweredBy,
+    service: Callable[[Services], Callable[[RequestT, Call], Awaitable[ResponseT]]],
+    slots: Slots = Slots.UNARY_CALLS,
+    answer_bytes_max: Callable[[RequestT, Limits], int] | None = None,
+) -> Row:
+    return Row(method, right, answered_by, service, slots, answer_bytes_max)
+
+
+def _response_stream(
+    method: ResponseStreamMethod[RequestT, ResponseT],
+    right: Right,
+    answered_by: AnsweredBy,
+    service: Callable[[Services], Callable[[RequestT, Call], AsyncGenerator[ResponseT, None]]],
+    slots: Slots,
+) -> Row:
+    return Row(method, right, answered_by, service, slots, None)
+
+
+def _stream(
+    method: StreamMethod[RequestT, ResponseT],
+    right: Right,
+    answered_by: AnsweredBy,
+    service: Callable[[Services], Callable[[AsyncIterator[RequestT], Call], AsyncGenerator[ResponseT, None]]],
+    slots: Slots,
+) -> Row:
+    return Row(method, right, answered_by, service, slots, None)
+
+
+def _poll_bytes_max(request: pb.PollRequest, limits: Limits) -> int:
+    return min(request.max_bytes or limits.poll_bytes_max, limits.poll_bytes_max)
+
+
+_PRODUCE, _CONSUME, _ADMIN, _DESCRIBE = Right.PRODUCE, Right.CONSUME, Right.ADMIN, Right.DESCRIBE
+_ANY, _METADATA, _PARTITION = AnsweredBy.ANY_BROKER, AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER
+
+ROWS: Final[tuple[Row, ...]] = (
+    _unary(methods.INIT_PRODUCER, _PRODUCE, _METADATA, lambda of: of.log.init_producer),
+    _unary(methods.FENCE_PRODUCER, _PRODUCE, _ANY, lambda of: of.log.fence_producer),
+    _unary(methods.APPEND, _PRODUCE, _PARTITION, lambda of: of.log.append),
+    _stream(methods.APPEND_STREAM, _PRODUCE, _PARTITION, lambda of: of.log.append_stream, Slots.APPEND_STREAMS),
+    _unary(methods.POLL, _CONSUME, _PARTITION, lambda of: of.log.poll, Slots.POLLS, _poll_bytes_max),
+    _unary(methods.LIST_OFFSETS, _CONSUME, _PARTITION, lambda of: of.log.list_offsets),
+    _unary(methods.DELETE_RECORDS, _ADMIN, _PARTITION, lambda of: of.log.delete_records),
+    _unary(methods.OPEN_PARTITIONS, _CONSUME, _PARTITION, lambda of: of.offsets.open_partitions),
+    _unary(methods.COMMIT_OFFSETS, _CONSUME, _PARTITION, lambda of: of.offsets.commit_offsets),
+    _unary(methods.FETCH_OFFSETS, _CONSUME, _PARTITION, lambda of: of.offsets.fetch_offsets),
+    _unary(methods.WRITE_OFFSETS, _ADMIN, _PARTITION, lambda of: of.offsets.write_offsets),
+    _unary(methods.HEARTBEAT, _CONSUME, _METADATA, lambda of: of.groups.heartbeat),
+    _unary(methods.LEAVE, _CONSUME, _METADATA, lambda of: of.groups.leave),
+    _unary(methods.LIST_GROUPS, _DESCRIBE, _METADATA, lambda of: of.groups.list_groups),
+    _unary(methods.DESCRIBE_GROUP, _DESCRIBE, _METADATA, lambda of: of.groups.describe),
+    _unary(methods.RESET_OFFSETS, _ADMIN, _METADATA, lambda of: of.groups.reset_offsets),
+    _unary(methods.DELETE_GROUP, _ADMIN, _METADATA, lambda of: of.groups.delete),
+    _response_stream(methods.WATCH, _DESCRIBE, _ANY, lambda of: of.topology.watch, Slots.WATCHES),
+    _unary(methods.CREATE_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.create_topic),
+    _unary(methods.DELETE_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.delete_topic),
+    _unary(methods.LIST_TOPICS, _DESCRIBE, _ANY, lambda of: of.admin.list_topics),
+    _unary(methods.DESCRIBE_TOPIC, _DESCRIBE, _ANY, lambda of: of.admin.describe_topic),
+    _unary(methods.ALTER_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.alter_topic),
+    _unary(methods.ADD_PARTITIONS, _ADMIN, _METADATA, lambda of: of.admin.add_partitions),
+    _unary(methods.DESCRIBE_CLUSTER, _DESCRIBE, _ANY, lambda of: of.admin.describe_cluster),
+    _unary(methods.REMOVE_NODE, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
+    _unary(methods.REGISTER_NODE, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
+    _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
+    _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),
+    _unary(methods.DESCRIBE_PARTITIONS, _DESCRIBE, _PARTITION, lambda of: of.health.describe_partitions),
+    _unary(methods.DESCRIBE_NODE, _DESCRIBE, _ANY, lambda of: of.health.describe_node),
+)
