@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
+from raftmq.broker.base.futures import consume_exception
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
@@ -376,7 +377,7 @@ class Reconciler:
             return True
         same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
         with contextlib.suppress(RequestError):  # else in the next round
-            replica.propose_membership(same).add_done_callback(_ignore_outcome)
+            replica.propose_membership(same).add_done_callback(consume_exception)
         return False
 
     def _is_sealed(self, replica: Replica[LogPartition]) -> bool:
@@ -394,7 +395,7 @@ class Reconciler:
             _, applied = replica.propose([Proposal(EntryKind.EMPTY, b"")])
         except RequestError:  # the next round
             return False
-        applied.add_done_callback(_ignore_outcome)
+        applied.add_done_callback(consume_exception)
         self._seals[replica.group_id] = (state, applied)
         return False
 
@@ -413,7 +414,7 @@ class Reconciler:
         if is_adding and not may_add:
             return False
         try:
-            replica.propose_membership(change).add_done_callback(_ignore_outcome)
+            replica.propose_membership(change).add_done_callback(consume_exception)
         except RequestError:  # one is under way, or this leader has just begun: the next round
             return False
         steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
@@ -433,8 +434,7 @@ class Reconciler:
         caught_up = {
             replica_id
             for replica_id, match_index in core.match_indexes().items()
-            if match_index >= way.noted_commit_index
-            and replica.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
+            if match_index >= way.noted_commit_index and replica.outgoing_snapshots.sent_at(replica_id) <= way.noted_at
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up
@@ -519,9 +519,3 @@ def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
 
 def _has_failed(done: asyncio.Future[list[object]]) -> bool:
     return done.done() and (done.cancelled() or done.exception() is not None)
-
-
-def _ignore_outcome(done: asyncio.Future[list[object]]) -> None:
-    """Whether the change was made is seen in the membership."""
-    if not done.cancelled():
-        done.exception()

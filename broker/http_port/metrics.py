@@ -32,6 +32,7 @@ from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.log_partition import LogPartition
@@ -200,7 +201,8 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
     engine, watchdog = host.engine, host.watchdog
     counted = engine.counters
     now = host.loop.time()
-    in_flight = (now - replica.append_started_at for replica in engine.replicas.values() if replica.append_in_flight)
+    disks = (replica.disk for replica in engine.replicas.values())
+    in_flight = (now - disk.started_at for disk in disks if not isinstance(disk, Idle))
     return {
         "raftmq_commit_seconds": counted.commit_seconds.copy(),
         "raftmq_commit_disk_seconds": counted.commit_disk_seconds.copy(),

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.transport import PeerTransport
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.services.call import Call
 from raftmq.fsm.metadata import Metadata
 from raftmq.proto import queue_pb2 as pb
@@ -79,7 +80,7 @@ async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         await leader.propose([data(1)])[1]
-        await until(lambda: not leader.append_in_flight)
+        await until(lambda: isinstance(leader.disk, Idle))
         leader.state_machine.take_dirty_rows = fail
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         await until(lambda: leader.is_closed)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers.codec import FrameType, encode_snapshot_begin, encode_snapshot_rows
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
@@ -74,7 +75,7 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
         node.engine.commits.flush_state(replica)
         assert updates[0].entries == ()
         assert updates[0].hard_state.commit_index <= 5
-        await until(lambda: not replica.append_in_flight)
+        await until(lambda: isinstance(replica.disk, Idle))
         key = ReplicaKey(GROUP, 1)
         node.store.close(key)
         restored = node.store.open(key)
@@ -113,7 +114,7 @@ async def test_derived_state_is_not_written_between_a_snapshot_and_its_installat
         await until(lambda: not replica.is_dirty)
         replica.core.step(snapshot(20, list(replica.state_machine.rows()), members=(1, 2)))
         node.engine.commits.flush_state(replica)
-        assert not replica.append_in_flight
+        assert isinstance(replica.disk, Idle)
 
 
 async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durable():
@@ -131,7 +132,7 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
         engine.commits.flush_state(leader)
         await until(lambda: leader.durable_state_index >= leader.core.applied_index)
         await engine.commits.truncate(leader, leader.durable_state_index)
-        await until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
+        await until(lambda: leader.log_start.index > 15 and isinstance(leader.disk, Idle))
         leader.core.progress[lagging].become_probe()
         leader.core.progress[lagging].is_recently_active = True
         leader.durable_membership = Membership((1, 2))  # as when a change was applied during the last write
@@ -153,7 +154,7 @@ async def test_deleting_rows_of_a_retired_replica_does_not_end_the_process():
         node = cluster.nodes[1]
         node.engine.remove_group(GROUP)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: node.store.retire(leader.key)))
-        node.engine.commits._truncated_rows.delete(leader)
+        node.engine.commits._log_trimmer.delete(leader)
         await node.engine.commits.truncate(leader, leader.core.applied_index)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
@@ -170,7 +171,7 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
             raise StorageFullError(key, "no room")
 
         node.store.delete_truncated = full
-        node.engine.commits._truncated_rows.delete(leader)
+        node.engine.commits._log_trimmer.delete(leader)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
         assert cluster.fatal == []
@@ -194,7 +195,7 @@ async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
         replica.core.step(snapshot(20, list(replica.state_machine.rows())))
         node.engine.mark_dirty(replica)
         await until(
-            lambda: cluster.fatal or (replica.log_start.index == 20 and not replica.is_installing and not refusals)
+            lambda: cluster.fatal or (replica.log_start.index == 20 and isinstance(replica.disk, Idle) and not refusals)
         )
         assert cluster.fatal == []
 
@@ -243,11 +244,11 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
         read = asyncio.ensure_future(replica.read_index())
-        await until(lambda: replica._reads)
+        await until(lambda: replica.reads.unconfirmed)
         replica.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
         cluster.nodes[1].engine.mark_dirty(replica)
         await until(lambda: not replica.is_dirty)
-        assert replica._reads
+        assert replica.reads.unconfirmed
         read.cancel()
 
 
@@ -364,7 +365,7 @@ async def test_a_truncation_gives_way_to_what_happened_while_its_header_was_read
         index = leader.durable_state_index
         both = [node.engine.commits.truncate(leader, index - number) for number in (0, 3)]
         await asyncio.gather(*both)
-        await until(lambda: leader.log_start.index > 10 and not leader.append_in_flight)
+        await until(lambda: leader.log_start.index > 10 and isinstance(leader.disk, Idle))
         leader.log.clear()
         late = asyncio.create_task(node.engine.commits.truncate(leader, index))
         await asyncio.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from raftmq.broker.replica.disk import Idle, Installing
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import LogPosition
@@ -43,11 +44,11 @@ async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(mo
         node.engine.mark_dirty(replica)
         await until(lambda: threads)
         assert threads[0] != threading.main_thread().name
-        assert (machine.applied_index, replica.is_installing) == (5, True), (
+        assert (machine.applied_index, type(replica.disk)) == (5, Installing), (
             "the old state serves, and nothing else moves"
         )
         may_restore.set()
-        await until(lambda: not replica.is_installing and replica.log_start.index == 20)
+        await until(lambda: isinstance(replica.disk, Idle) and replica.log_start.index == 20)
         assert replica.state_machine is machine, "who holds the machine sees the new state"
         assert machine.applied_index == 20
         assert node.broken == []
