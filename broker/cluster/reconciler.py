@@ -32,7 +32,6 @@ from raftmq.broker.cluster.membership_plan import (
 from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
 from raftmq.broker.cluster.replication_health import lagging_voters
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
 from raftmq.fsm.metadata_views import PartitionView
@@ -81,7 +80,7 @@ class ReconcilerHost(Protocol):
         """A step failed, for a reason that is no refusal."""
         ...
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
         """Every serving partition replica here."""
         ...
 
@@ -325,7 +324,7 @@ class Reconciler:
     def _maintain_partition(
         self,
         metadata: Metadata,
-        replica: Replica[LogPartition],
+        replica: Replica[StateMachine],
         settled: dict[GroupId, tuple[int, Membership]],
         *,
         may_add: bool,
@@ -345,7 +344,7 @@ class Reconciler:
             settled[replica.group_id] = state
         return left, has_added
 
-    def _left(self, replica: Replica[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+    def _left(self, replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:
         """The retiring replicas that the group will never need again.
 
         A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
@@ -366,7 +365,7 @@ class Reconciler:
             left if left and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica) else []
         )
 
-    def _is_closed_to_older(self, replica: Replica[LogPartition], revision: int) -> bool:
+    def _is_closed_to_older(self, replica: Replica[StateMachine], revision: int) -> bool:
         """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
 
         Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
@@ -380,7 +379,7 @@ class Reconciler:
             replica.propose_membership(same).add_done_callback(consume_exception)
         return False
 
-    def _is_sealed(self, replica: Replica[LogPartition]) -> bool:
+    def _is_sealed(self, replica: Replica[StateMachine]) -> bool:
         """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
 
         Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.

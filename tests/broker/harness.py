@@ -348,7 +348,7 @@ class Harness:
     def metadata_voters_behind(self) -> list[NodeId]:
         return []
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
         return [partition.replica for partition in self.partitions.values()]
 
     async def next_topology_change(self) -> None:
