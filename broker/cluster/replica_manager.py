@@ -31,7 +31,8 @@ from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry, ReplicaState
+from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)

@@ -25,8 +25,7 @@ from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.storage.errors import ReplicaStorageError
-from raftmq.storage.registry import RegistryError
+from raftmq.storage.errors import RegistryError, ReplicaStorageError
 from raftmq.types import NodeId
 
 from sim.cluster.environment import ProcessEnded, SimParts, WallTime

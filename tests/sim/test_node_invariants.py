@@ -27,7 +27,7 @@ from raftmq.raft.ready import Role
 from raftmq.storage.entry_codec import encode_key
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.pending_write import meta_of_new_replica
-from raftmq.storage.registry import ReplicaRow, ReplicaState
+from raftmq.storage.registry_codec import ReplicaRow, ReplicaState
 from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.types import Record, TopicPartition
 
