@@ -452,7 +452,7 @@ class Node:
 
     def record_damage(self, key: ReplicaKey) -> None:
         """See `ServiceHost`."""
-        self.reconciler.record_damage(key)
+        self.reconciler.damage.record(key)
 
     @property
     def node_uuid(self) -> str:
