@@ -28,9 +28,8 @@ from raftmq.broker.environment import end_process
 from raftmq.broker.node import Node
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import VolumeFullError
-from raftmq.storage.errors import ReplicaStorageError
+from raftmq.storage.errors import RegistryError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import replica_file_count
-from raftmq.storage.registry import RegistryError
 
 log = structlog.get_logger(__name__)
 

@@ -38,7 +38,7 @@ from raftmq.broker.cluster.space_return import SpaceReturn
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.environment import NodeEnvironment
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.kinds import Partition, TopicKind
 from raftmq.broker.peers.codec import FrameError, FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.broker.peers.transport import PeerTransport
@@ -48,7 +48,6 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
@@ -107,8 +106,8 @@ class Node:
             self.timing,
             spools=parts.snapshot_spools(self.limits, disk),
         )
-        self._partitions: dict[GroupId, PartitionLog] = {}
-        self.partitions: Mapping[GroupId, PartitionLog] = self._partitions
+        self._partitions: dict[GroupId, Partition] = {}
+        self.partitions: Mapping[GroupId, Partition] = self._partitions
         self.replicas = ReplicaManager(
             self.loop,
             self.engine,
@@ -417,8 +416,8 @@ class Node:
             self.replicas.reconcile(self._metadata.require().state_machine, self.node_id)
             self._bump_topology()
 
-    def _on_serving(self, replica: Replica[LogPartition]) -> None:
-        self._partitions[replica.group_id] = PartitionLog(replica, self, self.store, self.engine.break_replica)
+    def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind) -> None:
+        self._partitions[replica.group_id] = kind.serve(replica, self, self.store, self.engine.break_replica)
         self._bump_topology()
 
     def _on_replica_changed(self, group_id: GroupId) -> None:
@@ -460,7 +459,7 @@ class Node:
 
     def record_damage(self, key: ReplicaKey) -> None:
         """See `ServiceHost`."""
-        self.reconciler.record_damage(key)
+        self.reconciler.damage.record(key)
 
     @property
     def node_uuid(self) -> str:
@@ -493,7 +492,7 @@ class Node:
         """See `ServiceHost`."""
         return self._metadata.require_filled()
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
         """See `ServiceHost`."""
         return [partition.replica for partition in self.partitions.values()]
 

@@ -26,7 +26,8 @@ from raftmq.storage.disk_space import default_reserve_bytes, megabytes, start_by
 from raftmq.storage.file_inspection import FileReport
 from raftmq.storage.lmdb_log_store import replica_files
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, ReplicaState
+from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"

@@ -58,3 +58,10 @@ class CommitFailedError(ReplicaStorageError):
 
 class StorageUnavailableError(ReplicaStorageError):
     """The operating system refused (descriptors, memory, reader slots). Not damage; nothing was applied."""
+
+
+class RegistryError(Exception):
+    """The registry cannot be used: damaged, of another format, or already in use by another process.
+
+    Without it a node does not know who it is: it must not start, or must end (a commit is never retried).
+    """

@@ -20,8 +20,8 @@ from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact
 from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields
 from raftmq.storage.file_check import find_problem
 from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
-from raftmq.storage.registry import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
-from raftmq.storage.registry import transaction_id_in
+from raftmq.storage.registry_codec import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
+from raftmq.storage.registry_codec import transaction_id_in
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
     IDENTITY_KEY,

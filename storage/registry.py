@@ -8,14 +8,12 @@ thread. Must not look at replica files: it holds facts, others draw conclusions.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import struct
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -23,12 +21,23 @@ from raftmq.errors import invariant
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.durable_files import make_directory, sync_directory
 from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import RegistryError
 from raftmq.storage.lmdb_env import is_volume_full
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.meta_pages import Rows, check_pages
+from raftmq.storage.meta_pages import check_pages
+from raftmq.storage.registry_codec import (
+    NODE_KEY,
+    NodeRow,
+    ReplicaRow,
+    ReplicaState,
+    decode_node,
+    decode_row,
+    encode_node,
+    encode_row,
+    transaction_id_in,
+)
 from raftmq.types import GroupId, NodeId, ReplicaId
 
-FORMAT_VERSION = 1
 _MAP_BYTES = 256 * 1024 * 1024
 """A row of some 100 bytes for each replica that ever lived here: room for a million."""
 ABNORMAL_EXITS_MAX = 1
@@ -50,57 +59,6 @@ STALE_DIRECTORY_ADVICE = (
 """What an operator can do about a directory that its cluster refuses."""
 
 _KEY = struct.Struct(">QQ")
-
-
-class RegistryError(Exception):
-    """The registry cannot be used: damaged, of another format, or already in use by another process.
-
-    Without it a node does not know who it is: it must not start, or must end (a commit is never retried).
-    """
-
-
-class ReplicaState(Enum):
-    """What became of a replica. Values are on disk."""
-
-    CREATED = "created"
-    QUARANTINED = "quarantined"
-    """Damaged or missing: silent until metadata retires it."""
-    RETIRED = "retired"
-    """Gone for good; the row stays, so that the id is never used again here."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaRow:
-    """One replica that was created here."""
-
-    state: ReplicaState
-    reason: str = ""
-    """Why it is quarantined."""
-    open_in_boot: int = 0
-    """The boot that has its file open; 0 when it is closed."""
-    abnormal_exits: int = 0
-    """How many processes died of a memory fault while a thread read its file; 0 again when it is verified, or ran well for a while."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    cluster_id: str = ""
-    uuid: str = ""
-    node_id: int = 0
-    boot: int = 0
-    transaction_id: int = 0
-    """LMDB's number of the transaction that wrote the row, as every one does: see `meta_pages`."""
-    is_running: bool = False
-    """True from `Registry()` to a clean `close`: found True at start, the last exit was abnormal."""
-    peers: tuple[tuple[int, str], ...] = ()
-    seeds: tuple[str, ...] = ()
-    marks: str = ""
-    """Of the latest boots, hexadecimal."""
-    known_boots: tuple[tuple[str, int, str], ...] = ()
-    """(uuid, boot, mark) of the other nodes' latest boots, hexadecimal marks."""
-    refusal: str = ""
-    """Why the cluster refuses this directory for good."""
-    format_version: int = FORMAT_VERSION
 
 
 class Registry:
@@ -137,10 +95,10 @@ class Registry:
             with self._environment.begin(write=True) as transaction:
                 self._node_database = self._environment.open_db(b"node", transaction)
                 self._replica_database = self._environment.open_db(b"replicas", transaction)
-                if transaction.get(_NODE_KEY, db=self._node_database) is None:
+                if transaction.get(NODE_KEY, db=self._node_database) is None:
                     # with the databases: a commit that has them and no row would be a registry that lost it
-                    new = seal(_NODE_KEY, _encode_node(_Node(transaction_id=transaction.id())))
-                    transaction.put(_NODE_KEY, new, db=self._node_database)
+                    new = seal(NODE_KEY, encode_node(NodeRow(transaction_id=transaction.id())))
+                    transaction.put(NODE_KEY, new, db=self._node_database)
             if is_new:
                 sync_directory(self._path.parent)
             self._load()
@@ -166,23 +124,23 @@ class Registry:
             raise RegistryError(f"{self._path} cannot be read: {error.strerror}") from error
 
     def _load(self) -> None:
-        self._node = _Node()
+        self._node = NodeRow()
         self._replicas: dict[ReplicaKey, ReplicaRow] = {}
         """Those that are not retired."""
         self._retired: set[ReplicaKey] = set()
         self._sorted: list[ReplicaKey] | None = None
         """Of `_replicas`; None after a change."""
         with self._environment.begin() as transaction:
-            value = transaction.get(_NODE_KEY, db=self._node_database)
+            value = transaction.get(NODE_KEY, db=self._node_database)
             if value is not None:
-                self._node = _decode_node(self._unsealed(_NODE_KEY, value))
+                self._node = decode_node(self._unsealed(NODE_KEY, value))
             with transaction.cursor(self._replica_database) as cursor:
                 for key, row in cursor:
                     body = self._unsealed(key, row)
                     if len(key) != _KEY.size:
                         raise RegistryError(f"{self._path} has a replica row under a key of {len(key)} bytes")
                     group_id, replica_id = _KEY.unpack(key)
-                    self._remember(ReplicaKey(GroupId(group_id), ReplicaId(replica_id)), _decode_row(body))
+                    self._remember(ReplicaKey(GroupId(group_id), ReplicaId(replica_id)), decode_row(body))
 
     def _remember(self, key: ReplicaKey, row: ReplicaRow) -> None:
         """Take a row into memory. Every replica that ever lived here has one: retired ones are kept apart, for quick looks at the others."""
@@ -233,16 +191,16 @@ class Registry:
             self._environment.close()
             os.close(self._owner_lock)
 
-    def _write(self, node: _Node | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
+    def _write(self, node: NodeRow | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
         """One transaction; the copies in memory follow when it is durable. `RegistryError`: the process must end."""
         node = node or self._node
         try:
             with self._environment.begin(write=True) as transaction:
                 node = replace(node, transaction_id=transaction.id())
-                transaction.put(_NODE_KEY, seal(_NODE_KEY, _encode_node(node)), db=self._node_database)
+                transaction.put(NODE_KEY, seal(NODE_KEY, encode_node(node)), db=self._node_database)
                 for key, row in rows.items():
                     packed = _KEY.pack(*key)
-                    transaction.put(packed, seal(packed, _encode_row(row)), db=self._replica_database)
+                    transaction.put(packed, seal(packed, encode_row(row)), db=self._replica_database)
         except lmdb.Error as error:
             why = "the volume is full" if is_volume_full(error) else str(error)
             raise RegistryError(f"{self._path} cannot be written: {why}") from error
@@ -416,58 +374,6 @@ class Registry:
             rows = {key: replace(row, abnormal_exits=0) for key, row in self._replicas.items() if row.abnormal_exits}
             if rows:
                 self._write(None, rows)
-
-
-_NODE_KEY = b"node"
-
-
-def _encode_node(node: _Node) -> bytes:
-    return json.dumps(
-        {
-            "format_version": node.format_version,
-            "cluster_id": node.cluster_id,
-            "uuid": node.uuid,
-            "node_id": node.node_id,
-            "boot": node.boot,
-            "transaction_id": node.transaction_id,
-            "is_running": node.is_running,
-            "peers": node.peers,
-            "seeds": node.seeds,
-            "marks": node.marks,
-            "known_boots": node.known_boots,
-            "refusal": node.refusal,
-        }
-    ).encode()
-
-
-def _decode_node(body: bytes) -> _Node:
-    fields = json.loads(body)
-    if fields["format_version"] != FORMAT_VERSION:
-        raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
-    fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
-    fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
-    fields["known_boots"] = tuple(
-        (str(uuid), int(boot), str(mark)) for uuid, boot, mark in fields.get("known_boots", ())
-    )
-    return _Node(**fields)
-
-
-def transaction_id_in(rows: Rows) -> int | None:
-    """The transaction that wrote these rows of the database `node`; raises `CodecError`."""
-    row = rows.get(_NODE_KEY)
-    if row is None or not is_intact(_NODE_KEY, row):
-        raise CodecError(f"row {_NODE_KEY!r} is missing or does not match its checksum")
-    fields = json.loads(row[:-CHECKSUM_BYTES])
-    return int(fields["transaction_id"]) if fields["format_version"] == FORMAT_VERSION else None
-
-
-def _encode_row(row: ReplicaRow) -> bytes:
-    return json.dumps([row.state.value, row.reason, row.open_in_boot, row.abnormal_exits]).encode()
-
-
-def _decode_row(body: bytes) -> ReplicaRow:
-    state, reason, open_in_boot, abnormal_exits = json.loads(body)
-    return ReplicaRow(ReplicaState(state), reason, open_in_boot, abnormal_exits)
 
 
 def _lock_for_this_process(path: Path) -> int:

@@ -17,8 +17,7 @@ from typing import Any, Final
 import structlog
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
-from raftmq.storage.errors import CommitFailedError
-from raftmq.storage.registry import RegistryError
+from raftmq.storage.errors import CommitFailedError, RegistryError
 
 log = structlog.get_logger(__name__)
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
+from raftmq.broker.base.futures import consume_exception
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work, background_step
+from raftmq.broker.cluster.damage_reports import DamageHost, DamageReports
 from raftmq.broker.cluster.membership_plan import (
     MembershipTarget,
     choose_metadata_voters,
@@ -31,12 +32,10 @@ from raftmq.broker.cluster.membership_plan import (
 from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
 from raftmq.broker.cluster.replication_health import lagging_voters
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.ready import Role
@@ -47,29 +46,12 @@ log = structlog.get_logger(__name__)
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
 
-REPORT_SECONDS = 5.0
-"""The same report is repeated this often until metadata shows it: whoever it was sent to may have lost it, or may have to
-wait until a healthy majority is back."""
-_REPORTED_MAX = 500
-"""Damaged replicas, and replicas that left, in one report."""
 
-
-class ReconcilerHost(Protocol):
+class ReconcilerHost(DamageHost, Protocol):
     """The node as its reconciler sees it."""
 
     limits: Limits
     timing: Timing
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def node_id(self) -> NodeId:
-        """This node's id."""
-        ...
-
-    @property
-    def node_uuid(self) -> str:
-        """This node's identity."""
-        ...
 
     @property
     def metadata(self) -> Replica[Metadata]:
@@ -80,32 +62,12 @@ class ReconcilerHost(Protocol):
         """A step failed, for a reason that is no refusal."""
         ...
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
-        """Every serving partition replica here."""
-        ...
-
     def is_connected(self, node_id: NodeId) -> bool:
         """Whether this node's control channel to that node is up (True for itself)."""
         ...
 
     def is_led(self, group_id: GroupId) -> bool:
         """Whether the group has a leader, as far as this node can tell."""
-        ...
-
-    def quarantined(self) -> dict[ReplicaKey, str]:
-        """Damaged replicas here, with the reason."""
-        ...
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
-        ...
-
-    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
-        """Tell the leader of damaged replicas' groups. Raises RequestError."""
-        ...
-
-    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
-        """Tell the metadata leader. Raises RequestError."""
         ...
 
 
@@ -118,22 +80,6 @@ class _CatchUp:
     noted_commit_index: LogIndex
 
 
-class _Repeats:
-    """Says when a report is due: when it changed, and then every `REPORT_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._content: frozenset[object] = frozenset()
-        self._at = float("-inf")
-
-    def is_due(self, content: Iterable[object], now: float) -> bool:
-        """Whether to send it now (then it counts as sent)."""
-        frozen = frozenset(content)
-        if not frozen or (frozen == self._content and now - self._at < REPORT_SECONDS):
-            return False
-        self._content, self._at = frozen, now
-        return True
-
-
 class Reconciler:
     """See the module. One per node."""
 
@@ -141,10 +87,7 @@ class Reconciler:
         self._host = host
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
-        self._reported_damage: dict[ReplicaKey, float] = {}
-        """Damaged replicas elsewhere, and when their nodes last said so."""
-        self._damage_report = _Repeats()
-        self._leader_report = _Repeats()
+        self.damage = DamageReports(host)
         self._without_node_pace = LogThrottle()
         # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
         self._whole_at_revision = -1
@@ -174,19 +117,14 @@ class Reconciler:
         with self._step():
             left = self._maintain_partitions(metadata.state_machine)
         with self._step():
-            spared = await self._spare_damaged(metadata.state_machine)
+            spared = await self.damage.confirm_spared(metadata.state_machine)
         with self._step():
-            await self._tell_metadata_leader(spared, left)
+            await self.damage.tell_metadata_leader(spared, left)
         with self._step():
-            await self._tell_leaders_of_damage(metadata.state_machine)
+            await self.damage.tell_leaders(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
         return background_step(Work.RECONCILER, self._host.record_failure)
-
-    def record_damage(self, key: ReplicaKey) -> None:
-        """A node says that its replica of a group led here is damaged."""
-        if len(self._reported_damage) < _REPORTED_MAX:
-            self._reported_damage[key] = self._host.loop.time()
 
     def retained_from_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
         """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
@@ -208,7 +146,7 @@ class Reconciler:
             for voter in replica.core.membership.voters
             if voter not in lagging
             and self._host.is_connected(replica.node_of(voter))
-            and ReplicaKey(replica.group_id, voter) not in self._reported_damage
+            and ReplicaKey(replica.group_id, voter) not in self.damage.reported
         )
 
     def under_replicated(self) -> list[GroupId]:
@@ -324,7 +262,7 @@ class Reconciler:
     def _maintain_partition(
         self,
         metadata: Metadata,
-        replica: Replica[LogPartition],
+        replica: Replica[StateMachine],
         settled: dict[GroupId, tuple[int, Membership]],
         *,
         may_add: bool,
@@ -344,7 +282,7 @@ class Reconciler:
             settled[replica.group_id] = state
         return left, has_added
 
-    def _left(self, replica: Replica[LogPartition], wanted: WantedPartition) -> list[ReplicaKey]:
+    def _left(self, replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:
         """The retiring replicas that the group will never need again.
 
         A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
@@ -365,7 +303,7 @@ class Reconciler:
             left if left and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica) else []
         )
 
-    def _is_closed_to_older(self, replica: Replica[LogPartition], revision: int) -> bool:
+    def _is_closed_to_older(self, replica: Replica[StateMachine], revision: int) -> bool:
         """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
 
         Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
@@ -376,10 +314,10 @@ class Reconciler:
             return True
         same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
         with contextlib.suppress(RequestError):  # else in the next round
-            replica.propose_membership(same).add_done_callback(_ignore_outcome)
+            replica.propose_membership(same).add_done_callback(consume_exception)
         return False
 
-    def _is_sealed(self, replica: Replica[LogPartition]) -> bool:
+    def _is_sealed(self, replica: Replica[StateMachine]) -> bool:
         """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
 
         Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.
@@ -394,7 +332,7 @@ class Reconciler:
             _, applied = replica.propose([Proposal(EntryKind.EMPTY, b"")])
         except RequestError:  # the next round
             return False
-        applied.add_done_callback(_ignore_outcome)
+        applied.add_done_callback(consume_exception)
         self._seals[replica.group_id] = (state, applied)
         return False
 
@@ -413,7 +351,7 @@ class Reconciler:
         if is_adding and not may_add:
             return False
         try:
-            replica.propose_membership(change).add_done_callback(_ignore_outcome)
+            replica.propose_membership(change).add_done_callback(consume_exception)
         except RequestError:  # one is under way, or this leader has just begun: the next round
             return False
         steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
@@ -433,79 +371,10 @@ class Reconciler:
         caught_up = {
             replica_id
             for replica_id, match_index in core.match_indexes().items()
-            if match_index >= way.noted_commit_index
-            and replica.snapshot_sent_at.get(replica_id, float("-inf")) <= way.noted_at
+            if match_index >= way.noted_commit_index and replica.outgoing_snapshots.sent_at(replica_id) <= way.noted_at
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up
-
-    # ------------------------------------------------------------------------------------------------ damage
-
-    async def _spare_damaged(self, metadata: Metadata) -> list[ReplicaKey]:
-        """Reported replicas of groups led here which a majority can spare: their group confirms, without them, that it has one.
-
-        Without a healthy majority nothing happens by itself: what is damaged may hold the only copy of something.
-        """
-        if not self._reported_damage:
-            return []
-        horizon = self._host.loop.time() - 2 * REPORT_SECONDS
-        self._reported_damage = {
-            key: at
-            for key, at in self._reported_damage.items()
-            if at >= horizon and metadata.replica_node(*key) is not None
-        }
-        led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
-        reported = [key for key in self._reported_damage if key.group_id in led]
-        answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, RequestError):
-                raise answer
-        return [key for key, answer in zip(reported, answers, strict=True) if not isinstance(answer, RequestError)]
-
-    async def _tell_leaders_of_damage(self, metadata: Metadata) -> None:
-        """Quarantined replicas that metadata still wants here; a damaged metadata replica ends the process instead."""
-        damaged = {
-            key: reason
-            for key, reason in self._host.quarantined().items()
-            if key.group_id != METADATA_GROUP_ID and metadata.replica_node(*key) == self._host.node_id
-        }
-        by_leader: dict[str, list[ReplicaKey]] = {}
-        for key in damaged:
-            leader, address, _ = self._host.leader_hint(key.group_id)
-            if leader not in (NO_NODE, self._host.node_id):
-                by_leader.setdefault(address, []).append(key)
-        pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
-        if not self._damage_report.is_due(pairs, self._host.loop.time()):
-            return
-        log.warning("replica_damage_reported", replicas=len(pairs))
-        await asyncio.gather(
-            *(
-                self._tell_leader(address, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
-                for address, keys in by_leader.items()
-            )
-        )
-
-    async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
-        """A leader that cannot be told must not keep the others from hearing: the last one known may be long dead."""
-        request = pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
-        try:
-            await self._host.report_damage(address, request)
-        except RequestError as error:
-            log.debug("reconciliation_postponed", reason=str(error))
-
-    async def _tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
-        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
-        if not self._leader_report.is_due(content, self._host.loop.time()):
-            return
-        await self._host.report_replicas(
-            pb.ReportReplicasRequest(
-                node_id=self._host.node_id,
-                uuid=self._host.node_uuid,
-                damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
-                left=[_report(key) for key in left[:_REPORTED_MAX]],
-            )
-        )
-        log.info("replicas_reported", damaged=len(damaged), left=len(left))
 
 
 def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
@@ -513,15 +382,5 @@ def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
     return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
 
 
-def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
-    return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
-
-
 def _has_failed(done: asyncio.Future[list[object]]) -> bool:
     return done.done() and (done.cancelled() or done.exception() is not None)
-
-
-def _ignore_outcome(done: asyncio.Future[list[object]]) -> None:
-    """Whether the change was made is seen in the membership."""
-    if not done.cancelled():
-        done.exception()

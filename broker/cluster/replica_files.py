@@ -10,11 +10,17 @@ import structlog
 from raftmq.broker.cluster.map_growth import grow_map_if_nearly_full
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, ReplicaExistsError, StorageUnavailableError
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    MissingReplicaError,
+    RegistryError,
+    ReplicaExistsError,
+    StorageUnavailableError,
+)
 from raftmq.storage.file_check import CHECK_ERRORS
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry, RegistryError
+from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry
 
 log = structlog.get_logger(__name__)
 

@@ -17,12 +17,12 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason, Trouble, reason_of
+from raftmq.broker.partitions.kinds import TopicKind, kind_of
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.errors import InvariantError
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.state_machine import StateMachine
@@ -31,7 +31,8 @@ from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry, ReplicaState
+from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,7 @@ class ReplicaManager:
         registry: Registry,
         supervisor: Supervisor,
         in_background: Callable[..., object],
-        on_serving: Callable[[Replica[LogPartition]], None],
+        on_serving: Callable[[Replica[StateMachine], TopicKind], None],
         on_changed: Callable[[GroupId], None],
     ) -> None:
         """`in_background` runs a short write of the registry off the loop. `on_changed` is called when a replica is no longer served,
@@ -222,11 +223,12 @@ class ReplicaManager:
             self._on_error(key, error)
 
     async def _bring_up(self, key: ReplicaKey) -> None:
-        machine = LogPartition()
         async with self._lanes.setdefault(self._writers.lane(key), asyncio.Lock()):
             partition = self._partition_of(key)
-            if partition is None:
+            if partition is None or self._metadata is None:
                 return
+            kind = kind_of(self._metadata, partition)
+            machine = kind.new_state_machine()
             is_new = not self._registry.has_replica(key)
             if is_new:
                 await self._create(key, partition)
@@ -237,13 +239,13 @@ class ReplicaManager:
         if self._partition_of(key) is None or self._metadata is None:  # it was retired while it opened
             await self.on_writer(key, lambda: self._store.close(key))
             return
-        self._serve(key, self._engine.add_replica(key, restored, machine, _node_lookup(self._metadata, key.group_id)))
-        replica = self._engine.replicas[key.group_id]
+        replica = self._engine.add_replica(key, restored, machine, _node_lookup(self._metadata, key.group_id))
+        self._serve(replica, kind)
         is_alone = replica.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
             self._engine.campaigns.begin_first(replica)
 
-    def _open(self, key: ReplicaKey, machine: LogPartition) -> RestoredState:
+    def _open(self, key: ReplicaKey, machine: StateMachine) -> RestoredState:
         """Open the file on its writer. An earlier attempt, or an earlier life of the replica, may have left it open."""
         self._store.close(key)
         self._writers.forget_refused(key)
@@ -254,13 +256,14 @@ class ReplicaManager:
         state = founder_state(Membership(founders)) if key.replica_id in founders else joiner_state()
         await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
-    def _serve(self, key: ReplicaKey, replica: Replica[StateMachine]) -> None:
+    def _serve(self, replica: Replica[StateMachine], kind: TopicKind) -> None:
+        key = replica.key
         self._served.add(key)
         trouble = self._troubles.get(key)
         if trouble is not None:
             trouble.served_at = self._loop.time()
             log.info("replica_served_again", group_id=key.group_id, replica_id=key.replica_id, attempt=trouble.attempts)
-        self._on_serving(replica)  # type: ignore[arg-type]  # its machine is a LogPartition
+        self._on_serving(replica, kind)
 
     async def _retire(self, key: ReplicaKey) -> None:
         hosted = self._engine.replicas.get(key.group_id)

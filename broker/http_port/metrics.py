@@ -32,9 +32,9 @@ from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.ready import Role
 from raftmq.types import GroupId
@@ -58,8 +58,8 @@ Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
 """Of a metric with labels: their values in the catalog's order, and what was measured."""
 Value = float | Histogram | Samples
 _Sample = tuple[tuple[str, ...], float]
-_Named = tuple[tuple[str, str], Replica[LogPartition]]
-"""A partition served here: its labels, and its group."""
+_Named = tuple[tuple[str, str], PartitionLog]
+"""The labels of a partition that is served here, and the partition."""
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -115,13 +115,13 @@ class BrokerMetrics:
 
     async def render(self) -> bytes:
         """The text exposition format."""
-        named = [
-            (labels[0], self._host.partitions[replica.group_id]) for labels, replica in _named_replicas(self._host)
-        ]
+        named = [(labels[0], partition) for labels, partition in _named_partitions(self._host)]
         lag = await self._lag.measure(named)
-        partitions = _named_replicas(self._host)  # some may have come or gone in the meantime
+        partitions = _named_partitions(self._host)  # some may have come or gone in the meantime
         values = self.read(partitions) | _lag_values(lag)
-        return await asyncio.to_thread(self._render, values, [(labels, replica.key) for labels, replica in partitions])
+        return await asyncio.to_thread(
+            self._render, values, [(labels, partition.replica.key) for labels, partition in partitions]
+        )
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
         """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
@@ -200,7 +200,8 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
     engine, watchdog = host.engine, host.watchdog
     counted = engine.counters
     now = host.loop.time()
-    in_flight = (now - replica.append_started_at for replica in engine.replicas.values() if replica.append_in_flight)
+    disks = (replica.disk for replica in engine.replicas.values())
+    in_flight = (now - disk.started_at for disk in disks if not isinstance(disk, Idle))
     return {
         "raftmq_commit_seconds": counted.commit_seconds.copy(),
         "raftmq_commit_disk_seconds": counted.commit_disk_seconds.copy(),
@@ -324,8 +325,8 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
     led: list[_Sample] = []
     behind: list[_Sample] = []
     appended: list[_Sample] = []
-    for labels, replica in partitions:
-        machine, core = replica.state_machine, replica.core
+    for labels, partition in partitions:
+        machine, core = partition.replica.state_machine, partition.replica.core
         last_index = core.last_index
         is_leader = core.role is Role.LEADER
         starts.append((labels, machine.log_start_offset))
@@ -336,7 +337,7 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
         if is_leader:
             behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
     return {
-        "raftmq_producer_table_used_ratio": _fullest_producer_table(replica.state_machine for _, replica in partitions),
+        "raftmq_producer_table_used_ratio": _fullest_producer_table(partition for _, partition in partitions),
         "raftmq_partition_log_start_offset": starts,
         "raftmq_partition_high_watermark": ends,
         "raftmq_partition_uncommitted_entries": uncommitted,
@@ -357,9 +358,10 @@ def _lag_values(lag: Lag) -> dict[str, Value]:
     }
 
 
-def _fullest_producer_table(machines: Iterable[LogPartition]) -> float:
-    """Of all partitions. A table is looked through only if it may be the fullest."""
+def _fullest_producer_table(partitions: Iterable[PartitionLog]) -> float:
+    """Return the used fraction of the fullest producer table. A table is looked through only if it may be the fullest."""
     fullest = 0.0
+    machines = (partition.replica.state_machine for partition in partitions)
     for machine in sorted(machines, key=lambda machine: len(machine.producers), reverse=True):
         producers = machine.producers
         if len(producers) <= fullest * producers.named_max:
@@ -368,18 +370,18 @@ def _fullest_producer_table(machines: Iterable[LogPartition]) -> float:
     return fullest
 
 
-def _named_replicas(host: MetricsHost) -> list[_Named]:
-    """Every partition served here that metadata knows, with its (topic, partition)."""
+def _named_partitions(host: MetricsHost) -> list[_Named]:
+    """Return every partition served here that metadata knows, with its (topic, partition)."""
     metadata_replica = _metadata_replica(host)
     if metadata_replica is None:
         return []
     metadata = metadata_replica.state_machine
     named: list[_Named] = []
-    for replica in host.partition_replicas():
-        partition = metadata.partition(replica.group_id)
-        topic = metadata.topic(partition.topic_id) if partition is not None else None
-        if partition is not None and topic is not None:
-            named.append(((topic.name, str(partition.partition)), replica))
+    for partition in host.partitions.values():
+        view = metadata.partition(partition.replica.group_id)
+        topic = metadata.topic(view.topic_id) if view is not None else None
+        if view is not None and topic is not None:
+            named.append(((topic.name, str(view.partition)), partition))
     return named
 
 

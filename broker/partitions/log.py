@@ -63,9 +63,9 @@ class PartitionLog:
         self.appends = PartitionAppends(host.loop, replica, self.config, ProducerFence(lambda: host.metadata))
         self.offsets = PartitionOffsets(host.loop, replica, host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
-        replica.on_applied = self.retention.on_applied
-        replica.on_leadership = self.appends.start_term
-        replica.on_restored = self._on_restored
+        replica.applied_listeners.append(self.retention.on_applied)
+        replica.role_listeners.append(lambda _change: self.appends.start_term())
+        replica.restored_listeners.append(self._on_restored)
 
     # ------------------------------------------------------------------------------------------------ positions
 

@@ -35,7 +35,9 @@ class ProducerFence:
 
     def is_informed(self, header: BatchHeader) -> bool:
         """Whether `check` may be believed; False: wait for `inform` and judge again. Always True without a name."""
-        return header.producer_id < NAMED_PRODUCER_BIT or self._metadata().is_confirmed_within(METADATA_AGE_SECONDS_MAX)
+        return header.producer_id < NAMED_PRODUCER_BIT or self._metadata().reads.is_confirmed_within(
+            METADATA_AGE_SECONDS_MAX
+        )
 
     def check(self, header: BatchHeader) -> RequestError | None:
         """PRODUCER_FENCED if a newer producer of the name was started than the one that sent this."""
@@ -48,7 +50,7 @@ class ProducerFence:
         """Wait until the metadata here is recent. Raises RequestError, retriable: a quorum did not confirm it in time."""
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.shield(self._metadata().refresh())
+                await asyncio.shield(self._metadata().reads.refresh())
         except TimeoutError:
             raise expired() from None
         except RequestError as error:

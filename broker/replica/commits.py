@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import structlog
 from raftmq.broker.base.limits import Timing
 from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.replica.disk import Idle, Installing, Writing
 from raftmq.broker.replica.engine_counters import EngineCounters
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.inbound_bytes import InboundBytes
@@ -24,7 +25,6 @@ from raftmq.broker.replica.log_trimmer import LogTrimmer
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.ready import AppendWork
 from raftmq.storage.log_store import LogStore, Update
@@ -71,11 +71,11 @@ class Commits:
         self._inbound = inbound
         self._counters = counters
         self._space_pace = LogThrottle()
-        self._truncated_rows = LogTrimmer(loop, host, store, writers)
+        self._log_trimmer = LogTrimmer(loop, host, store, writers)
 
     def close(self) -> None:
         """Begin nothing more. Writes already handed over still complete."""
-        self._truncated_rows.close()
+        self._log_trimmer.close()
 
     # ------------------------------------------------------------------------------------------------ appends
 
@@ -90,8 +90,7 @@ class Commits:
             self.finish(replica, work)
             return
         update = self._update(replica, work)
-        replica.append_in_flight = True
-        replica.append_started_at = self._loop.time()
+        replica.begin_write()
         # from here on the write gives it back; a defect before this line leaves it to the group's end
         inbound_bytes = self._inbound.waiting.pop(replica.group_id, 0) if with_inbound else 0
         self._writers.submit(replica.key, update, _Write(replica, work, update, inbound_bytes))
@@ -155,14 +154,9 @@ class Commits:
             self._writers.submit(write.replica.key, write.update, write)
 
     def _on_durable(self, replica: Replica[StateMachine], write: _Write) -> None:
-        replica.append_in_flight = False
-        update = write.update
-        if update.state_index is not None:
-            replica.durable_state_index = update.state_index
-        if update.membership is not None:
-            replica.durable_membership = update.membership
-        if update.truncation is not None:
-            self._on_truncated(replica, update.truncation)
+        replica.on_written(write.update)
+        if write.update.truncation is not None:
+            self._log_trimmer.delete(replica)
         if write.work is not None:
             self.finish(replica, write.work)
         else:
@@ -170,15 +164,17 @@ class Commits:
 
     def is_hanging(self, replica: Replica[StateMachine], elections: int = 1) -> bool:
         """Whether the write in flight has taken longer than so many election timeouts."""
-        return replica.append_in_flight and (
-            self._loop.time() - replica.append_started_at > elections * self._timing.election_seconds(replica.group_id)
-        )
+        match replica.disk:
+            case Idle():
+                return False
+            case Writing(started_at) | Installing(started_at):
+                return self._loop.time() - started_at > elections * self._timing.election_seconds(replica.group_id)
 
     # ------------------------------------------------------------------------------------------------ derived state
 
     def flush_state(self, replica: Replica[StateMachine]) -> None:
         """Make the derived state durable on its own, when no append does it (before a trim on an idle group)."""
-        if not replica.append_in_flight and self._may_write_derived(replica):
+        if isinstance(replica.disk, Idle) and self._may_write_derived(replica):
             self._write_derived(replica)
 
     async def truncate(self, replica: Replica[StateMachine], index: LogIndex) -> None:
@@ -198,22 +194,22 @@ class Commits:
             return
         if not replica.log_start.index < position.index <= min(replica.durable_state_index, replica.core.applied_index):
             return
-        replica.pending_truncation = position
-        if not replica.append_in_flight:
+        replica.plan_truncation(position)
+        if isinstance(replica.disk, Idle):
             self._write_derived(replica)
 
     def _may_truncate(self, replica: Replica[StateMachine]) -> bool:
-        is_free = replica.pending_truncation is None and not replica.snapshots_in_progress
+        is_free = replica.pending_truncation is None and not replica.outgoing_snapshots.are_in_progress
         return is_free and self._may_write_derived(replica)
 
     def delete_truncated_rows(self, replica: Replica[StateMachine]) -> None:
         """Delete rows behind the truncation point that an earlier attempt, or another life of this process, left."""
-        self._truncated_rows.delete(replica)
+        self._log_trimmer.delete(replica)
 
     @staticmethod
     def _may_write_derived(replica: Replica[StateMachine]) -> bool:
         """False once the core stands on a snapshot that the machine and the disk do not have yet."""
-        return not replica.is_closed and not replica.is_installing and replica.core.log.snapshot is None
+        return not replica.is_closed and not isinstance(replica.disk, Installing) and replica.core.log.snapshot is None
 
     def _write_derived(self, replica: Replica[StateMachine]) -> None:
         # rows that were taken from the machine and never written would be missing from the disk: that must end the replica
@@ -221,12 +217,5 @@ class Commits:
 
     def _submit_derived(self, replica: Replica[StateMachine]) -> None:
         update = self._update(replica, None)
-        replica.append_in_flight = True
-        replica.append_started_at = self._loop.time()
+        replica.begin_write()
         self._writers.submit(replica.key, update, _Write(replica, None, update))
-
-    def _on_truncated(self, replica: Replica[StateMachine], position: LogPosition) -> None:
-        replica.pending_truncation = None
-        replica.core.compacted(position)
-        replica.log.forget_through(position.index)
-        self._truncated_rows.delete(replica)

@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import structlog
@@ -34,6 +35,7 @@ from raftmq.broker.peers.codec import (
 from raftmq.broker.peers.protocol import Channel, Transport
 from raftmq.broker.replica.campaigns import Campaigns
 from raftmq.broker.replica.commits import Commits
+from raftmq.broker.replica.disk import Idle, Installing
 from raftmq.broker.replica.engine_counters import EngineCounters
 from raftmq.broker.replica.heartbeats import Heartbeats
 from raftmq.broker.replica.inbound_bytes import InboundBytes
@@ -199,10 +201,10 @@ class Engine:
         )
         group_log = ReplicaLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
         core = RaftCore(key.replica_id, restored, group_log, self._random, settings)
-        replica = Replica(key, core, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62))
-        replica.durable_state_index = restored.state_index
-        replica.durable_membership = restored.membership
-        replica.leaderless_since = self.loop.time()
+        replica = Replica(
+            key, core, restored, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62)
+        )
+        replica.role_listeners.append(partial(self.publisher.on_role_change, replica))
         core.snapshot_meta = lambda: self.snapshots.meta(replica)
         self.replicas[key.group_id] = replica
         self.mark_dirty(replica)
@@ -345,8 +347,8 @@ class Engine:
 
     def _process(self, replica: Replica[StateMachine]) -> None:
         core, inbound = replica.core, self._inbound
-        while not replica.is_installing:
-            with_append = not replica.append_in_flight
+        while not isinstance(replica.disk, Installing):
+            with_append = isinstance(replica.disk, Idle)
             if not core.has_ready(with_append):
                 if with_append and replica.group_id in inbound.waiting:
                     inbound.forget(replica.group_id)  # the core threw it away
@@ -371,31 +373,23 @@ class Engine:
         if ready.role_change is not None:
             self._on_role_change(replica, ready.role_change)
         for read in ready.reads:
-            replica.on_read_confirmed(read.request_id, read.read_index)
+            replica.reads.on_confirmed(read.request_id, read.read_index)
         for request_id in ready.failed_reads:
-            replica.on_read_failed(request_id)
+            replica.reads.on_failed(request_id)
 
     def _on_role_change(self, replica: Replica[StateMachine], change: RoleChange) -> None:
         if change.role not in (Role.PRE_CANDIDATE, Role.CANDIDATE):
             self.campaigns.leave_gate(replica.group_id)
         if change.role is Role.CANDIDATE:
             self.counters.elections_total += 1
-        replica.leaderless_since = None if change.leader_id else self.loop.time()
         if change.role is Role.LEADER:
             self._led.add(replica.group_id)
             self.counters.elections_won_total += 1
             log.info("leader_elected", group_id=replica.group_id, replica_id=replica.replica_id, term=change.term)
-        else:
-            if replica.group_id in self._led:
-                self._led.remove(replica.group_id)
-                self.counters.leaderships_lost_total += 1
-            replica.fail_waiters()
-            if change.leader_id:
-                replica.forget_reads()
-        replica.wake_progress()
-        self.publisher.on_role_change(replica, change)
-        if replica.on_leadership is not None:
-            replica.on_leadership()
+        elif replica.group_id in self._led:
+            self._led.remove(replica.group_id)
+            self.counters.leaderships_lost_total += 1
+        replica.on_role_change(change)
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
         """Writes are done with (called on the loop, once per drain of a writer); their groups go on at once."""
@@ -515,15 +509,15 @@ class Engine:
     def _tick(self, replica: Replica[StateMachine], expire_before: float) -> None:
         core = replica.core
         core.tick()
-        if replica.has_reads:
-            replica.expire_reads(expire_before)
+        if replica.reads.are_waiting:
+            replica.reads.expire(expire_before)
         if core.campaign_due:
             self.campaigns.ask(replica)
-        if replica.append_in_flight:
+        if not isinstance(replica.disk, Idle):
             self._check_disk(replica)
         if core.heartbeat_due:
             self._heartbeats.collect(replica)
-        if core.has_ready(not replica.append_in_flight):
+        if core.has_ready(isinstance(replica.disk, Idle)):
             self.mark_dirty(replica)
 
     def _check_disk(self, replica: Replica[StateMachine]) -> None:

@@ -19,6 +19,7 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.peers.protocol import Transport
 from raftmq.broker.replica.commits import SPACE_RETRY_SECONDS, Commits
 from raftmq.broker.replica.engine_host import EngineHost
+from raftmq.broker.replica.outgoing_snapshots import PAUSE_SECONDS
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_rows import Row
@@ -39,9 +40,6 @@ from raftmq.storage.log_store import LogStore
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, LogIndex, ReplicaId
 
 log = structlog.get_logger(__name__)
-
-_PAUSE_SECONDS = 1.0
-"""Between two snapshots of a group to one replica."""
 
 
 class Snapshots:
@@ -107,17 +105,15 @@ class Snapshots:
         if node_id == NO_NODE or not self._transport.is_connected(node_id):
             replica.core.report_snapshot(message.target, is_sent=False)
             return
-        replica.snapshots_in_progress += 1
-        now = self._loop.time()
-        if now - replica.snapshot_sent_at.get(message.target, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
-            # the last one did not take: a peer that refuses snapshots must not make us stream them without end
-            self._loop.call_later(_PAUSE_SECONDS, self._on_streamed, replica, message.target, False)
+        outgoing = replica.outgoing_snapshots
+        outgoing.begin()
+        if not outgoing.take_turn(message.target, self._loop.time()):
+            self._loop.call_later(PAUSE_SECONDS, self._on_streamed, replica, message.target, False)
             return
-        replica.snapshot_sent_at[message.target] = now
         self._sender.start(replica, node_id, message)
 
     def _on_streamed(self, replica: Replica[StateMachine], target: ReplicaId, is_sent: bool) -> None:
-        replica.snapshots_in_progress -= 1
+        replica.outgoing_snapshots.end()
         self.sent_total += is_sent
         if not replica.is_closed:
             self._host.guarded(replica, replica.core.report_snapshot, target, is_sent)
@@ -130,10 +126,7 @@ class Snapshots:
         message = work.snapshot
         assert message is not None
         rows = cast("Collection[Row]", message.data)
-        replica.is_installing = True
-        replica.append_in_flight = True
-        replica.append_started_at = self._loop.time()
-        replica.log.clear()
+        replica.begin_install()
         log.info(
             "snapshot_install_started", group_id=replica.group_id, replica_id=replica.replica_id,
             index=message.meta.position.index, rows=len(rows),
@@ -191,18 +184,8 @@ class Snapshots:
 
     def _on_durable(self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine) -> None:
         assert work.snapshot is not None
-        meta = work.snapshot.meta
-        replica.state_machine.adopt(fresh)
         self.installed_total += 1
-        replica.durable_state_index = meta.state_index
-        replica.durable_membership = meta.membership
-        replica.pending_truncation = None
-        replica.is_installing = False
-        replica.append_in_flight = False
-        if replica.on_restored is not None:
-            replica.on_restored()
-        replica.serve_confirmed()  # reads confirmed meanwhile waited for just this state
-        replica.wake_progress()
+        replica.on_installed(work.snapshot.meta, fresh)
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
             self._commits.start(replica, rest, with_inbound=False)

@@ -10,7 +10,6 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
@@ -91,7 +90,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Nodes whose vote on metadata does not keep up; empty where this node does not lead it."""
         ...
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
         """Every serving partition replica here."""
         ...
 

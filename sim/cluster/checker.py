@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from raftmq.broker.base.supervisor import Work, is_fatal
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_commands import TrimLog, decode_command
@@ -361,7 +362,7 @@ class Checker:
     def is_quiet(self) -> bool:
         """Whether everything that was proposed is applied: retention goes on by itself."""
         groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.replicas.values()]
-        return not any(g.append_in_flight or g.core.applied_index < g.core.last_index for g in groups)
+        return all(isinstance(g.disk, Idle) and g.core.applied_index >= g.core.last_index for g in groups)
 
     def at_end(self) -> None:
         """Once more, whole, when everything is quiet."""

@@ -14,7 +14,7 @@ from raftmq.broker.base import supervisor
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.cluster import reconciler, unserved
+from raftmq.broker.cluster import damage_reports, unserved
 from raftmq.broker.node import Node
 from raftmq.broker.peers.codec import FrameType, Parts
 from raftmq.broker.peers.protocol import Channel
@@ -25,8 +25,7 @@ from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.storage.errors import ReplicaStorageError
-from raftmq.storage.registry import RegistryError
+from raftmq.storage.errors import RegistryError, ReplicaStorageError
 from raftmq.types import NodeId
 
 from sim.cluster.environment import ProcessEnded, SimParts, WallTime
@@ -110,7 +109,7 @@ def forgetful(record: Callable[..., None]) -> Callable[..., None]:
 def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
     """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
     modules: list[tuple[Any, str, Any]] = [
-        (reconciler, "REPORT_SECONDS", 1.5),
+        (damage_reports, "REPORT_SECONDS", 1.5),
         (supervisor, "PAUSE_SECONDS_MAX", 1.0),
         (unserved, "RETRY_SECONDS_MIN", 0.3),
         (unserved, "RETRY_SECONDS_MAX", 1.5),

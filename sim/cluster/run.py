@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any
 from zlib import crc32
 
+from raftmq.broker.replica.disk import Idle
 from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -315,7 +316,7 @@ class Simulation:
         if len(membership.voters) != voters or membership.outgoing:
             return f"metadata has members {membership}"
         groups = [node.engine.replicas[METADATA_GROUP_ID] for node in nodes.values()]
-        if any(group.append_in_flight or group.core.has_ready() for group in groups):
+        if any(not isinstance(group.disk, Idle) or group.core.has_ready() for group in groups):
             return "metadata is being written"  # maybe who its members are
         for topic in metadata.topics():
             for group_id in topic.group_ids:

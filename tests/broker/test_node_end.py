@@ -9,8 +9,8 @@ import pytest
 from raftmq.broker.replica import log_tail
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
-from raftmq.storage.registry import Registry, RegistryError
+from raftmq.storage.errors import DamagedReplicaError, RegistryError, StorageUnavailableError
+from raftmq.storage.registry import Registry
 
 from tests.support.broker.engine_cluster import state_durable
 from tests.support.broker.whole_nodes import WAIT_SECONDS

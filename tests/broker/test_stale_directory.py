@@ -13,7 +13,8 @@ from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.node import Node
 from raftmq.fsm.node_lineage import Lineage
-from raftmq.storage.registry import Registry, RegistryError
+from raftmq.storage.errors import RegistryError
+from raftmq.storage.registry import Registry
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, config, three_voters, until
 

@@ -42,7 +42,7 @@ async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(node
 
         monkeypatch.setattr(node.reconciler, "_replace_missing", fail)
         monkeypatch.setattr(node.reconciler, "_maintain_partition", fail)
-        monkeypatch.setattr(node.reconciler, "_tell_leaders_of_damage", tell)
+        monkeypatch.setattr(node.reconciler.damage, "tell_leaders", tell)
         await create(node, "flights")
         await until(lambda: node.supervisor.failures[Work.RECONCILER] >= 3 and told)
         await until(lambda: not node.not_ready_reasons())

@@ -43,7 +43,7 @@ async def test_a_silent_replica_behind_a_whole_connection_counts():
 async def test_a_replica_reported_as_damaged_counts_at_once():
     async with EngineCluster() as cluster:
         leader, reconciler, damaged = await whole_group(cluster)
-        reconciler.record_damage(ReplicaKey(GROUP, damaged))
+        reconciler.damage.record(ReplicaKey(GROUP, damaged))
         assert reconciler.under_replicated() == [GROUP]
         assert reconciler.in_sync(leader) == {1, 2, 3} - {damaged}
 

@@ -37,7 +37,7 @@ from raftmq.raft import messages
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
-from raftmq.storage import entry_codec, registry, replica_codec
+from raftmq.storage import entry_codec, registry, registry_codec, replica_codec
 from raftmq.storage.checksum import is_intact, seal
 from raftmq.storage.lmdb_env import Databases
 from raftmq.storage.log_store import ReplicaKey
@@ -291,7 +291,7 @@ def test_the_registry(tmp_path: Path) -> None:
     check_layout("storage.md", "Key of a replica row", replica_key, {"group_id": 201, "replica_id": 202}, registry._KEY)
     items = table("storage.md", "Items of a replica row", "item", "field", "holds")
     names_of_items = [row["field"] for row in items]
-    assert names_of_items == [field.name for field in dataclasses.fields(registry.ReplicaRow)]
+    assert names_of_items == [field.name for field in dataclasses.fields(registry_codec.ReplicaRow)]
     assert [int(row["item"]) for row in items] == list(range(len(items)))
     assert dict(zip(names_of_items, json.loads(replica_row[:-4]), strict=True)) == {
         "state": "quarantined",
@@ -299,7 +299,7 @@ def test_the_registry(tmp_path: Path) -> None:
         "open_in_boot": 0,
         "abnormal_exits": 0,
     }
-    assert re.findall(r"`(\w+)`", items[0]["holds"]) == [state.value for state in registry.ReplicaState]
+    assert re.findall(r"`(\w+)`", items[0]["holds"]) == [state.value for state in registry_codec.ReplicaState]
 
 
 def test_the_batch_header() -> None:

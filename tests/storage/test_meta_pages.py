@@ -12,13 +12,13 @@ import pytest
 from lmdb.verify import verify
 from raftmq.storage import lmdb_replica
 from raftmq.storage.entry_codec import CodecError
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import DamagedReplicaError, RegistryError
 from raftmq.storage.file_check import _without_long_rows, find_problem
 from raftmq.storage.file_inspection import examine_registry, examine_replica
 from raftmq.storage.lmdb_pages import META_BYTES
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.meta_pages import check_commits
-from raftmq.storage.registry import Registry, RegistryError
+from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import replica_transaction_id
 from raftmq.types import GroupId, ReplicaId
 

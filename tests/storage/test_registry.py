@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from raftmq.errors import InvariantError
+from raftmq.storage.errors import RegistryError
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.registry import Registry, RegistryError, ReplicaState
+from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import GroupId, NodeId, ReplicaId
 
 from tests.support.storage.log_builder import KEY, OTHER

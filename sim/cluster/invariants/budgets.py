@@ -7,6 +7,7 @@ proposal, one append of a leader, or one recent entry. It stands alone: nothing 
 
 from __future__ import annotations
 
+from raftmq.broker.replica.disk import DiskState, Idle
 from raftmq.broker.replica.recent_entries import _OVERHEAD_BYTES
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
@@ -24,8 +25,8 @@ class Budgets:
         self._limits = {"uncommitted": limits.uncommitted_bytes_max, "inbound": limits.inbound_append_bytes_max}
         self._first_piece = {"uncommitted": 0, "inbound": 0}
         """Size of what was taken last while nothing else was held."""
-        self._writes: dict[int, tuple[Replica[StateMachine], float, int]] = {}
-        """By group: the write that began last, when it did, and what of the inbound bytes it is to give back when it is done."""
+        self._writes: dict[int, tuple[Replica[StateMachine], DiskState, int]] = {}
+        """By group: its replica, the write that began last, and the inbound bytes that it returns when it is done."""
 
     def on_proposal(self, held_before: int) -> None:
         """A proposal was taken."""
@@ -37,7 +38,7 @@ class Budgets:
 
     def on_write(self, replica: Replica[StateMachine], inbound_bytes: int) -> None:
         """A write began, and not one of derived state alone."""
-        self._writes[replica.group_id] = replica, replica.append_started_at, inbound_bytes
+        self._writes[replica.group_id] = replica, replica.disk, inbound_bytes
 
     def _on_piece(self, name: str, held_before: int, held: int) -> None:
         if held_before == 0:
@@ -54,11 +55,11 @@ class Budgets:
         engine = self._node.engine
         self._check_account("uncommitted", engine.uncommitted_bytes)
         self._check_account("inbound", engine.inbound_bytes)
-        proposed = sum(waiter.size for replica in engine.replicas.values() for waiter in replica._waiters)
+        proposed = sum(pending.size for replica in engine.replicas.values() for pending in replica.proposals.queue)
         if engine.uncommitted_bytes != proposed:
             raise self._broken(f"uncommitted is {engine.uncommitted_bytes}, and {proposed} wait")
         waiting = sum(engine._inbound.waiting.values())
-        written = sum(size for replica, began_at, size in self._writes.values() if self._is_written(replica, began_at))
+        written = sum(size for replica, write, size in self._writes.values() if self._is_written(replica, write))
         if engine.inbound_bytes < waiting + written:
             raise self._broken(f"inbound is {engine.inbound_bytes}; {waiting} wait, {written} are being written")
         used, limit = engine.recent_budget.bytes_used, self._node.limits.recent_entries_bytes_max
@@ -69,10 +70,10 @@ class Budgets:
             if held != 1:
                 raise self._broken(f"{held} recent entries are {used} of {limit}")
 
-    def _is_written(self, replica: Replica[StateMachine], began_at: float) -> bool:
-        """Whether the write that began then is under way: of one replica there is one at a time."""
+    def _is_written(self, replica: Replica[StateMachine], write: DiskState) -> bool:
+        """Return whether that write is still in flight: a replica has one at a time."""
         is_hosted = self._node.engine.replicas.get(replica.group_id) is replica
-        return is_hosted and replica.append_in_flight and replica.append_started_at == began_at
+        return is_hosted and not isinstance(write, Idle) and replica.disk is write
 
     def check_recent_entries(self) -> None:
         """Whether what is counted of the recent entries is what is there: each of them is looked at."""
@@ -88,8 +89,8 @@ class Budgets:
     def check_given_back(self) -> None:
         """Nothing is under way any more."""
         engine = self._node.engine
-        is_idle = engine.write_refusal is None and not any(
-            replica.append_in_flight for replica in engine.replicas.values()
+        is_idle = engine.write_refusal is None and all(
+            isinstance(replica.disk, Idle) for replica in engine.replicas.values()
         )
         if is_idle and (engine.uncommitted_bytes or engine.inbound_bytes):
             raise self._broken(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import Message
-from raftmq.storage.registry import ReplicaState
+from raftmq.storage.registry_codec import ReplicaState
 
 from sim.cluster.cluster import Process, SimNode
 from sim.core.invariants.violation import InvariantViolation

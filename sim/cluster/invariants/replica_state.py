@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from raftmq.broker.replica.disk import Installing
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 
@@ -23,7 +24,7 @@ class ReplicaStates:
         """A replica stands at an index."""
         machine = replica.state_machine
         index = machine.applied_index
-        if replica.is_closed or replica.is_installing:
+        if replica.is_closed or isinstance(replica.disk, Installing):
             return
         digest = blake2b(digest_size=16)
         for key, value in machine.rows():

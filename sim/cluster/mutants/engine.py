@@ -51,18 +51,18 @@ def asks_before_durable() -> None:
     delivery_seconds=15.0,
 )
 def waiter_takes_any_entry() -> None:
-    from raftmq.broker.replica.replica import Replica
+    from raftmq.broker.replica.pending_proposals import PendingProposals
 
-    answer = Replica._answer_waiters
+    answer = PendingProposals.on_applied
 
     def any_entry(self: Any, entry: Any, result: Any) -> None:
-        waiter = self._waiters[0]
-        if entry.index >= waiter.first_index:
-            entry = replace(entry, term=waiter.term)
+        pending = self.queue[0]
+        if entry.index >= pending.first_index:
+            entry = replace(entry, term=pending.term)
         answer(self, entry, result)
 
-    Replica._answer_waiters = any_entry  # type: ignore[method-assign]
-    Replica.fail_waiters = lambda self: None  # type: ignore[method-assign]
+    PendingProposals.on_applied = any_entry  # type: ignore[method-assign]
+    PendingProposals.fail_all = lambda self: None  # type: ignore[method-assign]
 
 
 @mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
@@ -176,7 +176,7 @@ def space_asked_for_too_early() -> None:
 
     async def asking(self: Any, replica: Any, *arguments: Any) -> None:
         await truncate(self, replica, *arguments)
-        self._writers.run(replica.key, lambda: self._truncated_rows._store.reclaim(replica.key))
+        self._writers.run(replica.key, lambda: self._log_trimmer._store.reclaim(replica.key))
 
     async def no_look(self: Any) -> None:
         del self

@@ -35,9 +35,9 @@ def reads_uncommitted() -> None:
     fault_every=0.5,
 )
 def lost_leadership_called_failure() -> None:
-    from raftmq.broker.replica.replica import Replica
+    from raftmq.broker.replica.pending_proposals import PendingProposals
 
-    Replica._leadership_lost = lambda self: self.not_leader()  # type: ignore[method-assign]
+    PendingProposals.leadership_lost = lambda self: self._not_leader()  # type: ignore[method-assign]
 
 
 @mutant("service", "two nodes hand out the same producer ids")

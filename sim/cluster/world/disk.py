@@ -29,7 +29,8 @@ from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.page_release import FileSpace, Released
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
-from raftmq.storage.registry import MARK_BYTES, Registry, _decode_node, _decode_row, _encode_node, _encode_row, _Node
+from raftmq.storage.registry import MARK_BYTES, Registry
+from raftmq.storage.registry_codec import NodeRow, decode_node, decode_row, encode_node, encode_row
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
     IDENTITY_KEY,
@@ -87,10 +88,10 @@ class Disk:
         twin.registry = dict(self.registry)
         return twin
 
-    def node(self) -> _Node:
+    def node(self) -> NodeRow:
         """What its registry says of the node."""
         row = self.registry.get(_NODE)
-        return _decode_node(row[:-CHECKSUM_BYTES]) if row is not None else _Node()
+        return decode_node(row[:-CHECKSUM_BYTES]) if row is not None else NodeRow()
 
     def free_bytes(self) -> int:
         """What is left."""
@@ -277,7 +278,7 @@ class SimRegistry(Registry):
         self._path = Path("node")
         self._changing = threading.RLock()
         self._is_closed = False
-        self._node = _Node()
+        self._node = NodeRow()
         self._suspects = frozenset()
         self._replicas = {}
         self._retired = set()
@@ -285,11 +286,11 @@ class SimRegistry(Registry):
         for key, row in sorted(self._rows.items()):
             body = self._unsealed(key, row)
             if key == _NODE:
-                self._node = _decode_node(body)
+                self._node = decode_node(body)
             else:
                 group_id, replica_id = key[:8], key[8:]
                 replica = ReplicaKey(int.from_bytes(group_id, "big"), int.from_bytes(replica_id, "big"))  # type: ignore[arg-type]
-                self._remember(replica, _decode_row(body))
+                self._remember(replica, decode_row(body))
         self.was_abnormal_exit = self._node.is_running
         self._begin_boot()
 
@@ -314,11 +315,11 @@ class SimRegistry(Registry):
 
     def _write(self, node: Any, rows: Any) -> None:
         if node is not None:
-            self._rows[_NODE] = seal(_NODE, _encode_node(node))
+            self._rows[_NODE] = seal(_NODE, encode_node(node))
             self._node = node
         for key, row in rows.items():
             packed = int(key.group_id).to_bytes(8, "big") + int(key.replica_id).to_bytes(8, "big")
-            self._rows[packed] = seal(packed, _encode_row(row))
+            self._rows[packed] = seal(packed, encode_row(row))
         for key, row in rows.items():
             self._remember(key, row)
 

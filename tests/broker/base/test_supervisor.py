@@ -7,8 +7,7 @@ from raftmq.broker.base import supervisor as module
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work, pause_after
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.errors import CommitFailedError
-from raftmq.storage.registry import RegistryError
+from raftmq.storage.errors import CommitFailedError, RegistryError
 
 FATAL = [CommitFailedError((1, 1), "fsync"), RegistryError("no room")]
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from raftmq.broker.cluster.leadership_drain import drain_leadership
+from raftmq.broker.replica.disk import IDLE, Writing
 from raftmq.raft.membership import MembershipChange, MembershipOp
 from raftmq.raft.ready import RefusalReason, Role
 
@@ -84,14 +85,13 @@ async def test_a_leader_whose_disk_hangs_steps_down_when_nobody_takes_over_in_ti
         cluster.create_group(1)
         leader = await cluster.leader(1)
         engine = cluster.nodes[leader.replica_id].engine
-        leader.append_in_flight = True
-        leader.append_started_at = cluster.loop.time() - 1.5 * TIMING.election_seconds(1)
+        leader.disk = Writing(cluster.loop.time() - 1.5 * TIMING.election_seconds(1))
         engine._check_disk(leader)
         assert leader.is_leader
-        leader.append_started_at = cluster.loop.time() - 2.5 * TIMING.election_seconds(1)
+        leader.disk = Writing(cluster.loop.time() - 2.5 * TIMING.election_seconds(1))
         engine._check_disk(leader)
         assert not leader.is_leader
-        leader.append_in_flight = False
+        leader.disk = IDLE
 
 
 async def test_a_node_that_stops_offers_its_leadership_to_no_learner():

@@ -73,7 +73,7 @@ async def test_housekeeping_doubles_a_nearly_full_map_and_appends_go_on(tmp_path
     writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
     engine = SimpleNamespace(loop=loop, replicas={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
     replicas = ReplicaManager(
-        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda _: None, lambda _: None
+        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda *_: None, lambda _: None
     )
     with ThreadPoolExecutor(1) as readers:
         housekeeping = Housekeeping(

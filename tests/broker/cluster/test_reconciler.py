@@ -280,13 +280,13 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
 
         host = Host(cluster, led_by, desired)
         reconciler = Reconciler(host, 3)
-        reconciler.record_damage(key_of(sick))
+        reconciler.damage.record(key_of(sick))
         await reconciler.round()
         assert [[(r.group_id, r.replica_id) for r in report.damaged] for report in host.reports] == [[(GROUP, sick)]]
 
         cluster.isolate(other)
         reconciler = Reconciler(host, 3)
-        reconciler.record_damage(key_of(sick))
+        reconciler.damage.record(key_of(sick))
         await reconciler.round()
         assert len(host.reports) == 1, "nobody confirms that anything is left without it"
 

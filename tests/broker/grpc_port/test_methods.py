@@ -25,6 +25,7 @@ from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.methods import METHODS, Method, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId, Term
+
 from tests.support.broker.harness import Harness, running
 
 

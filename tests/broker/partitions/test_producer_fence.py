@@ -33,8 +33,8 @@ async def fence(node: Harness, answer: pb.InitProducerResponse, seconds: float =
 
 def grow_old(node: Harness, seconds: float = METADATA_AGE_SECONDS_MAX + 1) -> float:
     """A majority of the metadata voters confirmed so long ago, and not since, what the node knows."""
-    node.metadata.confirmed_at = node.loop.time() - seconds
-    return node.metadata.confirmed_at
+    node.metadata.reads.confirmed_at = node.loop.time() - seconds
+    return node.metadata.reads.confirmed_at
 
 
 async def test_a_zombie_is_refused_where_its_successor_never_wrote():
@@ -103,7 +103,7 @@ async def test_a_broker_whose_metadata_is_old_asks_before_it_takes_a_named_batch
             *(append(node, topic, batch(producer=producer, sequence=sequence)) for sequence in range(4))
         )
         assert [list(answer.base_offsets) for answer in answers] == [[0], [1], [2], [3]]
-        assert (node.metadata.confirmed_at or 0) > before
+        assert (node.metadata.reads.confirmed_at or 0) > before
 
 
 async def test_metadata_is_refreshed_before_it_is_too_old():
@@ -114,8 +114,8 @@ async def test_metadata_is_refreshed_before_it_is_too_old():
         before = grow_old(node, 0.6 * METADATA_AGE_SECONDS_MAX)
         answering = asyncio.ensure_future(append(node, topic, batch(producer=producer, sequence=1)))
         assert list((await answering).base_offsets) == [1], "it was taken at once"
-        await node.metadata.refresh()
-        assert (node.metadata.confirmed_at or 0) > before
+        await node.metadata.reads.refresh()
+        assert (node.metadata.reads.confirmed_at or 0) > before
 
 
 async def test_a_broker_that_cannot_confirm_its_metadata_takes_nothing_under_a_name():
@@ -123,7 +123,7 @@ async def test_a_broker_that_cannot_confirm_its_metadata_takes_nothing_under_a_n
     async with running() as node:
         topic = await node.topic()
         producer = (await init(node)).producer_id
-        await node.metadata.refresh()
+        await node.metadata.reads.refresh()
         node.lose_leadership(METADATA_GROUP_ID)
         assert list((await append(node, topic, batch(producer=producer))).base_offsets) == [0], "recent enough"
         grow_old(node)
@@ -142,7 +142,7 @@ async def test_fencing_waits_for_what_was_taken_before():
     async with running() as node:
         topic = await node.topic()
         first = await init(node)
-        await node.metadata.refresh()
+        await node.metadata.reads.refresh()
         node.hold_commits = True
         under_way = asyncio.ensure_future(append(node, topic, batch(producer=first.producer_id)))
         await asyncio.sleep(0)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
+from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import Membership
@@ -44,7 +45,7 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
         node.engine.commits.flush_state(replica)
         assert updates[0].entries == ()
         assert updates[0].hard_state.commit_index <= 5
-        await turn_until(lambda: not replica.append_in_flight)
+        await turn_until(lambda: isinstance(replica.disk, Idle))
         key = ReplicaKey(GROUP, 1)
         node.store.close(key)
         restored = node.store.open(key)
@@ -65,7 +66,7 @@ async def test_derived_state_is_not_written_between_a_snapshot_and_its_installat
         await turn_until(lambda: not replica.is_dirty)
         replica.core.step(snapshot(20, list(replica.state_machine.rows()), members=(1, 2)))
         node.engine.commits.flush_state(replica)
-        assert not replica.append_in_flight
+        assert isinstance(replica.disk, Idle)
 
 
 async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durable():
@@ -83,7 +84,7 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
         engine.commits.flush_state(leader)
         await turn_until(lambda: leader.durable_state_index >= leader.core.applied_index)
         await engine.commits.truncate(leader, leader.durable_state_index)
-        await turn_until(lambda: leader.log_start.index > 15 and not leader.append_in_flight)
+        await turn_until(lambda: leader.log_start.index > 15 and isinstance(leader.disk, Idle))
         leader.core.progress[lagging].become_probe()
         leader.core.progress[lagging].record_heard()
         leader.durable_membership = Membership((1, 2))  # as when a change was applied during the last write
@@ -120,7 +121,7 @@ async def test_a_truncation_gives_way_to_what_happened_while_its_header_was_read
         index = leader.durable_state_index
         both = [node.engine.commits.truncate(leader, index - number) for number in (0, 3)]
         await asyncio.gather(*both)
-        await turn_until(lambda: leader.log_start.index > 10 and not leader.append_in_flight)
+        await turn_until(lambda: leader.log_start.index > 10 and isinstance(leader.disk, Idle))
         leader.log.clear()
         late = asyncio.create_task(node.engine.commits.truncate(leader, index))
         await asyncio.sleep(0)
@@ -140,7 +141,7 @@ async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
         await leader.propose([data(1)])[1]
-        await until(lambda: not leader.append_in_flight)
+        await until(lambda: isinstance(leader.disk, Idle))
         leader.state_machine.take_dirty_rows = fail
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         await until(lambda: leader.is_closed)

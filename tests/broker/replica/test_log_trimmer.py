@@ -18,7 +18,7 @@ async def test_deleting_rows_of_a_retired_replica_does_not_end_the_process():
         node = cluster.nodes[1]
         node.engine.remove_group(GROUP)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: node.store.retire(leader.key)))
-        node.engine.commits._truncated_rows.delete(leader)
+        node.engine.commits._log_trimmer.delete(leader)
         await node.engine.commits.truncate(leader, leader.core.applied_index)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_rows_that_cannot_be_deleted_for_lack_of_space_do_not_end_the_proc
             raise StorageFullError(key, "no room")
 
         node.store.delete_truncated = full
-        node.engine.commits._truncated_rows.delete(leader)
+        node.engine.commits._log_trimmer.delete(leader)
         await asyncio.wrap_future(node.writers.run(leader.key, lambda: None))
         await asyncio.sleep(0)
         assert cluster.fatal == []

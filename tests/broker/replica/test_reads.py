@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.replica.reads import ConfirmedRead
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
-from raftmq.broker.replica.replica import _ConfirmedRead
 from raftmq.broker.replica.replica_log import RETRY_SECONDS, ReplicaLog
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
@@ -26,9 +26,9 @@ GROUP = 7
 async def asked(replica) -> tuple[asyncio.Future[LogIndex], int]:
     """A read of a follower on its way to the leader, and its id."""
     read = asyncio.ensure_future(replica.read_index())
-    while not replica._reads:
+    while not replica.reads.unconfirmed:
         await asyncio.sleep(0)
-    return read, next(iter(replica._reads))
+    return read, next(iter(replica.reads.unconfirmed))
 
 
 async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
@@ -37,11 +37,11 @@ async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
         read, request_id = await asked(replica)
-        replica.on_read_confirmed(request_id, 50)
-        replica.expire_reads(0.0)
+        replica.reads.on_confirmed(request_id, 50)
+        replica.reads.expire(0.0)
         await asyncio.sleep(0)
         assert not read.done(), "it is young"
-        replica.expire_reads(cluster.loop.time() + 1)
+        replica.reads.expire(cluster.loop.time() + 1)
         with pytest.raises(RequestError) as given_up:
             await asyncio.wait_for(read, 5)
     assert given_up.value.code == pb.NOT_READY
@@ -90,7 +90,7 @@ async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_i
         await state_durable(cluster.nodes[1].engine, leader)
         newcomer = cluster.add_empty(METADATA_GROUP_ID, 2)
         read = cluster.loop.create_future()
-        newcomer._confirmed.append(_ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
+        newcomer.reads.confirmed.append(ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
         await asyncio.wait_for(read, 10)
         assert newcomer.log_start.index >= 6, "everything came by the snapshot, nothing after it"
 
@@ -101,11 +101,11 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
         read = asyncio.ensure_future(replica.read_index())
-        await turn_until(lambda: replica._reads)
+        await turn_until(lambda: replica.reads.unconfirmed)
         replica.core.step(ReadIndexResponse(2, 1, 6, 1, 5))
         cluster.nodes[1].engine.mark_dirty(replica)
         await turn_until(lambda: not replica.is_dirty)
-        assert replica._reads
+        assert replica.reads.unconfirmed
         read.cancel()
 
 

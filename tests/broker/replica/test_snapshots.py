@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from raftmq.broker.replica.disk import Idle, Installing
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.membership import Membership
@@ -39,11 +40,11 @@ async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(mo
         node.engine.mark_dirty(replica)
         await turn_until(lambda: threads)
         assert threads[0] != threading.main_thread().name
-        assert (machine.applied_index, replica.is_installing) == (5, True), (
+        assert (machine.applied_index, type(replica.disk)) == (5, Installing), (
             "the old state serves, and nothing else moves"
         )
         may_restore.set()
-        await turn_until(lambda: not replica.is_installing and replica.log_start.index == 20)
+        await turn_until(lambda: isinstance(replica.disk, Idle) and replica.log_start.index == 20)
         assert replica.state_machine is machine, "who holds the machine sees the new state"
         assert machine.applied_index == 20
         assert node.broken == []
@@ -99,6 +100,6 @@ async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
         replica.core.step(snapshot(20, list(replica.state_machine.rows())))
         node.engine.mark_dirty(replica)
         await turn_until(
-            lambda: cluster.fatal or (replica.log_start.index == 20 and not replica.is_installing and not refusals)
+            lambda: cluster.fatal or (replica.log_start.index == 20 and isinstance(replica.disk, Idle) and not refusals)
         )
         assert cluster.fatal == []

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.replica.disk import IDLE, Writing
 from raftmq.broker.replica.inbound_bytes import InboundBytes
 from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.client.codec.batch import encode_body
@@ -26,7 +27,7 @@ from raftmq.raft.ready import Role
 from raftmq.storage.entry_codec import encode_key
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.pending_write import meta_of_new_replica
-from raftmq.storage.registry import ReplicaRow, ReplicaState
+from raftmq.storage.registry_codec import ReplicaRow, ReplicaState
 from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.types import Record, TopicPartition
 
@@ -344,9 +345,7 @@ def test_equal_state() -> None:
     def group(replica_id: int, offset: int) -> Any:
         machine = LogPartition()
         machine.next_offset, machine._are_scalars_dirty = offset, True
-        return SimpleNamespace(
-            state_machine=machine, replica_id=replica_id, group_id=7, is_closed=False, is_installing=False
-        )
+        return SimpleNamespace(state_machine=machine, replica_id=replica_id, group_id=7, is_closed=False, disk=IDLE)
 
     states = ReplicaStates()
     states.on_state(group(1, 5))
@@ -383,9 +382,8 @@ def node_within(limits: Limits) -> Any:
     group = SimpleNamespace(
         group_id=7,
         log=SimpleNamespace(recent=RecentEntries(recent_budget)),
-        append_in_flight=False,
-        append_started_at=1.0,
-        _waiters=[],
+        disk=IDLE,
+        proposals=SimpleNamespace(queue=[]),
     )
     engine = SimpleNamespace(
         uncommitted_bytes=0,
@@ -401,7 +399,7 @@ def node_within(limits: Limits) -> Any:
 def test_budgets_hold_for_proposals() -> None:
     node = node_within(Limits(uncommitted_bytes_max=10))
     budgets = Budgets(node)
-    waiters = node.engine.replicas[7]._waiters
+    waiters = node.engine.replicas[7].proposals.queue
 
     def propose(size: int) -> None:
         before = node.engine.uncommitted_bytes
@@ -470,16 +468,16 @@ def test_budgets_hold_until_what_was_received_is_durable() -> None:
     budgets = Budgets(node)
     group = node.engine.replicas[7]
     node.engine.inbound_bytes = 8
-    group.append_in_flight = True
+    group.disk = Writing(1.0)
     budgets.on_write(group, 8)
     budgets.check()
 
     node.engine.inbound_bytes = 7
     with broken("BudgetsHold"):
         budgets.check()
-    group.append_in_flight = False
+    group.disk = IDLE
     budgets.check()
-    group.append_in_flight, group.append_started_at = True, 2.0  # of derived state
+    group.disk = Writing(2.0)  # of derived state
     budgets.check()
 
 

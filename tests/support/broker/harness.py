@@ -149,7 +149,7 @@ class Harness:
 
     async def start(self) -> Harness:
         replica = self.add_replica(METADATA_GROUP_ID, ReplicaId(1), Metadata())
-        replica.on_applied = self._on_metadata_applied
+        replica.applied_listeners.append(self._on_metadata_applied)
         replica.core.campaign()
         self.pump(replica)
         await self._metadata(InitializeCluster(CLUSTER_ID, 1))
@@ -180,7 +180,7 @@ class Harness:
         restored = self.store.open(key)
         log = ReplicaLog(key, self.store, self.loop, self.in_thread, self.recent_budget)
         core = RaftCore(replica_id, restored, log, random.Random(1), RaftSettings())
-        replica = Replica(key, core, machine, log, self, lambda _replica_id: NODE_ID)
+        replica = Replica(key, core, restored, machine, log, self, lambda _replica_id: NODE_ID)
         self.replicas[group_id] = replica
         return replica
 
@@ -238,16 +238,12 @@ class Harness:
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
                     self.leaders[replica.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
-                else:
-                    replica.fail_waiters()
-                replica.wake_progress()
-                if replica.on_leadership is not None:
-                    replica.on_leadership()
+                replica.on_role_change(ready.role_change)
                 self.bump()
             for read in ready.reads:
-                replica.on_read_confirmed(read.request_id, read.read_index)
+                replica.reads.on_confirmed(read.request_id, read.read_index)
             for request_id in ready.failed_reads:
-                replica.on_read_failed(request_id)
+                replica.reads.on_failed(request_id)
 
     def _commit(self, replica: Replica[StateMachine], work: AppendWork) -> None:
         core = replica.core
@@ -352,7 +348,7 @@ class Harness:
     def metadata_voters_behind(self) -> list[NodeId]:
         return []
 
-    def partition_replicas(self) -> list[Replica[LogPartition]]:
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
         return [partition.replica for partition in self.partitions.values()]
 
     async def next_topology_change(self) -> None:

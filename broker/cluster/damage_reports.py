@@ -1,0 +1,165 @@
+"""Report damaged replicas to the leaders of their groups, and from there to the metadata leader, which has them replaced.
+
+A leader passes a report on only if its group has a majority without the damaged replica. Nothing here is remembered for long: a report
+that is lost is repeated until metadata shows its effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+import structlog
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
+
+log = structlog.get_logger(__name__)
+
+REPORT_SECONDS = 5.0
+"""The same report is repeated this often until metadata shows it: its receiver may have lost it, or may be waiting for a healthy
+majority."""
+_REPORTED_MAX = 500
+"""Damaged replicas, and replicas that left, in one report."""
+
+
+class DamageHost(Protocol):
+    """The node as its damage reports see it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's id."""
+        ...
+
+    @property
+    def node_uuid(self) -> str:
+        """This node's identity."""
+        ...
+
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
+        """Every serving partition replica here."""
+        ...
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Damaged replicas here, with the reason."""
+        ...
+
+    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
+        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
+        ...
+
+    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+        """Tell the leader of damaged replicas' groups. Raises RequestError."""
+        ...
+
+    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
+        """Tell the metadata leader. Raises RequestError."""
+        ...
+
+
+class _Repeats:
+    """Decide when a report is due: when it changed, and then every `REPORT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._content: frozenset[object] = frozenset()
+        self._at = float("-inf")
+
+    def is_due(self, content: Iterable[object], now: float) -> bool:
+        """Return whether to send it now. If so, it counts as sent."""
+        frozen = frozenset(content)
+        if not frozen or (frozen == self._content and now - self._at < REPORT_SECONDS):
+            return False
+        self._content, self._at = frozen, now
+        return True
+
+
+class DamageReports:
+    """The damage that one node knows of: its own, and that of the groups it leads."""
+
+    def __init__(self, host: DamageHost) -> None:
+        self._host = host
+        self.reported: dict[ReplicaKey, float] = {}
+        """Damaged replicas elsewhere, and the loop time at which their nodes last reported them."""
+        self._to_leaders = _Repeats()
+        self._to_metadata_leader = _Repeats()
+
+    def record(self, key: ReplicaKey) -> None:
+        """Record that a node reports its replica of a group led here as damaged."""
+        if len(self.reported) < _REPORTED_MAX:
+            self.reported[key] = self._host.loop.time()
+
+    async def confirm_spared(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Return the reported replicas of groups led here that can be spared: their group confirms that a majority answers without them.
+
+        Without a healthy majority nothing happens automatically: a damaged replica may hold the only copy of some records.
+        """
+        if not self.reported:
+            return []
+        horizon = self._host.loop.time() - 2 * REPORT_SECONDS
+        self.reported = {
+            key: at for key, at in self.reported.items() if at >= horizon and metadata.replica_node(*key) is not None
+        }
+        led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
+        reported = [key for key in self.reported if key.group_id in led]
+        answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, RequestError):
+                raise answer
+        return [key for key, answer in zip(reported, answers, strict=True) if not isinstance(answer, RequestError)]
+
+    async def tell_leaders(self, metadata: Metadata) -> None:
+        """Report the quarantined replicas that metadata still wants here. A damaged metadata replica ends the process instead."""
+        damaged = {
+            key: reason
+            for key, reason in self._host.quarantined().items()
+            if key.group_id != METADATA_GROUP_ID and metadata.replica_node(*key) == self._host.node_id
+        }
+        by_leader: dict[str, list[ReplicaKey]] = {}
+        for key in damaged:
+            leader, address, _ = self._host.leader_hint(key.group_id)
+            if leader not in (NO_NODE, self._host.node_id):
+                by_leader.setdefault(address, []).append(key)
+        pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
+        if not self._to_leaders.is_due(pairs, self._host.loop.time()):
+            return
+        log.warning("replica_damage_reported", replicas=len(pairs))
+        await asyncio.gather(
+            *(
+                self._tell_leader(address, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
+                for address, keys in by_leader.items()
+            )
+        )
+
+    async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
+        """Tell one leader. A failure must not keep the other leaders from being told: the last known one may be dead for long."""
+        request = pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
+        try:
+            await self._host.report_damage(address, request)
+        except RequestError as error:
+            log.debug("reconciliation_postponed", reason=str(error))
+
+    async def tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
+        """Report damaged replicas that can be spared, and retiring ones that left their groups."""
+        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
+        if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
+            return
+        await self._host.report_replicas(
+            pb.ReportReplicasRequest(
+                node_id=self._host.node_id,
+                uuid=self._host.node_uuid,
+                damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
+                left=[_report(key) for key in left[:_REPORTED_MAX]],
+            )
+        )
+        log.info("replicas_reported", damaged=len(damaged), left=len(left))
+
+
+def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
+    return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])

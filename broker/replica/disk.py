@@ -1,0 +1,31 @@
+"""Define what the disk is doing for one replica: nothing, a write, or the installation of a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No write of the replica is in flight: the next one may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One write is in flight. Proposals and appends gather for the next one."""
+
+    started_at: float
+    """Loop time at which the write was handed to its writer thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installing:
+    """A snapshot is replacing the replica's file. Nothing else of the replica moves until it is durable."""
+
+    started_at: float
+    """Loop time at which the installation began, or began again after the disk was full."""
+
+
+DiskState = Idle | Writing | Installing
+IDLE: Final = Idle()

@@ -1,0 +1,91 @@
+"""Keep the proposals of one replica that are not applied yet, and answer them when they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from raftmq.broker.base.futures import fail
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry
+from raftmq.types import GroupId, LogIndex, Term
+
+
+class ProposalHost(Protocol):
+    """What the proposals ask of the engine."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def release_uncommitted(self, size: int) -> None:
+        """Return proposed bytes to the process's budget."""
+        ...
+
+
+class PendingProposal:
+    """Name the entries of one proposal in flight, and the future that waits for their results."""
+
+    __slots__ = ("first_index", "future", "last_index", "results", "size", "term")
+
+    def __init__(self, entries: tuple[Entry, ...], size: int, future: asyncio.Future[list[object]]) -> None:
+        self.first_index: LogIndex = entries[0].index
+        self.last_index: LogIndex = entries[-1].index
+        self.term: Term = entries[-1].term
+        self.size = size
+        self.future = future
+        self.results: list[object] = []
+
+
+class PendingProposals:
+    """The proposals in flight of one replica, in the order of the log.
+
+    Invariant: the sizes of all replicas' pending proposals add up to the engine's uncommitted bytes.
+    """
+
+    def __init__(self, group_id: GroupId, host: ProposalHost, not_leader: Callable[[], RequestError]) -> None:
+        self._group_id = group_id
+        self._host = host
+        self._not_leader = not_leader
+        self.queue: deque[PendingProposal] = deque()
+        """Read by the replica, which asks before each call of `on_applied`: followers have none."""
+
+    def add(self, entries: tuple[Entry, ...], size: int) -> asyncio.Future[list[object]]:
+        """Wait for entries that were just appended; `size` is what they hold of the budget."""
+        future: asyncio.Future[list[object]] = self._host.loop.create_future()
+        self.queue.append(PendingProposal(entries, size, future))
+        return future
+
+    def on_applied(self, entry: Entry, result: object) -> None:
+        """Record the result of an applied entry. Answer the oldest proposal if this was its last entry."""
+        pending = self.queue[0]
+        if entry.index < pending.first_index:
+            return
+        if entry.term != pending.term:
+            # another term's entry took the place: definitely not applied, unless a part of it was applied before
+            self.queue.popleft()
+            self._host.release_uncommitted(pending.size)
+            fail(pending.future, self.leadership_lost() if pending.results else self._not_leader())
+            return
+        pending.results.append(result)
+        if entry.index == pending.last_index:
+            self.queue.popleft()
+            self._host.release_uncommitted(pending.size)
+            if not pending.future.done():
+                pending.future.set_result(pending.results)
+
+    def fail_all(self) -> None:
+        """Fail every proposal after leadership ended. Each may still commit, so its outcome is unknown, never "failed"."""
+        while self.queue:
+            pending = self.queue.popleft()
+            self._host.release_uncommitted(pending.size)
+            fail(pending.future, self.leadership_lost())
+
+    def leadership_lost(self) -> RequestError:
+        """Return the error of a proposal that may still commit."""
+        return RequestError(
+            pb.LEADERSHIP_LOST,
+            f"leadership of group {self._group_id} changed before this was committed; it may still be "
+            "(a batch: retry with the same producer id and sequence)",
+        )

@@ -1,0 +1,116 @@
+"""Encode and decode the rows of the registry, `node.mdb`: one of the node itself, and one of each replica that was created here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import RegistryError
+from raftmq.storage.meta_pages import Rows
+
+FORMAT_VERSION = 1
+NODE_KEY: Final = b"node"
+"""The key of the node's own row."""
+
+
+class ReplicaState(Enum):
+    """The life of a replica. Its values are on disk."""
+
+    CREATED = "created"
+    QUARANTINED = "quarantined"
+    """Damaged or missing: silent until metadata retires it."""
+    RETIRED = "retired"
+    """Removed for good. The row stays, so that the id is never used again here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """One replica that was created here."""
+
+    state: ReplicaState
+    reason: str = ""
+    """Why it is quarantined."""
+    open_in_boot: int = 0
+    """The boot that has its file open; 0 when it is closed."""
+    abnormal_exits: int = 0
+    """Processes that died of a memory fault while a thread read its file. 0 again when it is verified, or was read for a while without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """What the node remembers about itself."""
+
+    cluster_id: str = ""
+    uuid: str = ""
+    node_id: int = 0
+    boot: int = 0
+    transaction_id: int = 0
+    """LMDB's number of the transaction that wrote the row. Every transaction writes it: see `meta_pages`."""
+    is_running: bool = False
+    """True from `Registry()` to a clean `close`: found True at start, the last exit was abnormal."""
+    peers: tuple[tuple[int, str], ...] = ()
+    seeds: tuple[str, ...] = ()
+    marks: str = ""
+    """Of the latest boots, hexadecimal."""
+    known_boots: tuple[tuple[str, int, str], ...] = ()
+    """(uuid, boot, mark) of the other nodes' latest boots, hexadecimal marks."""
+    refusal: str = ""
+    """Why the cluster refuses this directory for good."""
+    format_version: int = FORMAT_VERSION
+
+
+def encode_node(node: NodeRow) -> bytes:
+    """Encode the row of the node itself, without its checksum."""
+    return json.dumps(
+        {
+            "format_version": node.format_version,
+            "cluster_id": node.cluster_id,
+            "uuid": node.uuid,
+            "node_id": node.node_id,
+            "boot": node.boot,
+            "transaction_id": node.transaction_id,
+            "is_running": node.is_running,
+            "peers": node.peers,
+            "seeds": node.seeds,
+            "marks": node.marks,
+            "known_boots": node.known_boots,
+            "refusal": node.refusal,
+        }
+    ).encode()
+
+
+def decode_node(body: bytes) -> NodeRow:
+    """Decode what `encode_node` made. Raises `RegistryError` for another format."""
+    fields = json.loads(body)
+    if fields["format_version"] != FORMAT_VERSION:
+        raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
+    fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
+    fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
+    fields["known_boots"] = tuple(
+        (str(uuid), int(boot), str(mark)) for uuid, boot, mark in fields.get("known_boots", ())
+    )
+    return NodeRow(**fields)
+
+
+def transaction_id_in(rows: Rows) -> int | None:
+    """Return the number of the transaction that wrote these rows of the database `node`. Raises `CodecError`."""
+    row = rows.get(NODE_KEY)
+    if row is None or not is_intact(NODE_KEY, row):
+        raise CodecError(f"row {NODE_KEY!r} is missing or does not match its checksum")
+    fields = json.loads(row[:-CHECKSUM_BYTES])
+    return int(fields["transaction_id"]) if fields["format_version"] == FORMAT_VERSION else None
+
+
+def encode_row(row: ReplicaRow) -> bytes:
+    """Encode a replica's row, without its checksum."""
+    return json.dumps([row.state.value, row.reason, row.open_in_boot, row.abnormal_exits]).encode()
+
+
+def decode_row(body: bytes) -> ReplicaRow:
+    """Decode what `encode_row` made."""
+    state, reason, open_in_boot, abnormal_exits = json.loads(body)
+    return ReplicaRow(ReplicaState(state), reason, open_in_boot, abnormal_exits)
