@@ -76,7 +76,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A newer epoch of this producer exists: PRODUCER_FENCED."""
+    """A newer epoch of this producer exists: answer PRODUCER_FENCED."""
 
     epoch: int
     """The known epoch."""
@@ -84,7 +84,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class TooManyProducers:
-    """The partition remembers as many producers as it may, and none is idle: TOO_MANY_PRODUCERS, retriable."""
+    """The partition remembers its maximum of producers and none is idle: answer TOO_MANY_PRODUCERS, retriable."""
 
 
 SequenceResult = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
@@ -107,7 +107,7 @@ class AppliedState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A batch appended and not applied."""
+    """A batch that is appended but not applied."""
 
     index: LogIndex
     epoch: int
