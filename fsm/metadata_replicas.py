@@ -26,11 +26,11 @@ def plan_refusal(tables: MetadataTables, node_ids: tuple[int, ...]) -> Rejected 
             codes.INVALID_REPLICATION_FACTOR, f"a partition has between 1 and {REPLICAS_PER_PARTITION_MAX} replicas"
         )
     if len(set(node_ids)) != len(node_ids):
-        return Rejected(codes.INVALID_REPLICATION_FACTOR, "two replicas of a partition cannot be on one node")
+        return Rejected(codes.INVALID_REPLICATION_FACTOR, "two replicas of a partition cannot be on one broker")
     for node_id in node_ids:
         node = tables.node(node_id)
         if node is None or node.state == "removed":
-            return Rejected(codes.UNKNOWN_NODE, f"there is no node {node_id}")
+            return Rejected(codes.UNKNOWN_NODE, f"there is no broker {node_id}")
     return None
 
 
@@ -59,7 +59,7 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
     for node_id in command.node_ids:
         if node_id in leaving and node_id not in kept:
             return Rejected(
-                codes.CONFLICT, f"the partition's old replica on node {node_id} has not left yet; try again"
+                codes.CONFLICT, f"the partition's old replica on broker {node_id} has not left yet; try again"
             )
     dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
     taken = {replica.seat for replica in partition.replicas if replica not in dropped}

@@ -45,7 +45,7 @@ def place(
     candidates = sorted((node for node in nodes if node.state == "active"), key=lambda node: node.node_id)
     if not 1 <= replication_factor <= len(candidates):
         raise PlacementError(
-            f"replication factor {replication_factor} needs as many nodes; {len(candidates)} are active"
+            f"replication factor {replication_factor} needs as many active brokers, but there are {len(candidates)}"
         )
     leader_counts = existing_leader_counts or {}
     replicas = {node.node_id: existing_counts.get(node.node_id, 0) for node in candidates}
@@ -100,7 +100,7 @@ def _choose(
     remaining = [node for node in candidates if room.get(node.node_id, 1) > 0]
     if len(remaining) < replication_factor:
         raise PlacementError(
-            f"{replication_factor} nodes with room for another partition replica are needed; {len(remaining)} have it",
+            f"{replication_factor} brokers with room for another partition replica are needed, but only {len(remaining)} have room",
             codes.TOO_MANY_PARTITIONS,
         )
     on_host: dict[str, int] = {}

@@ -52,14 +52,14 @@ RETENTION_MS: Final = ConfigKey(
     default=7 * 24 * 60 * 60 * 1000,
     minimum=RETENTION_FOREVER,
     maximum=(1 << 63) - 1,
-    meaning="records older than this (append time, milliseconds) are deleted; -1: never",
+    meaning="records older than this (append time, milliseconds) are deleted; -1 means never",
 )
 RETENTION_BYTES: Final = ConfigKey(
     "retention.bytes",
     default=-1,
     minimum=-1,
     maximum=(1 << 63) - 1,
-    meaning="the oldest records of a partition beyond this many bytes are deleted; -1: no limit",
+    meaning="the oldest records of a partition beyond this many bytes are deleted; -1 means no limit",
 )
 MAX_BATCH_BYTES: Final = ConfigKey(
     "max.batch.bytes",
@@ -67,7 +67,7 @@ MAX_BATCH_BYTES: Final = ConfigKey(
     minimum=1024,
     # A batch travels with its envelope in one gRPC message of at most 4 MiB.
     maximum=3_670_016,
-    meaning="largest batch, header included and compressed, that a partition takes; above the default, a record may be 4096 bytes smaller",
+    meaning="largest batch that a partition accepts, compressed and with its header; above the default, a record may be 4096 bytes smaller",
 )
 CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
