@@ -1,1 +1,1 @@
-"""Which member of a consumer group gets which partition: pure functions from a group to its assignment."""
+"""Assignors divide the partitions of a consumer group among its members. They are pure functions of the group."""

@@ -1,6 +1,7 @@
-"""What an assignor is: the values it takes and gives, and nothing of how it decides.
+"""The interface of an assignor: its input and output values.
 
-Invariants: values only; topics and partitions are ids, so a topic made again under its old name is another one.
+Invariants: only values are exchanged. Topics and partitions are ids, so a topic that is created again under its old
+name is a different topic.
 
 Source: KIP-848 (server-side assignors).
 """
@@ -12,51 +13,52 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 AssignedPartition = tuple[int, int]
-"""(topic id, partition number). A plain pair: groups have a hundred thousand of them."""
+"""(topic id, partition number). A plain pair, because groups have a hundred thousand of them."""
 Assignment = dict[str, tuple[AssignedPartition, ...]]
-"""Partitions of each member, ascending; every member has an entry, if an empty one."""
+"""The partitions of each member, ascending. Every member has an entry, which may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of the group."""
+    """Represent one member of the consumer group."""
 
     member_id: str
     topic_ids: frozenset[int]
-    """What it subscribed to. Ids that the group does not list as topics are ignored."""
+    """Subscribed topics. Ids that the group does not list as topics are ignored."""
     rack: str = ""
-    """Where it runs; empty: it does not say."""
+    """The rack that the member runs in; empty if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic that somebody may have subscribed to."""
+    """Represent one topic that members may have subscribed to."""
 
     topic_id: int
     partition_count: int
     racks: tuple[frozenset[str], ...] = ()
-    """Of each partition, the racks that hold a replica; shorter than the topic: nothing is known of the rest."""
+    """The racks that hold a replica, for each partition. If the tuple is shorter than the topic, the racks of the rest
+    are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """Everything an assignment depends on."""
+    """Hold everything that an assignment depends on."""
 
     members: tuple[Member, ...]
-    """In any order; each id once."""
+    """In any order, each id once."""
     topics: tuple[Topic, ...]
-    """In any order; each id once."""
+    """In any order, each id once."""
     owned: Mapping[str, Sequence[AssignedPartition]] = field(default_factory=dict[str, Sequence[AssignedPartition]])
-    """The assignment before this one. What its owner cannot have any more (it left, it subscribed to something else, the
-    partition is gone) is ignored; of two who claim one partition, the first by id has it."""
+    """The previous assignment. A partition is ignored if its owner can no longer have it: the owner left or changed its
+    subscription, or the partition is gone. If two members claim one partition, the first by id has it."""
 
 
 class Assignor(Protocol):
-    """A way to divide partitions."""
+    """Divide the partitions of a consumer group among its members."""
 
     @property
     def name(self) -> str:
-        """How subscribers ask for it."""
+        """The name by which subscribers ask for the assignor."""
         ...
 
     def assign(self, group: ConsumerGroup) -> Assignment:

@@ -1,10 +1,12 @@
-"""How much each member can have when subscriptions differ: the most even loads there are.
+"""The most even loads that are possible when subscriptions differ.
 
-Topics with the same subscribers are one pool, members with the same subscription one class. The loads that are most even
-(the largest is as small as can be, then the next, and so on) split the group into parts that never share a partition: in a
-part every member has `base` partitions or one more, and everybody with an equal subscription is in the same part.
+Topics with the same subscribers form one pool. Members with the same subscription form one class. The most even loads
+(the largest is as small as possible, then the next, and so on) split the group into parts that never share a partition.
+In a part every member has `base` partitions or one more, and all members with an equal subscription are in the same
+part.
 
-Source: Frank and Murota, Decreasing minimization on M-convex sets (the canonical partition); found here by minimum cuts.
+Source: Frank and Murota, Decreasing minimization on M-convex sets (the canonical partition); found here by minimum
+cuts.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ class Part(NamedTuple):
     classes: tuple[int, ...]
     base: int
     extra: int
-    """How many members get one more than `base`."""
+    """Number of members that get one more than `base`."""
 
 
 def balanced_parts(
     pool_sizes: Sequence[int], class_sizes: Sequence[int], subscribers: Sequence[Sequence[int]]
 ) -> list[Part]:
-    """Split a group. `subscribers` of each pool are classes, at least one. Classes with nothing to have are in no part."""
+    """Split a group into parts. The `subscribers` of each pool are one or more classes. Classes without partitions are
+    in no part.
+    """
     pools = [pool for pool, size in enumerate(pool_sizes) if size]
     parts: list[Part] = []
     while pools:
@@ -39,7 +43,7 @@ def balanced_parts(
         parts.append(fullest)
         taken_pools, taken_classes = set(fullest.pools), set(fullest.classes)
         pools = [pool for pool in pools if pool not in taken_pools]
-        # what the fullest members could also have had goes to the others, who have less
+        # partitions that the fullest members could also have had go to the others, which have less
         subscribers = [[number for number in row if number not in taken_classes] for row in subscribers]
     return parts
 
@@ -51,10 +55,11 @@ def _fullest_part(
     pools: list[int],
     classes: list[int],
 ) -> Part:
-    """The part of those with the highest load.
+    """Return the part whose members have the highest load.
 
-    The smallest load that everything fits under is found from below: a cut that shows that one is too small is a set of
-    pools too big for its subscribers, and says how much they need (Dinkelbach). One below it, the cut is the part itself.
+    The smallest sufficient load is searched from below. A cut that shows that a load is too small is a set of pools too
+    big for its subscribers, and gives the load that they need (Dinkelbach). At one below the smallest sufficient load,
+    the cut is the part itself.
     """
     load = -(-sum(pool_sizes[pool] for pool in pools) // sum(class_sizes[number] for number in classes))
     while True:
@@ -75,7 +80,9 @@ def _overfull(
     classes: list[int],
     load: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Pools that do not fit into their subscribers at `load` each, those subscribers, and how much is left over."""
+    """Return the pools that do not fit into their subscribers at `load` each, those subscribers, and the number left
+    over.
+    """
     node_of_pool = {pool: _FIRST + position for position, pool in enumerate(pools)}
     node_of_class = {number: _FIRST + len(pools) + position for position, number in enumerate(classes)}
     network = FlowNetwork(_FIRST + len(pools) + len(classes))

@@ -1,4 +1,4 @@
-"""The assignors that come with RaftMQ, by name."""
+"""The assignors that RaftMQ provides, by name."""
 
 from __future__ import annotations
 

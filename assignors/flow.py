@@ -1,6 +1,7 @@
 """Maximum flows of minimum cost on small integer networks.
 
-The network is built once and solved once. Costs are not negative. Deterministic: edges are tried in the order they were added.
+A network is built once and solved once. Costs are not negative. The result is deterministic: edges are tried in the
+order in which they were added.
 
 Source: Dinic's algorithm inside the primal-dual method (Ahuja, Magnanti, Orlin: Network Flows, section 9.8).
 """
@@ -14,7 +15,9 @@ UNLIMITED: Final = 1 << 60
 
 
 class FlowNetwork:
-    """Nodes are numbers from 0. An edge and its reverse are neighbours in the lists: `edge ^ 1` is the other one."""
+    """Hold a network whose nodes are numbers from 0. `edge ^ 1` is the reverse of an edge: both are neighbours in the
+    lists.
+    """
 
     def __init__(self, node_count: int) -> None:
         self._edges_of: list[list[int]] = [[] for _ in range(node_count)]
@@ -23,7 +26,7 @@ class FlowNetwork:
         self._costs: list[int] = []
 
     def add_edge(self, tail: int, head: int, capacity: int, cost: int = 0) -> int:
-        """An edge; returns its number."""
+        """Add an edge and return its number."""
         edge = len(self._heads)
         self._edges_of[tail].append(edge)
         self._edges_of[head].append(edge + 1)
@@ -33,11 +36,11 @@ class FlowNetwork:
         return edge
 
     def flow_of(self, edge: int) -> int:
-        """What flows through an edge."""
+        """Return the flow through an edge."""
         return self._residuals[edge ^ 1]
 
     def solve(self, source: int, sink: int) -> int:
-        """Push as much as possible, as cheaply as possible; returns how much."""
+        """Push as much flow as possible, as cheaply as possible, and return the amount."""
         potentials = [0] * len(self._edges_of)
         total = 0
         while self._raise_potentials(potentials, source, sink):
@@ -45,7 +48,9 @@ class FlowNetwork:
         return total
 
     def reachable(self, source: int) -> set[int]:
-        """Nodes that more could flow to: after `solve`, the source's side of the smallest minimum cut."""
+        """Return the nodes that more flow could reach. After `solve` they are the source's side of the smallest minimum
+        cut.
+        """
         found, stack = {source}, [source]
         while stack:
             for edge in self._edges_of[stack.pop()]:
@@ -56,7 +61,9 @@ class FlowNetwork:
         return found
 
     def _raise_potentials(self, potentials: list[int], source: int, sink: int) -> bool:
-        """Add to each potential the distance from the source by reduced costs (Dijkstra); False: the sink is out of reach."""
+        """Add to each potential the distance from the source by reduced costs (Dijkstra). Return False if the sink is
+        out of reach.
+        """
         distances = [UNLIMITED] * len(potentials)
         distances[source] = 0
         queue = [(0, source)]
@@ -80,7 +87,7 @@ class FlowNetwork:
         return True
 
     def _saturate(self, potentials: list[int], source: int, sink: int) -> int:
-        """A maximum flow through edges of reduced cost 0."""
+        """Push a maximum flow through edges of reduced cost 0 and return the amount."""
         total = 0
         while True:
             levels = self._levels(potentials, source, sink)
@@ -106,7 +113,9 @@ class FlowNetwork:
         return levels
 
     def _push_path(self, potentials: list[int], levels: list[int], positions: list[int], source: int, sink: int) -> int:
-        """Push along one path of rising levels, without recursion: paths may be as long as there are members."""
+        """Push along one path of rising levels and return the amount. It does not recurse: paths may have as many edges
+        as there are members.
+        """
         path: list[int] = []
         node = source
         while node != sink:

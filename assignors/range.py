@@ -1,6 +1,8 @@
-"""Kafka's range assignor: each topic's partitions in one run per subscriber, so that equal numbers of two topics meet.
+"""Kafka's range assignor: each subscriber gets one run of each topic's partitions, so that equal numbers of two topics
+meet.
 
-Even per topic, not over all: with many topics the first members by id have more. What was owned before is ignored.
+Counts are even per topic, not in total: with many topics the first members by id have more. Previous ownership is
+ignored.
 
 Source: Kafka's RangeAssignor.
 """
@@ -11,12 +13,12 @@ from raftmq.assignors.assignor import AssignedPartition, Assignment, ConsumerGro
 
 
 class RangeAssignor:
-    """See the module."""
+    """Give each subscriber one contiguous run of each topic's partitions."""
 
     name = "range"
 
     def assign(self, group: ConsumerGroup) -> Assignment:
-        """See `Assignor`."""
+        """Divide each topic's partitions into one run per subscriber, in order of member id."""
         assigned: dict[str, list[AssignedPartition]] = {member.member_id: [] for member in group.members}
         members = sorted(group.members, key=lambda member: member.member_id)
         for topic in sorted(group.topics, key=lambda topic: topic.topic_id):

@@ -1,6 +1,7 @@
-"""Kafka's round robin assignor: all partitions in order to all members in turn, past those who did not subscribe.
+"""Kafka's round robin assignor: all partitions in order to all members in turn, skipping members without a
+subscription.
 
-Even among members if all subscribed to the same. What was owned before is ignored.
+Counts are even among members if all have the same subscription. Previous ownership is ignored.
 
 Source: Kafka's RoundRobinAssignor.
 """
@@ -11,12 +12,12 @@ from raftmq.assignors.assignor import AssignedPartition, Assignment, ConsumerGro
 
 
 class RoundRobinAssignor:
-    """See the module."""
+    """Give partitions in order to members in turn."""
 
     name = "round_robin"
 
     def assign(self, group: ConsumerGroup) -> Assignment:
-        """See `Assignor`."""
+        """Give each partition to the next member in turn that subscribed to its topic."""
         assigned: dict[str, list[AssignedPartition]] = {member.member_id: [] for member in group.members}
         members = sorted(group.members, key=lambda member: member.member_id)
         subscribed: frozenset[int] = frozenset().union(*(member.topic_ids for member in members))

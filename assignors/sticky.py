@@ -1,10 +1,13 @@
-"""The default assignor: as even as subscriptions allow, then as few moves as possible, then partitions near their consumers.
+"""The default assignor: as even as subscriptions allow, then as few moves as possible, then partitions near their
+consumers.
 
-Even means: the largest load is as small as can be, then the second largest, and so on; among equal subscriptions counts
-differ by at most one. A move is a partition taken from a member who could have kept it. Unlike an assignor that only hands
-out what is free, this one takes from those who have too much, so a member that joins always gets its share.
+Even means that the largest load is as small as possible, then the second largest, and so on. Among equal subscriptions,
+counts differ by at most one. A move is a partition taken from a member that could have kept it. This assignor does not
+only hand out free partitions. It also takes partitions from members that have too many, so a member that joins always
+gets its share.
 
-Invariants: see the package. Racks choose only between assignments that are equally even and move equally little.
+Invariants: see `assignors/README.md`. Racks choose only between assignments that are equally even and need equally few
+moves.
 
 Source: KIP-54 (sticky assignment), KIP-848 (uniform assignor).
 """
@@ -20,17 +23,17 @@ from raftmq.assignors.flow import UNLIMITED, FlowNetwork
 
 
 class StickyAssignor:
-    """See the module."""
+    """Balance loads first, then keep partitions with their owners, then prefer near racks."""
 
     name = "sticky"
 
     def assign(self, group: ConsumerGroup) -> Assignment:
-        """See `Assignor`."""
+        """Divide all partitions as evenly as subscriptions allow, with the fewest moves."""
         return _Division(group).assignment()
 
 
 class _Division:
-    """One assignment in the making. Members are positions in `members` (by id) throughout."""
+    """Compute one assignment. Members are positions in `members` (by id) throughout."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.members: list[Member] = sorted(group.members, key=lambda member: member.member_id)
@@ -52,7 +55,7 @@ class _Division:
         }
 
     def _member_classes(self) -> tuple[list[list[int]], list[int]]:
-        """Members with equal subscriptions, and the class of each member."""
+        """Return the classes of members with equal subscriptions, and the class of each member."""
         numbers: dict[frozenset[int], int] = {}
         classes: list[list[int]] = []
         class_of: list[int] = []
@@ -66,7 +69,9 @@ class _Division:
         return classes, class_of
 
     def _topic_pools(self, class_of: list[int]) -> tuple[list[list[int]], list[tuple[int, ...]]]:
-        """Topics with equal subscribers, and those subscribers as classes. Topics without any are in no pool."""
+        """Return the pools of topics with equal subscribers, and each pool's subscribers as classes. Other topics are
+        in no pool.
+        """
         classes_of_topic: dict[int, list[int]] = {}
         for number, members in enumerate(self.classes):
             for topic_id in self.members[members[0]].topic_ids:
@@ -78,7 +83,7 @@ class _Division:
         return list(pools.values()), list(pools)
 
     def _owners(self, group: ConsumerGroup) -> dict[AssignedPartition, int]:
-        """Who has what now and may keep it."""
+        """Return the present owner of each partition that may stay with its owner."""
         owners: dict[AssignedPartition, int] = {}
         for position, member in enumerate(self.members):
             counts = {
@@ -108,13 +113,13 @@ class _Division:
 
 
 class _Deal:
-    """Partitions that may go to any of some members."""
+    """Divide partitions that may go to any of the given members."""
 
     def __init__(self, division: _Division, topic_ids: Iterable[int], members: list[int]) -> None:
         self._division = division
         self.members = members
         self.held: dict[int, list[AssignedPartition]] = {member: [] for member in members}
-        """What each has now, ascending."""
+        """The partitions that each member has now, ascending."""
         self._free: list[AssignedPartition] = []
         self.size = 0
         owner_of = division.owners.get
@@ -124,12 +129,12 @@ class _Deal:
             for number in range(count):
                 partition = (topic_id, number)
                 owner = owner_of(partition)
-                # an owner outside this deal can have it only at the cost of balance
+                # an owner outside this deal could keep it only at the cost of balance
                 holders = self.held.get(owner) if owner is not None else None
                 (self._free if holders is None else holders).append(partition)
 
     def deal(self, quotas: dict[int, int]) -> None:
-        """Give every member as many as its quota: of what it has as much as it may keep, the rest in turn."""
+        """Give every member its quota: first as many of its present partitions as it may keep, then free ones in turn."""
         assigned = self._division.assigned
         needs: dict[int, int] = {}
         for member, held in self.held.items():
@@ -159,14 +164,14 @@ class _Deal:
         return sorted(partitions, key=lambda partition: rack not in self._racks(partition))
 
     def _deal_near(self, free: list[AssignedPartition], needs: dict[int, int]) -> list[AssignedPartition]:
-        """Give partitions to members in a rack that holds a replica, while they need any; returns the rest."""
+        """Give partitions to members in a rack that holds a replica, up to their needs, and return the rest."""
         turns: dict[str, deque[int]] = {}
         for member in self.members:
             rack = self._division.members[member].rack
             if rack and member in needs:
                 turns.setdefault(rack, deque()).append(member)
         left: list[AssignedPartition] = []
-        # those with few racks first: the others find a place more easily
+        # partitions with few racks first: the others find a member more easily
         for partition in sorted(free, key=lambda partition: (len(self._racks(partition)), partition)):
             queues = [queue for rack in sorted(self._racks(partition)) if (queue := turns.get(rack))]
             if not queues:
@@ -188,14 +193,18 @@ class _Deal:
 
 
 def _even_quotas(held: dict[int, list[AssignedPartition]], part: Part) -> dict[int, int]:
-    """Everybody may have anything: one more goes first to those who hold more than the base, so that they keep it."""
+    """Return quotas when any member may have any partition. The extra ones go first to members above the base, who then
+    keep them.
+    """
     ranked = sorted(held, key=lambda member: len(held[member]) <= part.base)
     favoured = set(ranked[: part.extra])
     return {member: part.base + (member in favoured) for member in held}
 
 
 def _cheapest_quotas(deals: Sequence[_Deal], members: list[int], part: Part) -> list[dict[int, int]]:
-    """How much of each deal each member gets, when not everybody may have everything: a flow in which keeping is free."""
+    """Return each member's quota in each deal, when subscriptions differ. A minimum-cost flow in which keeping a
+    partition is free.
+    """
     source, sink, surplus = 0, 1, 2
     node_of = {member: 3 + len(deals) + position for position, member in enumerate(members)}
     network = FlowNetwork(3 + len(deals) + len(members))

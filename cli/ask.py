@@ -1,4 +1,4 @@
-"""One question to the cluster: opens an `Admin`, asks, closes it."""
+"""Run one administrative call: open an `Admin`, call it, close it."""
 
 from __future__ import annotations
 

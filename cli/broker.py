@@ -1,4 +1,4 @@
-"""``raftmq broker``: run a broker in this process. ``raftmq config``: what it would run with."""
+"""``raftmq broker``: run a broker in this process. ``raftmq config``: show its configuration."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ app = typer.Typer(
     help="Run a broker.", no_args_is_help=True, epilog=examples("raftmq broker start --bootstrap --data-dir ./data")
 )
 config_app = typer.Typer(
-    help="Look at a broker's configuration.", no_args_is_help=True, epilog=examples("raftmq config show")
+    help="Show a broker's configuration.", no_args_is_help=True, epilog=examples("raftmq config show")
 )
 
 ConfigFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", dir_okay=False, help="Configuration file. Default: raftmq.toml in this folder, if there is one."
+        "--config", dir_okay=False, help="Configuration file. Default: raftmq.toml in this folder, if it exists."
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of the configuration. Repeat it for several."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any configuration key. Repeat it for several keys."),
 ]
 
 
 def load(file: Path | None, flags: Mapping[str, object], settings: list[str] | None) -> LoadedConfig:
-    """The configuration of all sources together; what cannot be used is a usage error."""
+    """Return the configuration from all sources. An invalid value is a usage error."""
     from raftmq.broker.base.config import ConfigError, load_config
 
     environment = {name: value for name, value in os.environ.items() if name != DEBUG_VARIABLE}
@@ -54,7 +54,7 @@ def broker_group() -> None:
 
 @config_app.callback()
 def config_group() -> None:
-    """Look at a broker's configuration."""
+    """Show a broker's configuration."""
 
 
 @app.command(
@@ -74,14 +74,14 @@ def start(
             "-d",
             file_okay=False,
             readable=False,
-            help="Where the broker keeps everything. Default: data_dir of the configuration.",
+            help="Directory of the broker's data. Default: data_dir of the configuration.",
         ),
     ] = None,
     bootstrap: Annotated[
         bool,
         typer.Option(
             "--bootstrap",
-            help="Form a new cluster of one; once in a cluster's life. With --join it is refused if one of those brokers is in a cluster.",
+            help="Form a new cluster of one broker, once in a cluster's life. With --join it is refused if one of those brokers belongs to a cluster.",
         ),
     ] = False,
     join: Annotated[
@@ -95,27 +95,25 @@ def start(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where clients connect; port 0 takes a free one. Default: 127.0.0.1:9400.",
+            help="Address for clients; port 0 means any free port. Default: 127.0.0.1:9400.",
         ),
     ] = None,
     peer_listen: Annotated[
         str | None,
-        typer.Option(
-            "--peer-listen", metavar="HOST:PORT", help="Where other brokers connect. Default: 127.0.0.1:9401."
-        ),
+        typer.Option("--peer-listen", metavar="HOST:PORT", help="Address for other brokers. Default: 127.0.0.1:9401."),
     ] = None,
     http_listen: Annotated[
         str | None,
         typer.Option(
             "--http-listen",
             metavar="HOST:PORT",
-            help="Where /metrics, /healthz and /readyz are. Default: 127.0.0.1:9402.",
+            help="Address for /metrics, /healthz and /readyz. Default: 127.0.0.1:9402.",
         ),
     ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise", metavar="HOST", help="The host name that clients and brokers reach this broker by."
+            "--advertise", metavar="HOST", help="Host name under which clients and brokers reach this broker."
         ),
     ] = None,
     host: Annotated[
@@ -123,7 +121,7 @@ def start(
         typer.Option(
             "--host",
             metavar="LABEL",
-            help="Label of the machine: replicas of a partition are kept on different ones. Default: its name.",
+            help="Label of the machine: replicas of a partition are kept on different machines. Default: its host name.",
         ),
     ] = None,
     rack: Annotated[str | None, typer.Option("--rack", metavar="LABEL", help="Label of the rack or zone.")] = None,
@@ -133,21 +131,21 @@ def start(
             "--node-id",
             parser=WholeNumber(0, COUNT_MAX),
             metavar="N",
-            help="This broker's id; without it the cluster chooses.",
+            help="Id of this broker. Without it the cluster assigns one.",
         ),
     ] = None,
     replace_lost: Annotated[
         bool,
         typer.Option(
             "--replace-lost",
-            help="With --node-id: the disk of that node is lost for good; take its place even where a partition then has no majority.",
+            help="With --node-id: replace the broker of that id, whose disk is permanently lost, even if a partition then has no majority.",
         ),
     ] = False,
     allow_insecure_remote: Annotated[
         bool,
         typer.Option(
             "--allow-insecure-remote",
-            help="Listen to other machines although there is no encryption or authentication yet.",
+            help="Listen to other machines although encryption and authentication do not exist yet.",
         ),
     ] = False,
     settings: SetOption = None,
@@ -155,10 +153,10 @@ def start(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    The first broker of a cluster starts with --bootstrap, every other with --join. A broker that belongs to a cluster needs neither.
-    After a disk replacement, start with --join and the broker's --node-id.
-    When it serves, it prints one line of JSON with its addresses on standard output; its log goes to standard error.
-    Flags win over RAFTMQ_* variables, those over the file.
+    Start the first broker of a cluster with --bootstrap and every other broker with --join. A broker that belongs to a
+    cluster needs neither. After a disk replacement, start with --join and the broker's --node-id. When it serves, it
+    prints one line of JSON with its addresses on standard output. Its log goes to standard error. Options override
+    RAFTMQ_* variables, and variables override the file.
     """
     flags = {
         "data_dir": data_dir,
@@ -181,8 +179,8 @@ def start(
     is_new = not any((directory / name).exists() for name in ("node.mdb", "groups"))
     if is_new and not (loaded.config.bootstrap or loaded.config.join):
         raise typer.BadParameter(
-            f"{directory} belongs to no cluster: give --bootstrap to form one, once, or --join HOST:PORT to join one. If this broker's "
-            "disk was replaced, give --join and the --node-id that it had"
+            f"{directory} belongs to no cluster: give --bootstrap to form a new cluster, or --join HOST:PORT to join one. If this broker's "
+            "disk was replaced, give --join and its previous --node-id"
         )
 
     from raftmq.broker.main import run_broker
@@ -192,12 +190,12 @@ def start(
 
 @config_app.command(
     "show",
-    short_help="Show each value, and where it comes from.",
+    short_help="Show each value and its source.",
     epilog=examples("raftmq config show", "raftmq config show --config /etc/raftmq.toml -o json"),
 )
 @reported_question
 def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show each value a broker started here would use, and where it comes from."""
+    """Show each value that a broker started here would use, and its source."""
     from raftmq.broker.base.config import CONFIG_KEYS
 
     loaded = load(config, {}, settings)
@@ -212,14 +210,14 @@ def show(config: ConfigFileOption = None, settings: SetOption = None, output: Ou
 
 
 def plain(value: object) -> str | int | float | bool | list[str] | None:
-    """A value as JSON has it."""
+    """Convert a value for JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return [str(part) for part in value] if isinstance(value, tuple) else str(value)
 
 
 def shown(value: object) -> str:
-    """A value as a person would type it."""
+    """Format a value as a person would type it."""
     if value is None or value == ():
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""``raftmq cluster``: what the cluster looks like, and which brokers belong to it."""
+"""``raftmq cluster``: show the cluster, and remove brokers from it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from raftmq.client.admin.admin import BrokerRemoval, ClusterDescription, NodeDescription
 
 app = typer.Typer(
-    help="Look at the cluster, and remove brokers from it.",
+    help="Show the cluster, and remove brokers from it.",
     no_args_is_help=True,
     epilog=examples("raftmq cluster status", "raftmq cluster remove 3"),
 )
 
 _NAMED_MAX = 10
-"""Partitions named for people; JSON has more."""
+"""Maximum number of partitions named for people; JSON has more."""
 
 
 @app.callback()
 def group() -> None:
-    """Look at the cluster, and remove brokers from it."""
+    """Show the cluster, and remove brokers from it."""
 
 
 @app.command(
     "status",
-    short_help="Show the brokers, and what is wrong.",
+    short_help="Show the brokers and their problems.",
     epilog=examples("raftmq cluster status", "raftmq cluster status -o json | jq '.problems'"),
 )
 @reported_question
@@ -53,11 +53,11 @@ def status(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the brokers, ask each of them how it is, and say what is wrong.
+    """Show the brokers and their problems. Each broker is asked for its health.
 
-    Exit code 3 when something is not served: a partition or the metadata has no leader that answers. Exit code 6 when everything is
-    served, and one more failure may change that: a broker is not connected, does not answer or is not ready, a replica is damaged,
-    not served or behind. Exit code 0 means that none of this is so.
+    Exit code 3 means an outage: a partition or the metadata has no leader that answers. Exit code 6 means that
+    everything is served but one more failure may change that: a broker is not connected, does not answer or is not
+    ready, or a replica is damaged, not served or behind. Exit code 0 means that there are no problems.
     """
     cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
     problems = problems_of(cluster)
@@ -72,7 +72,7 @@ def status(
 
 @app.command(
     "remove",
-    short_help="Remove a broker for good.",
+    short_help="Remove a broker permanently.",
     epilog=examples("raftmq cluster remove 3", "raftmq cluster remove 3 --force --yes"),
 )
 @reported
@@ -80,27 +80,28 @@ def remove(
     node_id: Annotated[
         int,
         typer.Argument(
-            metavar="NODE_ID", parser=WholeNumber(1, COUNT_MAX), help="The broker's number.", show_default=False
+            metavar="NODE_ID", parser=WholeNumber(1, COUNT_MAX), help="Id of the broker.", show_default=False
         ),
     ],
     force: Annotated[
         bool,
-        typer.Option("--force", help="Remove a dead broker that still holds replicas: they are rebuilt elsewhere."),
+        typer.Option("--force", help="Remove a dead broker that still holds replicas. They are rebuilt elsewhere."),
     ] = False,
     yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Remove a broker for good: its data directory is refused from then on.
+    """Remove a broker permanently. Its data directory is refused from then on.
 
-    Shows what the broker holds, then asks. A broker that died with replicas needs --force.
+    The command shows the broker's replicas, then asks for confirmation. A dead broker that still holds replicas needs
+    --force.
     """
     given_up = " and give up the data on it" if force else ""
     if not yes:
         cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
         print(preview_of(cluster, node_id), file=sys.stderr)
-    confirm(f"Remove broker {node_id} for good{given_up}?", is_agreed=yes)
+    confirm(f"Remove broker {node_id} permanently{given_up}?", is_agreed=yes)
     removal = run_admin(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
     if output is Output.JSON:
         print_json(
@@ -118,7 +119,7 @@ def remove(
 
 
 def preview_of(cluster: ClusterDescription, node_id: int) -> str:
-    """What a removal would remove. Raises `UnknownNodeError`."""
+    """Describe a broker before its removal. Raises `UnknownNodeError`."""
     node = next((node for node in cluster.nodes if node.node_id == node_id), None)
     if node is None:
         others = ", ".join(str(node.node_id) for node in cluster.nodes)
@@ -128,13 +129,13 @@ def preview_of(cluster: ClusterDescription, node_id: int) -> str:
 
 
 def print_removal(removal: BrokerRemoval) -> None:
-    """What was removed, and what is to be expected now."""
+    """Print the result of a removal and its consequences."""
     print(f"broker {removal.node_id} removed")
     rebuilt = removal.replica_count - removal.without_majority_count
     if rebuilt:
         gets = "gets" if rebuilt == 1 else "get"
         print(
-            f"{counted(rebuilt, 'partition')} {gets} another replica where a broker can take it: see raftmq cluster status"
+            f"{counted(rebuilt, 'partition')} {gets} another replica where a broker has room: see raftmq cluster status"
         )
     if removal.without_majority_count:
         names = ", ".join(f"{topic}/{partition}" for topic, partition in removal.without_majority[:_NAMED_MAX])
@@ -148,7 +149,7 @@ def print_removal(removal: BrokerRemoval) -> None:
 
 
 def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
-    """A cluster for people: its brokers, its totals, and what is wrong."""
+    """Print a cluster for people: its brokers, its totals and its problems."""
     print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_node_id} sees it\n")
     leader = cluster.metadata_leader_node_id if cluster.health is None or cluster.health.is_metadata_led else 0
     has_racks = any(node.rack for node in cluster.nodes)  # without them the table fits 80 columns

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, in sentences for people and programs, and how bad that is for a script."""
+"""The problems of a cluster: sentences for people and programs, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from raftmq.client.admin.cluster_health import NodeHealth, PartitionNames
 
 _NAMED_MAX = 10
-"""Partitions named in a sentence; JSON has more."""
+"""Maximum number of partitions named in a sentence; JSON has more."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
+    """Describe one problem."""
 
     sentence: str
     is_outage: bool
-    """Something is not served now; otherwise one more failure may do that."""
+    """Whether data is not served now. Otherwise one more failure may cause that."""
 
 
 def problems_of(cluster: ClusterDescription) -> list[Problem]:
-    """Everything that is wrong, outages first. `cluster` was described with ``ask_brokers``."""
+    """Return all problems, outages first. `cluster` was described with ``ask_brokers``."""
     return sorted(_problems(cluster), key=lambda problem: not problem.is_outage)
 
 
 def exit_code(problems: list[Problem]) -> ExitCode:
-    """UNAVAILABLE for an outage, BAD_DATA for anything else, OK when nothing is wrong."""
+    """Return UNAVAILABLE for an outage, BAD_DATA for another problem, and OK when there is none."""
     if not problems:
         return ExitCode.OK
     return ExitCode.UNAVAILABLE if any(problem.is_outage for problem in problems) else ExitCode.BAD_DATA
@@ -58,7 +58,7 @@ def _problems_of_node(node: NodeDescription) -> Iterator[Problem]:
     if not node.is_connected:
         yield Problem(f"broker {node.node_id} is not connected", is_outage=False)
     elif node.health is None:
-        yield Problem(f"broker {node.node_id} is connected and does not answer", is_outage=False)
+        yield Problem(f"broker {node.node_id} is connected but does not answer", is_outage=False)
     else:
         yield from (Problem(sentence, is_outage=False) for sentence in _sentences(node.node_id, node.health))
 

@@ -1,6 +1,6 @@
-"""What the shell offers after Tab where it is not an option: names of topics and groups.
+"""Names of topics and groups that the shell offers after Tab.
 
-Must never print, fail or take long: somebody is typing.
+Completion must never print, fail or take long, because a person is typing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
 
 PATIENCE_MS = 1_000
-"""A person who pressed Tab waits about this long; no answer is then better than a late one."""
+"""A person who pressed Tab waits about this long. Later, no answer is better than a late one."""
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """The topics that begin with what was typed; none when the cluster does not answer at once."""
+    """Return the topics that begin with the typed text, or none when the cluster does not answer in time."""
 
     async def names(admin: Admin) -> list[str]:
         return [topic.name for topic in await admin.list_topics()]
@@ -28,7 +28,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
-    """The same for consumer groups."""
+    """Return the consumer groups that begin with the typed text, or none when the cluster does not answer in time."""
 
     async def names(admin: Admin) -> list[str]:
         return [group.group for group in await admin.list_groups()]

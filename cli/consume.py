@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from raftmq.types import Record, TopicPartition
 
 POLL_MS = 500
-"""How long one poll waits for records: a Ctrl-C is noticed at once all the same."""
+"""How long one poll waits for records. A Ctrl-C is still noticed immediately."""
 POLL_RECORDS = 10_000
 
 
 class RecordOutput(StrEnum):
-    """How a record is printed."""
+    """Choose the form in which a record is printed."""
 
     TEXT = "text"
     JSON = "json"
@@ -47,7 +47,7 @@ class RecordOutput(StrEnum):
 
 
 def text_line(record: Record, key_separator: str | None) -> bytes:
-    """A record as a line: its value, after its key if a separator was asked for; a tombstone's value is empty."""
+    """Format a record as a line: its value, after its key if a separator was given. A tombstone's value is empty."""
     value = record.value if record.value is not None else b""
     if key_separator is None:
         return value + b"\n"
@@ -55,7 +55,7 @@ def text_line(record: Record, key_separator: str | None) -> bytes:
 
 
 def json_line(record: Record) -> bytes:
-    """A record as one JSON object on one line."""
+    """Format a record as one JSON object on one line."""
     import json
 
     described = {
@@ -71,7 +71,7 @@ def json_line(record: Record) -> bytes:
 
 
 def raw_bytes(record: Record) -> bytes:
-    """A record's value and nothing else."""
+    """Return only a record's value."""
     return record.value or b""
 
 
@@ -85,11 +85,11 @@ def consume(
             "-p",
             parser=WholeNumber(0, COUNT_MAX),
             metavar="N",
-            help="Only this partition. Repeat it for several.",
+            help="Read only this partition. Repeat it for several partitions.",
         ),
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Start at the oldest record, not at the end.")
+        bool, typer.Option("--from-beginning", help="Start at the oldest record instead of the end.")
     ] = False,
     offset: Annotated[
         int | None,
@@ -111,7 +111,7 @@ def consume(
             "-g",
             metavar="GROUP",
             autocompletion=complete_group,
-            help="Read as a member of this consumer group: share the partitions, begin where it is, commit what was printed.",
+            help="Read as a member of this consumer group: share its partitions, start at its committed offsets, and commit printed records.",
         ),
     ] = None,
     key: KeyFilterOption = None,
@@ -123,16 +123,21 @@ def consume(
             "-n",
             parser=WholeNumber(1, OFFSET_MAX),
             metavar="N",
-            help="End after this many printed records.",
+            help="Stop after this many printed records.",
         ),
     ] = None,
     exit_at_end: Annotated[
         bool,
-        typer.Option("--exit-at-end", "-e", help="End when everything that was there at the start has been printed."),
+        typer.Option("--exit-at-end", "-e", help="Stop when all records that existed at the start have been printed."),
     ] = False,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="Print keys too, and this between key and value."),
+        typer.Option(
+            "--key-separator",
+            "-k",
+            metavar="TEXT",
+            help="Print each record's key too, with this text between key and value.",
+        ),
     ] = None,
     record_format: Annotated[
         str | None,
@@ -140,7 +145,7 @@ def consume(
             "--format",
             "-f",
             metavar="TEMPLATE",
-            help="Print each record by a template: %t topic, %p partition, %o offset, %k key, %s value, %h headers, "
+            help="Print each record with a template: %t topic, %p partition, %o offset, %k key, %s value, %h headers, "
             "%T timestamp (ms), %K and %S bytes of key and value (-1: none), %% a percent sign; \\n \\t \\r \\0.",
         ),
     ] = None,
@@ -151,28 +156,30 @@ def consume(
         typer.Option(
             "--output",
             "-o",
-            help="'text': one value a line. 'json': one object a line, with everything. 'raw': the bytes of the values alone.",
+            help="'text': one value per line. 'json': one complete object per line. 'raw': only the bytes of the values.",
         ),
     ] = RecordOutput.TEXT,
 ) -> None:
-    """Print the records of a topic, one a line, until Ctrl-C.
+    """Print the records of a topic, one per line, until Ctrl-C.
 
-    Ends with code 3 when the cluster stays silent for --timeout. Without --group nothing is committed: each run starts where it is
-    told to. With it, --from-beginning counts only where the group has committed nothing; with --partition, nobody shares. SIGTERM ends
-    it as Ctrl-C does: with a group, what was printed is committed, and so are the records before it that a filter left out.
+    Ends with code 3 when the cluster does not answer for --timeout. Without --group nothing is committed, and each run
+    starts where its options say. With --group, --from-beginning applies only where the group has no committed offset,
+    and --partition reads the partitions without sharing them. SIGTERM ends the command as Ctrl-C does: with a group,
+    the printed records are committed, and so are records before them that a filter left out.
     """
     import asyncio
 
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
-        raise typer.BadParameter("give one of --from-beginning, --offset and --from-time")
+        raise typer.BadParameter("give only one of --from-beginning, --offset and --from-time")
     if group is not None and (offset is not None or from_time is not None):
         raise typer.BadParameter(
-            "a group begins where it is: raftmq group reset-offsets moves it", param_hint="--offset/--from-time"
+            "a group starts at its committed offsets: use raftmq group reset-offsets to change them",
+            param_hint="--offset/--from-time",
         )
     if key_separator is not None and output is not RecordOutput.TEXT:
-        raise typer.BadParameter("only --output text has separators", param_hint="--key-separator")
+        raise typer.BadParameter("use it only with --output text", param_hint="--key-separator")
     if record_format is not None and (key_separator is not None or output is not RecordOutput.TEXT):
-        raise typer.BadParameter("it replaces --output and --key-separator: leave them out", param_hint="--format")
+        raise typer.BadParameter("do not combine it with --output or --key-separator", param_hint="--format")
 
     formats: dict[RecordOutput, Callable[[Record], bytes]] = {
         RecordOutput.TEXT: lambda record: text_line(record, key_separator),
@@ -183,7 +190,7 @@ def consume(
     matches = record_filter(key, header)
 
     async def run() -> bool:
-        """Whether a signal ended it."""
+        """Return whether a signal ended the loop."""
         from raftmq.client.consumer.consumer import Consumer
         from raftmq.types import TopicPartition
 
@@ -215,7 +222,7 @@ def consume(
                     consumer, show, matches, max_records, ends, timeout, names, is_member=bool(group and not partition)
                 )
             except asyncio.CancelledError:
-                task.uncancel()  # the way to end it: what was printed is committed, and the group is left in order
+                task.uncancel()  # a normal end: printed records are committed, and the group is left in order
                 return True
         return False
 
@@ -228,7 +235,7 @@ def consume(
 
 
 async def seek_to_offset(consumer: Consumer, offset: int) -> None:
-    """Start every assigned partition at one offset. Raises `OffsetOutOfRangeError` where it does not exist."""
+    """Start every assigned partition at one offset. Raises `OffsetOutOfRangeError` if a partition does not have it."""
     starts = await consumer.beginning_offsets(consumer.assignment())
     ends = await consumer.end_offsets(consumer.assignment())
     for tp in sorted(consumer.assignment()):
@@ -240,8 +247,10 @@ async def seek_to_offset(consumer: Consumer, offset: int) -> None:
 
 
 async def seek_to_time(consumer: Consumer, time_ms: int) -> None:
-    """Start every assigned partition at the first record of a time; at its end where nothing is as new."""
-    ends = await consumer.end_offsets(consumer.assignment())  # before the question: what comes after it must be printed
+    """Start every assigned partition at its first record at or after a time, or at its end if it has none."""
+    ends = await consumer.end_offsets(
+        consumer.assignment()
+    )  # before the lookup: records that arrive after it must be printed
     found = await consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), time_ms))
     for tp, at in found.items():
         await consumer.seek(tp, at.offset if at is not None else ends[tp])
@@ -258,7 +267,9 @@ async def print_records(
     *,
     is_member: bool,
 ) -> None:
-    """Print until there were enough, or the ends are reached. Raises what the cluster answers, and that it does not."""
+    """Print until the maximum or the ends are reached. Raises the cluster's errors, and `CommandError` if it does not
+    answer.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -280,20 +291,24 @@ async def print_records(
 
 
 async def ask_for_life(consumer: Consumer, silence_seconds: float, names: list[TopicPartition]) -> None:
-    """No records may mean that there are none, or that there is no cluster any more. Raises in the second case."""
+    """Raise if the cluster does not answer. No records may mean that there are none, or that the cluster cannot be
+    reached.
+    """
     try:
         await consumer.end_offsets(names)
     except RaftMQError as error:
         if not error.retriable:
             raise
         raise CommandError(
-            f"the cluster is silent for {silence_seconds:g} s: {sentence_of(error, is_question=True)}",
+            f"the cluster has not answered for {silence_seconds:g} s: {sentence_of(error, is_question=True)}",
             ExitCode.UNAVAILABLE,
         ) from error
 
 
 async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int], *, is_member: bool) -> bool:
-    """Whether everything before the ends has been handed out; by whichever member of a group: then it is committed."""
+    """Return whether all records before the ends were consumed: by this consumer, or committed by other members of its
+    group.
+    """
     mine = consumer.assignment()
     for tp in ends.keys() & mine:
         if await consumer.position(tp) < ends[tp]:
@@ -306,14 +321,14 @@ async def has_reached(consumer: Consumer, ends: dict[TopicPartition, int], *, is
 
 
 async def all_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    """Every partition of the topic, whoever reads it."""
+    """Return every partition of the topic, also those that other members read."""
     from raftmq.types import TopicPartition
 
     return [TopicPartition(topic, number) for number in range(await consumer.partition_count(topic))]
 
 
 def is_reader_gone(descriptor: int) -> bool:
-    """Whether a pipe's other end is closed: without records to write, nothing else would tell."""
+    """Return whether the other end of a pipe is closed. Without records to write, nothing else would show it."""
     poller = select.poll()
     poller.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

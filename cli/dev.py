@@ -1,4 +1,4 @@
-"""``raftmq dev``: a cluster on this machine, in the foreground."""
+"""``raftmq dev``: run a cluster on this machine, in the foreground."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 DEFAULT_BROKERS = 3
 DEFAULT_PORT = 9400
 BROKERS_MAX = 50
-"""Processes of one machine: more would only compete for its cores and its disk."""
+"""Maximum number of processes on one machine. More would only compete for its cores and its disk."""
 PORT_MAX = 65_000
 """Leaves room for the ports of the next brokers."""
 LOOK_SECONDS = 0.5
-"""How soon a broker that ended by itself is told of."""
+"""Interval at which ended brokers are noticed."""
 
 
 @reported
@@ -37,7 +37,7 @@ def dev(
             "-n",
             parser=WholeNumber(1, BROKERS_MAX),
             metavar="N",
-            help="How many brokers. Default: 3, or as many as --data-dir holds.",
+            help="Number of brokers. Default: 3, or the number in --data-dir.",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +48,7 @@ def dev(
             "-d",
             file_okay=False,
             readable=False,
-            help="Keep the data here, for the next time. Default: a temporary directory.",
+            help="Directory in which the data is kept for later runs. Default: a temporary directory.",
         ),
     ] = None,
     port: Annotated[
@@ -57,15 +57,15 @@ def dev(
             "--port",
             parser=WholeNumber(0, PORT_MAX),
             metavar="PORT",
-            help="Where broker 1 takes clients; each next broker 10 higher. Ports that are taken are replaced; 0: any free ones.",
+            help="Client port of broker 1. Each further broker uses a port 10 higher. A port in use is replaced by a free one; 0 means any free ports.",
         ),
     ] = DEFAULT_PORT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C or SIGTERM: for trying things out and for developing against.
+    """Run a cluster on this machine until Ctrl-C or SIGTERM, for trials and development.
 
-    Each broker is a process of its own, with its own data, ports and host label. With --data-dir, the next run finds topics and
-    records again. Not for production: a machine that fails takes every replica with it.
+    Each broker is a process of its own, with its own data, ports and host label. With --data-dir, the next run finds
+    topics and records again. Do not use it in production: a failure of the machine affects every replica.
     """
     from raftmq.cluster_addresses import load_addresses
     from raftmq.testing import LocalCluster, LocalClusterError
@@ -96,26 +96,26 @@ def dev(
 
 
 def end_like_ctrl_c() -> None:
-    """SIGTERM ends the cluster as Ctrl-C does, and so does a terminal that is closed, unless `nohup` was to keep it."""
+    """End the cluster on SIGTERM as on Ctrl-C, and also when the terminal closes, unless `nohup` ignores that."""
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, interrupt)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """A signal handler: as Ctrl-C."""
+    """Handle a signal like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def in_one_sentence(error: LocalClusterError) -> str:
-    """What went wrong, and the last thing that the broker concerned had to say."""
+    """Return the error and the last log line of the broker concerned, as one sentence."""
     head, *log = str(error).splitlines()
     said = [line for line in log if line.strip() and not line.startswith("---")]
     return f"{head}: {said[-1].removeprefix('raftmq: ')}" if said else head
 
 
 def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) -> None:
-    """Where everything is, and what to try."""
+    """Print the addresses and directories of the brokers, and commands to try."""
     rows = [
         (n, cluster.pid(n), cluster.address(n), f"http://{cluster.http_address(n)}", cluster.log_path(n))
         for n in cluster.node_ids
@@ -140,7 +140,7 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
         f"{counted(len(rows), 'broker')} {'is' if is_one else 'are'} ready; Ctrl-C stops {'it' if is_one else 'them'}\n"
     )
     print_table(("broker", "process", "clients", "http", "log"), rows)
-    print(f"\ndata: {cluster.directory}{' (temporary: removed at the end)' if is_temporary else ''}")
+    print(f"\ndata: {cluster.directory}{' (temporary: removed when the cluster stops)' if is_temporary else ''}")
     print("\ntry, in another terminal:")
     if cluster.address(1) != DEFAULT_BOOTSTRAP:
         print(f"  export RAFTMQ_BOOTSTRAP_SERVERS={cluster.bootstrap_servers}")
@@ -150,7 +150,7 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
 
 
 def watch(cluster: LocalCluster) -> None:
-    """Until a signal: tell of brokers that end by themselves. Raises `CommandError` when none is left."""
+    """Report brokers that end by themselves, until a signal arrives. Raises `CommandError` when none is left."""
     ended: set[int] = set()
     never = threading.Event()
     while len(ended) < len(cluster.node_ids):

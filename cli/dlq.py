@@ -42,30 +42,30 @@ if TYPE_CHECKING:
     from raftmq.client.dead_letters.topic import DeadLetterTopic, LetterCount, RedriveReport
 
 app = typer.Typer(
-    help="Show dead letters; send them back, or drop them.",
+    help="Show dead letters, send them back, or drop them.",
     epilog=examples("raftmq dlq list", "raftmq dlq show orders.dead", "raftmq dlq redrive orders.dead --rate 100/s"),
 )
 
 DeadLetterArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.", autocompletion=complete_topic)
+    str, typer.Argument(metavar="TOPIC", help="Name of the dead-letter topic.", autocompletion=complete_topic)
 ]
 MaxOption = Annotated[
     int | None,
     typer.Option(
-        "--max-records", "-n", parser=WholeNumber(1, OFFSET_MAX), metavar="N", help="At most this many records."
+        "--max-records", "-n", parser=WholeNumber(1, OFFSET_MAX), metavar="N", help="Maximum number of records."
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the effect without changing anything.")]
 Answer = TypeVar("Answer")
 
 KEY_WIDTH = 24
 ERROR_WIDTH = 72
-"""Characters of a key and of an error's text in a table; JSON has all of them."""
+"""Maximum characters of a key and of an error's text in a table; JSON has all of them."""
 
 
 @app.callback(no_args_is_help=True)
 def dlq() -> None:
-    """Show dead letters; send them back, or drop them."""
+    """Show dead letters, send them back, or drop them."""
 
 
 @app.command("list", epilog=examples("raftmq dlq list", "raftmq dlq list -o json | jq '.[].topic'"))
@@ -75,10 +75,10 @@ def list_topics(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the dead-letter topics and how many records wait in each.
+    """List dead-letter topics and their waiting record counts.
 
-    A topic counts as one when the newest record of a partition was put there by a worker. Records that were sent back or purged do not
-    wait.
+    A topic counts as a dead-letter topic if a worker wrote the newest record of a partition. Records that were sent
+    back or purged do not wait.
     """
     import asyncio
 
@@ -98,7 +98,7 @@ def list_topics(
 
 @app.command(
     "show",
-    short_help="Show waiting records, and why they wait.",
+    short_help="Show waiting records and why they failed.",
     epilog=examples(
         "raftmq dlq show orders.dead",
         "raftmq dlq show orders.dead --error '*Timeout*' --since 1h",
@@ -123,7 +123,8 @@ def show(
 ) -> None:
     """Show the records that wait in a dead-letter topic, and why each is there.
 
-    With --output json, one object a line with key, value, headers and everything that the worker wrote about the failure.
+    With --output json, print one object per line with key, value, headers and all data that the worker recorded about
+    the failure.
     """
     chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
 
@@ -153,7 +154,7 @@ def show(
 
 @app.command(
     "redrive",
-    short_help="Send records back where they came from, once.",
+    short_help="Send records back to their original partitions, once.",
     epilog=examples(
         "raftmq dlq redrive orders.dead",
         "raftmq dlq redrive orders.dead --error '*Timeout*' --rate 10/s",
@@ -181,10 +182,10 @@ def redrive(
 ) -> None:
     """Send records back to the partitions that they came from, each once.
 
-    A record goes back with its key, value, timestamp and own headers. It no longer waits then, and is deleted from the dead-letter topic
-    when no record before it waits. Interrupted or killed, run the command again: it goes on where it was, and nothing is sent twice.
-    The cluster remembers what was sent for 14 days after the last look at the topic. Records are sent in their order, partition by
-    partition.
+    A record goes back with its key, value, timestamp and own headers. Then it no longer waits, and it is deleted from
+    the dead-letter topic when no record before it waits. If the command is interrupted or killed, run it again: it
+    continues, and nothing is sent twice. The cluster remembers the sent records for 14 days after the last access to
+    the topic. Records are sent in order, partition by partition.
     """
     chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
     limit = OFFSET_MAX if max_records is None else max_records
@@ -217,7 +218,10 @@ def redrive(
                 count_max=limit,
             )
         except asyncio.CancelledError:
-            print(f"{counted(report.settled, 'record')} of {topic} sent back; run it again to go on", file=sys.stderr)
+            print(
+                f"{counted(report.settled, 'record')} of {topic} sent back; run the command again to continue",
+                file=sys.stderr,
+            )
             raise
         return report
 
@@ -260,11 +264,11 @@ def purge(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Drop records of a dead-letter topic: they will not be sent back.
+    """Drop records of a dead-letter topic. They will not be sent back.
 
-    Without a filter every record is deleted, up to the newest at the start. A topic is refused then unless the newest record of a
-    partition was put there by a worker. With a filter, the chosen records no longer wait, and each is deleted when no record before it
-    waits. Records that an interrupted redrive may have sent are not chosen by a filter.
+    Without a filter every record is deleted, up to the newest at the start. The topic is then refused unless a worker
+    wrote the newest record of a partition. With a filter, the chosen records no longer wait, and each is deleted when
+    no record before it waits. A filter does not choose records that an interrupted redrive may have sent.
     """
     chosen = LetterFilter.of(partition, offset, error, from_topic, group, key, header, since)
 
@@ -283,7 +287,7 @@ def purge(
         return report
 
     counts, total = with_letters(topic, bootstrap_servers, timeout, preview)
-    print(f"{counted(total, 'record')} of {topic} will be dropped for good", file=sys.stderr)
+    print(f"{counted(total, 'record')} of {topic} will be dropped permanently", file=sys.stderr)
     settled = 0
     if total and not dry_run:
         confirm(f"Drop {counted(total, 'record')}?", is_agreed=yes)
@@ -295,11 +299,11 @@ def purge(
 
 
 async def check_is_dead_letter_topic(letters: DeadLetterTopic) -> None:
-    """Keep a slip of the hand from emptying a topic of the program's own records. Raises `CommandError`."""
+    """Refuse to empty a topic of the program's own records by mistake. Raises `CommandError`."""
     if not await letters.is_dead_letter_topic():
         raise CommandError(
-            f"{letters.topic} is not a dead-letter topic: no worker put the newest record of any partition there; see which there are: "
-            "raftmq dlq list; or delete the records of any topic: raftmq topic delete-records",
+            f"{letters.topic} is not a dead-letter topic: no worker wrote the newest record of any partition; list dead-letter topics with "
+            "raftmq dlq list, or delete the records of any topic with raftmq topic delete-records",
             ExitCode.REJECTED,
         )
 
@@ -320,25 +324,25 @@ def with_letters(
 
 
 def warn(report: RedriveReport) -> None:
-    """Say what was not sent, and why."""
+    """Print which records were not sent, and why."""
     for target, count in sorted(report.without_target.items()):
         print(not_sent(target, count), file=sys.stderr)
     for name, count in sorted(report.too_large.items()):
         print(
-            f"{counted(count, 'record')} not sent: {name} takes no batches of this size any more; raise its max.batch.bytes "
-            "and run it again",
+            f"{counted(count, 'record')} not sent: {name} no longer accepts batches of this size; raise its max.batch.bytes "
+            "and run the command again",
             file=sys.stderr,
         )
     if report.in_doubt:
         print(
-            f"{counted(report.in_doubt, 'record')} of an interrupted redrive may have been sent and will be chosen again: others that "
+            f"{counted(report.in_doubt, 'record')} of an interrupted redrive may have been sent and will be chosen again. Other records that "
             "were sent with them are deleted",
             file=sys.stderr,
         )
 
 
 def letter_row(letter: DeadLetter) -> tuple[object, ...]:
-    """A letter in a table."""
+    """Format a letter as a table row."""
     record = letter.record
     key = "" if record.key is None else record.key.decode(errors="replace")
     return (
@@ -354,13 +358,13 @@ def letter_row(letter: DeadLetter) -> tuple[object, ...]:
 
 
 def shortened(text: str, width: int) -> str:
-    """One line of at most so many characters."""
+    """Shorten text to one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def letter_json(letter: DeadLetter) -> dict[str, Json]:
-    """A letter as one document: the record as it was, where it lies now, and why."""
+    """Convert a letter to one JSON document: the original record, its present position, and the failure."""
     record = letter.record
     return {
         "topic": record.topic,

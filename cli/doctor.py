@@ -1,4 +1,4 @@
-"""``raftmq doctor``: is what a stopped broker left on disk whole?"""
+"""``raftmq doctor``: examine the files of a stopped broker."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def doctor(
     ],
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Examine the data directory of a stopped broker: every checksum, offsets without gaps, files and registry in agreement.
+    """Examine the data directory of a stopped broker: checksums, gaps in offsets, and agreement of files and registry.
 
-    Says in words what is wrong and what to do. Changes nothing; a directory in use is refused (exit code 4).
-    Exit code 6 when something is wrong, 0 when there are notes at most.
+    It describes each problem and how to fix it. It changes nothing and refuses a directory in use (exit code 4). Exit
+    code 6 means that something is wrong, 0 that there are at most notes.
     """
     from raftmq.storage.doctor import DirectoryInUseError, NoDataDirectoryError, examine
 
@@ -50,11 +50,11 @@ def doctor(
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
-    """A diagnosis for people: whose directory it is, what was read, and each finding with what to do."""
+    """Print a diagnosis for people: the directory's broker, the amount of data read, and each finding with its advice."""
     node = (
-        f"node {diagnosis.node_id} of cluster {diagnosis.cluster_id}"
+        f"broker {diagnosis.node_id} of cluster {diagnosis.cluster_id}"
         if diagnosis.cluster_id
-        else "a node of no cluster"
+        else "a broker that belongs to no cluster"
     )
     print(f"{diagnosis.data_dir}: {node}")
     print(
@@ -68,16 +68,16 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The last line."""
+    """Return the last line of the output."""
     counts = {kind: sum(f.severity.value == kind for f in diagnosis.findings) for kind in ("damage", "warning")}
     if diagnosis.is_healthy:
-        return "everything is whole"
+        return "no problems found"
     return f"something is wrong: damage {counts['damage']}, warnings {counts['warning']}"
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[Path, int, int], None]]:
-    """A bar over the files, on a terminal."""
+    """Show a progress bar over the files if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

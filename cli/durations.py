@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: a number and a unit."""
+"""Parse and format durations: numbers with units."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ _TEXT_MAX: Final = 32
 
 
 class Duration(float):
-    """Seconds that print with a unit, such as ``20s``."""
+    """Represent seconds that print with a unit, such as ``20s``."""
 
     def __str__(self) -> str:
         return format_duration(self)
 
 
 def parse_duration(text: str) -> float | None:
-    """``500ms``, ``20s``, ``1.5m``, ``1h30m``, ``7d`` → seconds; None for anything else, a number without a unit included."""
+    """Convert ``500ms``, ``20s``, ``1.5m``, ``1h30m`` or ``7d`` to seconds. Other text gives None, also a number
+    without a unit.
+    """
     if len(text) > _TEXT_MAX or _WHOLE.match(text) is None:
         return None
     return sum(float(number) * UNIT_SECONDS[unit] for number, unit in _PART.findall(text))
 
 
 class DurationRange:
-    """The parser of an option that takes from `minimum` to `maximum` seconds, both inclusive."""
+    """Parse an option from `minimum` to `maximum` seconds, both inclusive."""
 
     __name__ = "DURATION"
 
@@ -39,11 +41,11 @@ class DurationRange:
 
     @property
     def limits(self) -> str:
-        """For the reference."""
+        """The limits as text for the reference page."""
         return f"{self.minimum} to {self.maximum}"
 
     def __call__(self, text: str | float) -> Duration:
-        """Read a duration. Raises `typer.BadParameter`."""
+        """Parse a duration. Raises `typer.BadParameter`."""
         if not isinstance(text, str):  # the default
             return Duration(text)
         seconds = parse_duration(text)
@@ -51,12 +53,12 @@ class DurationRange:
             hint = f": write {text}s" if text.isascii() and text.isdigit() else ", such as 500ms, 20s, 5m, 2h or 1d"
             raise typer.BadParameter(f"{text!r} is not a number with a unit{hint}")
         if not self.minimum <= seconds <= self.maximum:
-            raise typer.BadParameter(f"{text} is not from {self.limits}")
+            raise typer.BadParameter(f"{text} is outside {self.limits}")
         return Duration(seconds)
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds with units, the two largest at most: ``250ms``, ``20s``, ``1m30s``, ``2h``, ``3d4h``."""
+    """Format seconds with at most the two largest units: ``250ms``, ``20s``, ``1m30s``, ``2h``, ``3d4h``."""
     if seconds < 1:
         return f"{seconds * 1000:.4g}ms" if seconds else "0s"
     if seconds < UNIT_SECONDS["m"]:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page: one command a line, as they are."""
+    """Format the end of a help page: one command a line, unchanged."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,6 +1,6 @@
 """Exit codes of the ``raftmq`` command: part of its interface, listed in docs/reference/cli.md.
 
-Must not import the SDK: ``raftmq --version`` stays quick.
+This module must not import the SDK, so that ``raftmq --version`` stays quick.
 """
 
 from __future__ import annotations
@@ -31,37 +31,40 @@ from raftmq.errors import (
 )
 
 DEBUG_VARIABLE = "RAFTMQ_DEBUG"
-"""Set to anything, it makes unexpected errors show their traceback."""
+"""If this variable is set, unexpected errors show their traceback."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class ExitCode(IntEnum):
-    """What a script can tell from how the command ended."""
+    """Tell a script how the command ended."""
 
     OK = 0
-    """It worked."""
+    """The command succeeded."""
     DEFECT = 1
-    """Something about this machine (no permission, a full disk, a port that is taken), or a defect of RaftMQ."""
+    """This machine has a problem (no permission, a full disk, a port in use), or RaftMQ has a defect."""
     USAGE = 2
-    """The command line is wrong: nothing was tried, or the cluster refused an argument as it is."""
+    """The command line is wrong: the command tried nothing, or the cluster refused an argument as invalid."""
     UNAVAILABLE = 3
-    """Not now: no broker could be reached, nobody leads, or there is no room. Nothing was applied, or it was only a question: try again."""
+    """The cluster is temporarily unavailable: no broker answered, there is no leader, or there is no room. Nothing was
+    applied, or the command changes nothing. Try again."""
     REJECTED = 4
-    """A definite no, of the cluster, or because another process uses the directory: nothing was applied."""
+    """The cluster refused the command, or another process uses the directory. Nothing was applied."""
     UNKNOWN_OUTCOME = 5
-    """It may have happened: look before trying again."""
+    """The command may have been applied: check before trying again."""
     BAD_DATA = 6
-    """Something is not as it should be: `doctor` or `cluster status` found something wrong, a stored batch cannot be read, a line cannot be a record, or a worker's handler gave a record up."""
+    """A problem was found: by `doctor` or `cluster status`, a stored batch that cannot be read, an input line that is
+    not a record, or a record that a worker's handler gave up."""
     INTERRUPTED = 130
-    """Ctrl-C, a no to a question, or SIGTERM where a command ends by it in order (`consume`)."""
+    """The command was ended by Ctrl-C, by a "no" to a confirmation, or by SIGTERM if it ends in order on that signal
+    (`consume`)."""
     BROKEN_PIPE = 141
-    """Whoever read the output stopped reading, as ``head`` does."""
+    """The reader of the output stopped reading, as ``head`` does."""
 
 
 class CommandError(Exception):
-    """A command cannot go on: one sentence for a person, and the exit code for a script."""
+    """Raised when a command cannot continue. It has one sentence for a person, and the exit code for a script."""
 
     def __init__(self, sentence: str, code: ExitCode) -> None:
         super().__init__(sentence)
@@ -77,7 +80,7 @@ ARGUMENT_ERRORS = (
 )
 DATA_ERRORS = (CorruptBatchError, PoisonRecordError, RecordTooLargeError)
 PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
-"""Their advice names parameters of the SDK."""
+"""The advice of these errors names parameters of the SDK."""
 
 
 OPTIONS_OF_PARAMETERS = {
@@ -99,11 +102,11 @@ _PARAMETER = re.compile(rf"(?<![\w-])({'|'.join(OPTIONS_OF_PARAMETERS)})(?!\w)(?
 
 
 def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
-    """The exit code for an error of RaftMQ. Whether the effect may have happened weighs more than what went wrong.
+    """Return the exit code for an error of RaftMQ. An unknown outcome takes precedence over the kind of the error.
 
     Args:
-        error: what a command ended with.
-        is_question: the command changes nothing, so whatever was not answered did not happen.
+        error: The error that ended the command.
+        is_question: Whether the command changes nothing, so that an unanswered call had no effect.
     """
     if error.outcome is Outcome.UNKNOWN:
         if not is_question:
@@ -113,7 +116,7 @@ def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
     if isinstance(reason, RaftMQError) and not reason.retriable and reason.outcome is Outcome.NOT_APPLIED:
         return exit_code_of(
             reason
-        )  # somebody answered, and the same answer would come again: another version, no right
+        )  # a broker answered and would give the same answer again: another version, no permission
     if error.retriable:
         return ExitCode.UNAVAILABLE
     if isinstance(error, ARGUMENT_ERRORS):
@@ -122,31 +125,33 @@ def exit_code_of(error: RaftMQError, *, is_question: bool = False) -> ExitCode:
 
 
 def sentence_of(error: RaftMQError, *, is_question: bool = False) -> str:
-    """The error's words, without advice that is only of use to a program, or about a change that nobody asked for."""
+    """Return the error's message, without advice for programs, and without advice about changes if the command changes
+    nothing.
+    """
     is_beside_the_point = is_question and error.outcome is Outcome.UNKNOWN
     is_short = is_beside_the_point or isinstance(error, PROGRAM_ADVICE_ERRORS)
     return in_options(str(error.args[0]) if is_short else str(error))
 
 
 def in_options(sentence: str) -> str:
-    """A sentence about parameters of the SDK as one about the options that set them."""
+    """Replace parameters of the SDK in a sentence by the options that set them."""
     return _PARAMETER.sub(
         lambda found: OPTIONS_OF_PARAMETERS[found[1]] + (f" {found[2]}" if found[2] else ""), sentence
     )
 
 
 def print_error(sentence: str) -> None:
-    """One sentence on standard error."""
+    """Print one sentence on standard error."""
     print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def reported(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Turn whatever a command raises into one sentence and an exit code; never a stack trace, unless asked for."""
+    """Report an exception of a command as one sentence and an exit code. A traceback is shown only on request."""
     return _reported(command, is_question=False)
 
 
 def reported_question(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`reported` for a command that changes nothing."""
+    """Report like `reported`, for a command that changes nothing."""
     return _reported(command, is_question=True)
 
 
@@ -158,7 +163,7 @@ def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Ca
             sys.stdout.flush()  # here, where a broken pipe can still be told from success
             return result
         except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise  # typer's own ways out
+            raise  # typer handles these
         except RaftMQError as error:
             print_error(sentence_of(error, is_question=is_question))
             raise SystemExit(exit_code_of(error, is_question=is_question)) from None
@@ -189,7 +194,7 @@ def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Ca
 
 
 def forget_output() -> None:
-    """Python flushes standard output once more at exit, and would print_error if that failed again."""
+    """Discard standard output, because Python flushes it again at exit and would print an error if that failed again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -197,7 +202,7 @@ def forget_output() -> None:
 
 
 def words_of(error: OSError) -> str:
-    """An error of the operating system without its number: which file, and what is wrong with it."""
+    """Describe an error of the operating system without its number: the file, and the problem with it."""
     if error.strerror is None:
         return str(error)
     reason = error.strerror[:1].lower() + error.strerror[1:]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition
 
 app = typer.Typer(
-    help="Look at consumer groups and change their offsets.",
+    help="Show consumer groups and change their offsets.",
     no_args_is_help=True,
     epilog=examples(
         "raftmq group list", "raftmq group describe audit", "raftmq group reset-offsets audit --to-time 15m"
@@ -40,7 +40,10 @@ app = typer.Typer(
 
 OFFSET_COLUMNS = ("topic", "partition", "committed", "end", "lag", "lag time", "member")
 GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The group's name.", show_default=False, autocompletion=complete_group)
+    str,
+    typer.Argument(
+        metavar="GROUP", help="The consumer group's name.", show_default=False, autocompletion=complete_group
+    ),
 ]
 
 
@@ -51,7 +54,7 @@ def list_groups(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the groups that have, or lately had, members."""
+    """List the groups that have, or recently had, members."""
     groups = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_groups())
     if output is Output.JSON:
         print_json([
@@ -64,7 +67,7 @@ def list_groups(
 
 @app.command(
     "describe",
-    short_help="Show a group's members and offsets.",
+    short_help="Show a consumer group's members and offsets.",
     epilog=examples("raftmq group describe audit", "raftmq group describe audit -o json | jq '.offsets[].lag_records'"),
 )
 @reported_question
@@ -74,7 +77,9 @@ def describe(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show a group's members, and how far it is in each partition: records not yet read, and the age of the oldest."""
+    """Show a consumer group's members and its progress in each partition: unread records, and the age of the oldest
+    one.
+    """
     found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
     if output is Output.JSON:
         print_json(description_json(found))
@@ -89,7 +94,7 @@ def describe(
 
 
 def member_row(member: GroupMemberDescription) -> tuple[object, ...]:
-    """A member in a table."""
+    """Format a member as a table row."""
     subscription = " ".join(member.topics) or f"/{member.pattern}/"
     session = format_duration(round(member.session_left_seconds))
     return (
@@ -103,7 +108,9 @@ def member_row(member: GroupMemberDescription) -> tuple[object, ...]:
 
 
 def offset_row(one: GroupOffset) -> tuple[object, ...]:
-    """A partition in a table; a dash where nothing was committed, a question mark where nobody could say."""
+    """Format a partition as a table row. A dash means nothing committed. A question mark means that the value could not
+    be read.
+    """
     topic, number = one.partition
     if one.error is not None:
         return topic, number, "?", "?", "?", "?", one.member_id
@@ -114,7 +121,7 @@ def offset_row(one: GroupOffset) -> tuple[object, ...]:
 
 
 def description_json(found: GroupDescription) -> Json:
-    """A group as one document."""
+    """Convert a consumer group to one JSON document."""
     members: list[Json] = [
         {
             "member_id": member.member_id,
@@ -155,7 +162,7 @@ def description_json(found: GroupDescription) -> Json:
 
 @app.command(
     "reset-offsets",
-    short_help="Move a group to other offsets.",
+    short_help="Move a consumer group to other offsets.",
     epilog=examples(
         "raftmq group reset-offsets audit --to-earliest --dry-run",
         "raftmq group reset-offsets audit --to-time 15m --topic orders",
@@ -165,15 +172,15 @@ def description_json(found: GroupDescription) -> Json:
 @reported
 def reset_offsets(
     group: GroupArgument,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the newest record.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Move to the oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Move after the newest record.")] = False,
     to_time: Annotated[
         int | None,
         typer.Option(
             "--to-time",
             parser=parse_time_ms,
             metavar="TIME",
-            help="To the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
+            help="Move to the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
         ),
     ] = None,
     shift_by: Annotated[
@@ -190,7 +197,7 @@ def reset_offsets(
         typer.Option(
             "--to-offset",
             metavar="TOPIC:PARTITION=OFFSET",
-            help="To this offset, the next to read. Repeat it for several partitions.",
+            help="Move a partition to this offset, the next one to read. Repeat it for several partitions.",
         ),
     ] = None,
     topic: Annotated[
@@ -200,7 +207,7 @@ def reset_offsets(
             "-t",
             metavar="TOPIC",
             autocompletion=complete_topic,
-            help="Only this topic. Repeat it for several. Default: all topics that the group has offsets in or subscribes to.",
+            help="Move only in this topic. Repeat it for several topics. Default: all topics in which the group has offsets or to which it subscribes.",
         ),
     ] = None,
     partition: Annotated[
@@ -210,30 +217,34 @@ def reset_offsets(
             "-p",
             parser=WholeNumber(0, COUNT_MAX),
             metavar="N",
-            help="Only this partition of --topic. Repeat it for several.",
+            help="Move only this partition of --topic. Repeat it for several partitions.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     fence_members: Annotated[
         bool,
-        typer.Option("--fence-members", help="Also while the group has members: they begin again at the new offsets."),
+        typer.Option(
+            "--fence-members", help="Move the group although it has members. They restart at the new offsets."
+        ),
     ] = False,
     yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Move a group to other offsets: records are read again, or skipped.
+    """Move a consumer group to other offsets. Records are then read again, or skipped.
 
-    The group must have no members, or see --fence-members. Shows what will change, then asks.
+    The group must have no members, unless --fence-members is given. Shows the changes, then asks for confirmation.
     """
     targets = (to_earliest, to_latest, to_time is not None, shift_by is not None, bool(to_offset))
     if sum(targets) != 1:
-        raise typer.BadParameter("give one of --to-earliest, --to-latest, --to-time, --shift-by and --to-offset")
+        raise typer.BadParameter(
+            "give exactly one of --to-earliest, --to-latest, --to-time, --shift-by and --to-offset"
+        )
     if partition and len(topic or ()) != 1:
-        raise typer.BadParameter("give one --topic with it", param_hint="--partition")
+        raise typer.BadParameter("give exactly one --topic with it", param_hint="--partition")
     if to_offset and topic:
-        raise typer.BadParameter("--to-offset names its partitions itself", param_hint="--topic")
+        raise typer.BadParameter("do not combine it with --to-offset, which names the partitions", param_hint="--topic")
     from raftmq.types import TopicPartition
 
     offsets = parse_offsets(to_offset)
@@ -276,19 +287,19 @@ def reset_offsets(
 
 
 def check_no_members(found: GroupDescription) -> None:
-    """Raise `GroupNotEmptyError` before somebody is asked, as the cluster would afterwards."""
+    """Raise `GroupNotEmptyError` before asking for confirmation, as the cluster would afterwards."""
     if found.members:
         raise GroupNotEmptyError(f"group {found.group} has {counted(len(found.members), 'member')}")
 
 
 def print_changes(changes: list[OffsetChange], file: TextIO) -> None:
-    """Where a group was in each partition, and where it will be."""
+    """Print each partition's offset before and after the change."""
     rows = [(c.partition.topic, c.partition.partition, "-" if c.before is None else c.before, c.after) for c in changes]
     print_table(("topic", "partition", "before", "after"), rows, file)
 
 
 def parse_offsets(texts: list[str] | None) -> dict[TopicPartition, int]:
-    """``TOPIC:PARTITION=OFFSET`` options; anything else is a usage error."""
+    """Parse ``TOPIC:PARTITION=OFFSET`` options. Anything else is a usage error."""
     from raftmq.types import TopicPartition
 
     offsets: dict[TopicPartition, int] = {}
@@ -311,7 +322,7 @@ def delete(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Forget a group without members, and its offsets."""
+    """Delete an empty consumer group and its offsets."""
     if not yes:
         found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
         check_no_members(found)
@@ -321,7 +332,7 @@ def delete(
     if output is Output.JSON:
         print_json({"group": group, "result": "deleted", "partitions": partitions})
     else:
-        print(f"group {group} deleted: offsets of {counted(partitions, 'partition')} forgotten")
+        print(f"group {group} deleted: offsets of {counted(partitions, 'partition')} removed")
 
 
 @app.command(
@@ -332,15 +343,17 @@ def delete(
 @reported
 def remove_member(
     group: GroupArgument,
-    member: Annotated[str, typer.Option("--member", "-m", metavar="ID", help="Its member id.")] = "",
-    instance: Annotated[str, typer.Option("--instance", "-i", metavar="ID", help="Its instance id.")] = "",
+    member: Annotated[str, typer.Option("--member", "-m", metavar="ID", help="Id of the member.")] = "",
+    instance: Annotated[str, typer.Option("--instance", "-i", metavar="ID", help="Instance id of the member.")] = "",
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """End a member's session, as if it had left: the others get its partitions. One that still runs joins again."""
+    """End a member's session as if it had left. The other members get its partitions. A member that still runs joins
+    again.
+    """
     if bool(member) == bool(instance):
-        raise typer.BadParameter("give --member or --instance")
+        raise typer.BadParameter("give either --member or --instance")
     run_admin(
         bootstrap_servers,
         timeout,

@@ -1,6 +1,7 @@
-"""Lines of a file or of standard input, as they come.
+"""Read lines of a file or of standard input as they arrive.
 
-Must not know what a line means (`input_records` does). Invariant: what is read ahead is bounded, however slowly it is taken.
+This module must not interpret a line (`input_records` does). Invariant: the amount read ahead is bounded, even if the
+lines are consumed slowly.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from enum import StrEnum
 from raftmq.cli.exit_codes import CommandError, ExitCode
 
 READ_BYTES = 256 * 1024
-"""Read at once: far more than one read of a pipe gives, and little beside the producer's buffer."""
+"""Bytes of one read: far more than one read of a pipe returns, and little compared with the producer's buffer."""
 READS_AHEAD = 4
-"""Reads not yet turned into records: reading goes on while the producer waits for room."""
+"""Reads that are not yet converted to records. Reading continues while the producer waits for room."""
 TAIL_BYTES_MAX = 8 * 1024 * 1024
-"""A line longer than this is no record, also not in base64: none has more than 3.5 MiB. Reading on for its end would only fill memory."""
+"""A longer line is not a record, not even in base64: no record has more than 3.5 MiB. Reading to its end would only
+fill memory."""
 
 
 class InputFormat(StrEnum):
-    """What `produce` takes a line for."""
+    """Choose how `produce` interprets a line."""
 
     LINES = "lines"
     JSON = "json"
@@ -29,16 +31,17 @@ class InputFormat(StrEnum):
 
 
 def split_lines(tail: bytes, data: bytes) -> tuple[list[bytes], bytes]:
-    """The complete lines of `tail` and `data` together without their ends (LF or CRLF), and the unfinished rest."""
+    """Return the complete lines of `tail` and `data` together without their ends (LF or CRLF), and the unfinished rest."""
     *lines, rest = (tail + data).split(b"\n")
     return [line.removesuffix(b"\r") for line in lines], rest
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
-    """Lines as they come, in lists, with the bytes they took; what waits in a pipe is not held back for a full buffer.
+    """Yield lists of lines as they arrive, with the number of bytes read. Lines in a pipe do not wait for a full
+    buffer.
 
-    Reading happens in a daemon thread of its own: Ctrl-C must not wait for a read that waits for a person, as it would with the
-    event loop's own threads, and a terminal must not be switched to non-blocking mode under the shell.
+    A separate daemon thread reads. Ctrl-C must not wait for a read that waits for a person, as it would with the event
+    loop's own threads, and a terminal must not be switched to non-blocking mode under the shell.
     """
     import asyncio
 
@@ -56,7 +59,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
                 data = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, data)
-            except RuntimeError:  # the loop is closed: nobody wants it any more
+            except RuntimeError:  # the loop is closed: the data is no longer needed
                 return
 
     threading.Thread(target=read, name="raftmq-input", daemon=True).start()
@@ -70,7 +73,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
             yield lines, len(data)
         if len(tail) > TAIL_BYTES_MAX:
             raise CommandError(
-                f"a line is longer than {TAIL_BYTES_MAX} bytes, and no topic takes such a record; the lines before it are written",
+                f"a line is longer than {TAIL_BYTES_MAX} bytes, and no topic accepts such a record; the lines before it are written",
                 ExitCode.BAD_DATA,
             )
     if tail:

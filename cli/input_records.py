@@ -1,4 +1,4 @@
-"""What a line of input means: three formats, each turning one line into one record or saying what is wrong with it. Pure."""
+"""The three input formats: each converts one line to a record, or says why the line is invalid. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class InputRecord(NamedTuple):
     value: bytes | None
     headers: Headers = ()
     timestamp_ms: int | None = None
-    """Milliseconds since the epoch; None: now."""
+    """Milliseconds since the epoch; None means now."""
 
 
 class BadLineError(ValueError):
-    """A line is not of the format; the message says why, without the line."""
+    """Raised when a line does not have the format. The message says why, without the line."""
 
 
 LineParser = Callable[[bytes], InputRecord | None]
-"""One line → its record; None for a line that means nothing (blank, between JSON documents). Raises `BadLineError`."""
+"""Converts one line to its record, or to None for a blank line between JSON documents. Raises `BadLineError`."""
 
 
 def line_parser(
@@ -40,7 +40,7 @@ def line_parser(
     key_field: str | None = None,
     headers: Headers = (),
 ) -> LineParser:
-    """The parser for one run: `key` is that of every line, `headers` are put before those that a line brings itself."""
+    """Return the parser for one run. `key` is the key of every line. `headers` come before a line's own headers."""
 
     def parse_line(line: bytes) -> InputRecord | None:
         own_key, value = split_record(line, key_separator)
@@ -63,7 +63,9 @@ def line_parser(
 
 
 def split_record(line: bytes, key_separator: bytes | None) -> tuple[bytes | None, bytes]:
-    """Key and value of one line. Without a separator there is no key. Raises `BadLineError` for a line without it."""
+    """Return key and value of one line. Without a separator there is no key. Raises `BadLineError` for a line without
+    the separator.
+    """
     if key_separator is None:
         return None, line
     key, found, value = line.partition(key_separator)
@@ -73,9 +75,10 @@ def split_record(line: bytes, key_separator: bytes | None) -> tuple[bytes | None
 
 
 def key_of_document(line: bytes, key_field: str | None) -> bytes | None:
-    """The key that a JSON document carries in a field (dots lead into nested objects); the line must be JSON in any case.
+    """Return the key in a field of a JSON document. Dots lead into nested objects. The line must be JSON even without a
+    field.
 
-    A string is taken as it is, a number or another value as its JSON text; null or no such field means no key.
+    A string is used unchanged, and a number or another value as its JSON text. null or a missing field means no key.
     """
     try:
         found: object = msgspec.json.decode(line)
@@ -93,13 +96,15 @@ def key_of_document(line: bytes, key_field: str | None) -> bytes | None:
 
 
 class _Binary(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes that are no UTF-8, as `consume` writes them."""
+    """Bytes that are not UTF-8, as `consume` writes them."""
 
     base64: bytes
 
 
 class _RecordLine(msgspec.Struct, forbid_unknown_fields=True):
-    """What `consume --output json` writes. Where a record was read from does not say where it goes, so that is left aside."""
+    """A line of `consume --output json`. The record's old position does not decide its new one, so the parser ignores
+    it.
+    """
 
     value: str | _Binary | None
     key: str | _Binary | None = None
@@ -118,7 +123,7 @@ _RECORD_DECODER = msgspec.json.Decoder(_RecordLine)
 
 
 def record_of_line(line: bytes) -> InputRecord:
-    """The record that one line of `consume --output json` describes. Raises `BadLineError`."""
+    """Return the record described by one line of `consume --output json`. Raises `BadLineError`."""
     try:
         found = _RECORD_DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -130,7 +135,7 @@ def record_of_line(line: bytes) -> InputRecord:
 
 
 def _words_of(error: str) -> str:
-    """What msgspec says about a line, in words of JSON; a field that there is not gets the one that was meant."""
+    """Translate an error of msgspec to terms of JSON. For an unknown field, suggest the most similar one."""
     if (unknown := re.search(r"unknown field `([^`]*)`", error)) is not None:
         close = get_close_matches(unknown[1], _RecordLine.__struct_fields__, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_RecordLine.__struct_fields__)}"
@@ -150,7 +155,7 @@ def _bytes_of(cell: str | _Binary | None) -> bytes | None:
 
 
 def parse_headers(pairs: Sequence[str] | None) -> Headers:
-    """``NAME=VALUE`` options as headers. Raises `ValueError` naming the one that is none."""
+    """Parse ``NAME=VALUE`` options as headers. Raises `ValueError` naming an invalid option."""
     headers = []
     for pair in pairs or ():
         name, separator, value = pair.partition("=")

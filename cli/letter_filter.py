@@ -1,4 +1,4 @@
-"""Options that choose records of a dead-letter topic by what their worker wrote about them."""
+"""Options that choose records of a dead-letter topic by the data that their worker recorded about the failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PartitionOption = Annotated[
         "-p",
         parser=WholeNumber(0, COUNT_MAX),
         metavar="N",
-        help="Only this partition of the dead-letter topic.",
+        help="Choose only this partition of the dead-letter topic.",
     ),
 ]
 OffsetOption = Annotated[
@@ -35,21 +35,32 @@ OffsetOption = Annotated[
         "--offset",
         parser=WholeNumber(0, OFFSET_MAX),
         metavar="OFFSET",
-        help="Only the record at this offset of --partition.",
+        help="Choose only the record at this offset of --partition.",
     ),
 ]
 ErrorOption = Annotated[
     str | None,
-    typer.Option("--error", metavar="PATTERN", help="Only records whose error class matches, such as '*Timeout*'."),
+    typer.Option(
+        "--error", metavar="PATTERN", help="Choose only records whose error class matches, such as '*Timeout*'."
+    ),
 ]
 FromTopicOption = Annotated[
     str | None,
-    typer.Option("--from-topic", metavar="TOPIC", help="Only records of this topic.", autocompletion=complete_topic),
+    typer.Option(
+        "--from-topic",
+        metavar="TOPIC",
+        help="Choose only records that came from this topic.",
+        autocompletion=complete_topic,
+    ),
 ]
 GroupOption = Annotated[
     str | None,
     typer.Option(
-        "--group", "-g", metavar="GROUP", help="Only records that this group gave up.", autocompletion=complete_group
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="Choose only records that this consumer group gave up.",
+        autocompletion=complete_group,
     ),
 ]
 SinceOption = Annotated[
@@ -58,14 +69,14 @@ SinceOption = Annotated[
         "--since",
         parser=parse_time_ms,
         metavar="TIME",
-        help="Only records given up at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
+        help="Choose only records given up at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Whether a dead letter is meant."""
+    """Choose dead letters."""
 
     partition: int | None
     offset: int | None
@@ -86,23 +97,25 @@ class LetterFilter:
         headers: list[str] | None,
         since_ms: int | None,
     ) -> LetterFilter:
-        """Build it from options. Raises `typer.BadParameter`."""
+        """Create the filter from options. Raises `typer.BadParameter`."""
         if offset is not None and partition is None:
-            raise typer.BadParameter("an offset is one of a partition: give --partition, too", param_hint="--offset")
+            raise typer.BadParameter("an offset belongs to a partition: give --partition too", param_hint="--offset")
         return LetterFilter(partition, offset, error, from_topic, group, record_filter(keys, headers), since_ms)
 
     @property
     def is_everything(self) -> bool:
-        """Whether it means every record of the partitions."""
+        """Whether the filter chooses every record of the partitions."""
         return self == LetterFilter(self.partition, None, None, None, None, None, None)
 
     def partitions_of(self, counts: Sequence[LetterCount]) -> list[LetterCount]:
-        """The partitions to read, and what of them. Raises `typer.BadParameter` for one that there is not."""
+        """Return the partitions to read and their ranges of offsets. Raises `typer.BadParameter` for a partition that
+        does not exist.
+        """
         if self.partition is None:
             return list(counts)
         if self.partition >= len(counts):
             raise typer.BadParameter(
-                f"{self.partition} is not a partition of it: it has {len(counts)}, numbered from 0",
+                f"the topic has no partition {self.partition}: it has {len(counts)}, numbered from 0",
                 param_hint="--partition",
             )
         count = counts[self.partition]
@@ -118,7 +131,7 @@ class LetterFilter:
         return [replace(count, start=self.offset, end=self.offset + 1)]
 
     def __call__(self, letter: DeadLetter) -> bool:
-        """Whether the letter is meant."""
+        """Return whether the letter is chosen."""
         return (
             (self.error is None or fnmatchcase(letter.error, self.error))
             and self.from_topic in (None, letter.source.topic)

@@ -1,6 +1,6 @@
-"""The ``raftmq`` command: its tree of commands and its way out.
+"""The ``raftmq`` command: its tree of commands and how it ends.
 
-Must not import the SDK or the broker at the top: a command does when it runs.
+It must not import the SDK or the broker at the top. Each command imports them when it runs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CONTEXT_SETTINGS = {"help_option_names": HELP_OPTIONS}
 
 
 class Commands(TyperGroup):
-    """The root of the tree; says what is wrong with a word in the command's words."""
+    """The root of the tree. It reports an invalid argument in the terms of the command."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (typer has its own copy of click)
-        """Run the command that was asked for."""
+        """Run the requested command."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -46,7 +46,7 @@ app = typer.Typer(
         "raftmq COMMAND --help",
     ),
     rich_markup_mode=None,  # plain text: whole names at any width, and rich is not imported
-    pretty_exceptions_enable=False,  # `exit_codes.reported` answers for every error
+    pretty_exceptions_enable=False,  # `exit_codes.reported` handles every error
     context_settings=CONTEXT_SETTINGS,
 )
 app.add_typer(broker.app, name="broker")
@@ -106,8 +106,8 @@ def root(
 
 
 def main() -> None:
-    """Run the command line; ends the process with one of the codes in `exit_codes`."""
-    # A standard stream that the caller closed is None, which nobody expects.
+    """Run the command line and end the process with one of the codes in `exit_codes`."""
+    # A standard stream that the caller closed is None, which no library expects.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
@@ -117,7 +117,7 @@ def main() -> None:
 
 @reported_question
 def show_help(words: Sequence[str]) -> bool:
-    """Print the help page of ``COMMAND -h`` and return True; False for anything else.
+    """Print the help page of ``COMMAND -h`` and return True. Return False for any other command line.
 
     Parsing a command line costs typer half a second, most of it for pydantic. Help needs no parsing.
     """

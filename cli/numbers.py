@@ -1,4 +1,4 @@
-"""Whole numbers on the command line: what is wrong with one is said with the number and its limits."""
+"""Whole numbers on the command line. An error names the number and its limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
 
 
 class WholeNumber:
-    """The parser of an option or argument that takes from `minimum` to `maximum`, both inclusive."""
+    """Parse an option or argument from `minimum` to `maximum`, both inclusive."""
 
     __name__ = "N"
 
@@ -21,11 +21,11 @@ class WholeNumber:
 
     @property
     def limits(self) -> str:
-        """For the reference."""
+        """The limits as text for the reference page."""
         return f"{self.minimum} to {self.maximum}"
 
     def __call__(self, text: str | int) -> int:
-        """Read a number. Raises `typer.BadParameter`."""
+        """Parse a number. Raises `typer.BadParameter`."""
         if not isinstance(text, str):  # the default
             return text
         if _NUMBER.match(text) is None or not self.minimum <= int(text) <= self.maximum:

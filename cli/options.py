@@ -11,12 +11,12 @@ from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange
 from raftmq.cli.exit_codes import CommandError, ExitCode
 
 DEFAULT_TIMEOUT = Duration(20)
-"""Longer than the slowest election (two timeouts of six seconds), short enough for a person to wait."""
+"""Longer than the slowest election (two timeouts of six seconds), and short enough for a person to wait."""
 COUNT_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
-"""What the protocol's fields hold: a larger number is refused as the command line's fault."""
+"""The largest numbers that the protocol's fields hold. A larger number is refused as a usage error."""
 TOPIC_PARTITIONS_MAX = 10_000
-"""Partitions of one topic; the brokers' limit (`fsm/metadata_topics.py`)."""
+"""Maximum number of partitions of one topic; the brokers enforce it (`fsm/metadata_topics.py`)."""
 
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False, autocompletion=complete_topic)
@@ -28,23 +28,23 @@ BootstrapOption = Annotated[
         "-b",
         envvar="RAFTMQ_BOOTSTRAP_SERVERS",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Client addresses of some brokers of the cluster.",
+        help="Client addresses of one or more brokers of the cluster.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TimeoutOption = Annotated[
     float,
     typer.Option(
         "--timeout",
         parser=DurationRange(0.1, DAY_SECONDS),
         metavar="DURATION",
-        help="How long the cluster may take to answer.",
+        help="Maximum time for the cluster to answer.",
     ),
 ]
 
 
 def confirm(question: str, *, is_agreed: bool) -> None:
-    """Ask before something that cannot be undone, unless it was agreed to already; a no ends the command as Ctrl-C does."""
+    """Ask for confirmation of an irreversible action, unless `is_agreed`. A "no" ends the command as Ctrl-C does."""
     if is_agreed:
         return
     try:
@@ -52,13 +52,15 @@ def confirm(question: str, *, is_agreed: bool) -> None:
     except typer.Abort:  # Ctrl-C, or the end of the input
         print(file=sys.stderr)
         if not sys.stdin.isatty():
-            raise CommandError("nobody answered: say --yes to do it without asking", ExitCode.USAGE) from None
+            raise CommandError(
+                "no answer on standard input: pass --yes to skip the confirmation", ExitCode.USAGE
+            ) from None
     if not is_agreed:
         raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def key_values(pairs: list[str] | None, option: str) -> dict[str, str]:
-    """The ``KEY=VALUE`` pairs given to an option as a dictionary; a pair without ``=`` is a usage error."""
+    """Return the ``KEY=VALUE`` pairs of an option as a dictionary. A pair without ``=`` is a usage error."""
     values = {}
     for pair in pairs or ():
         key, separator, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""How commands show results: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 
 class Output(StrEnum):
-    """The two forms of every answer."""
+    """Choose the form of a result."""
 
     TEXT = "text"
     JSON = "json"
@@ -24,20 +24,20 @@ OutputOption = Annotated[
 ]
 _COLUMN_GAP = 2
 _LAST_COLUMN_MIN = 24
-"""Characters: a last column is not folded to less."""
+"""Minimum width in characters to which a last column is folded."""
 Json = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
 
 
 def print_json(value: Json) -> None:
-    """One JSON document, on one line where it goes to a program."""
+    """Print one JSON document, on a single line unless standard output is a terminal."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: TextIO | None = None) -> None:
-    """Print a table with a head, on standard output by default.
+    """Print a table with a header, on standard output by default.
 
-    It has plain columns when it does not go to a terminal, so that `cut` and `grep` work. On a terminal only the last column is folded:
-    no cell is ever cut, and a table that is still too wide is wrapped by the terminal.
+    When the output is not a terminal, columns are plain so that `cut` and `grep` work. On a terminal only the last
+    column is folded. No cell is ever cut: the terminal wraps a table that is still too wide.
     """
     stream = sys.stdout if file is None else file
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
@@ -55,14 +55,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], file: 
         table.add_column(name, no_wrap=True)
     table.add_column(columns[-1], overflow="fold")
     for row in texts:
-        table.add_row(*map(Text, row))  # as they are: brackets in an error are no markup
+        table.add_row(*map(Text, row))  # unchanged: brackets in an error are not markup
     console = Console(soft_wrap=True, file=stream)
     console.width = max(console.width, _width_min([list(columns), *texts]))
     console.print(table)
 
 
 def _width_min(rows: Sequence[Sequence[str]]) -> int:
-    """Return the width at which no cell is cut: the last column may be folded, the others need all of their characters."""
+    """Return the width at which no cell is cut: the last column may be folded, the others need all their characters."""
     from rich.cells import cell_len
 
     *widths, last = (max(map(cell_len, column)) for column in zip(*rows, strict=True))
@@ -70,17 +70,17 @@ def _width_min(rows: Sequence[Sequence[str]]) -> int:
 
 
 def printable(text: str) -> str:
-    """Text from records for a terminal, which would obey control characters in it: each is shown as a question mark in a box."""
+    """Replace each control character in a record's text by a question mark in a box, because a terminal would obey it."""
     return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: "1 topic", "2 topics"."""
+    """Format a number with its noun: "1 topic", "2 topics"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def text_or_base64(data: bytes | None) -> Json:
-    """Bytes as JSON: a string when they are UTF-8, ``{"base64": …}`` otherwise, null when absent."""
+    """Convert bytes for JSON: a string if they are UTF-8, otherwise ``{"base64": …}``, and null if absent."""
     if data is None:
         return None
     try:

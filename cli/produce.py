@@ -1,4 +1,4 @@
-"""``raftmq produce``: records from lines, of standard input or of a file."""
+"""``raftmq produce``: write records from lines of standard input or of a file."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from raftmq.client.producer.producer import Producer
 
 BUFFER_BYTES = 16 * 1024 * 1024
-"""Taken and not yet acknowledged. Each record has the whole --timeout from being taken, so 1 MB/s is fast enough for the default."""
+"""Maximum bytes of records that are read and not yet acknowledged. Each record has the whole --timeout from being read,
+so 1 MB/s is fast enough for the default."""
 FAREWELL_SECONDS = 1.0
-"""After Ctrl-C, what was read already may still be acknowledged for so long: a person who typed it expects it to be there."""
+"""Time after Ctrl-C in which records that were read already may still be acknowledged: a person who typed one expects
+it to be there."""
 
 
 class Compression(StrEnum):
-    """Codecs of record batches."""
+    """Choose the codec of record batches."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -56,29 +58,31 @@ CODECS: dict[Compression, Literal["lz4", "zstd", "snappy", "gzip"] | None] = {
 
 
 class Deliveries:
-    """What was handed to the producer, in order, until its outcome is known."""
+    """Hold the records handed to the producer, in order, until their outcomes are known."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Callable[[], bool], Awaitable[object], int]] = deque()
         self.taken_count = 0
-        """Records that the producer has taken."""
+        """Number of records that the producer has accepted."""
         self.written_count = 0
-        """Records known to be on disk on a majority."""
+        """Number of records known to be on disk on a majority."""
 
     def add(self, is_done: Callable[[], bool], outcome: Awaitable[object], count: int) -> None:
-        """Remember `count` records."""
+        """Add `count` records."""
         self.taken_count += count
         self._pending.append((is_done, outcome, count))
 
     async def collect(self) -> None:
-        """Take in every outcome that is known; the first failure is raised at once, not at the end of an endless input."""
+        """Collect every known outcome. The first failure is raised immediately, not at the end of an endless input."""
         while self._pending and self._pending[0][0]():
             _, outcome, count = self._pending.popleft()
             await outcome
             self.written_count += count
 
     async def worst(self, error: RaftMQError) -> RaftMQError:
-        """After the producer was closed: `error`, or one that leaves open whether records were written, which weighs more."""
+        """Return the error to report after closing the producer. An error with an unknown outcome takes precedence over
+        `error`.
+        """
         pending, self._pending = self._pending, deque()
         for is_done, outcome, count in pending:
             if is_done():
@@ -96,9 +100,9 @@ def produce(
     topic: TopicArgument,
     value: Annotated[
         str | None,
-        typer.Option("--value", metavar="VALUE", help="Write one record with this value, and read no input."),
+        typer.Option("--value", metavar="VALUE", help="Write one record with this value instead of reading input."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="The key of every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Key of every record.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -109,21 +113,25 @@ def produce(
         InputFormat,
         typer.Option(
             "--format",
-            help="'lines': a line is a value. 'json': a line is a JSON document and the value. "
-            "'records': a line describes a record with key, headers and timestamp, as consume --output json writes it.",
+            help="'lines': each line is a value. 'json': each line is a JSON document and becomes the value.  "
+            "'records': each line describes a record with key, headers and timestamp, as consume --output json writes it.",
         ),
     ] = InputFormat.LINES,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value in each line."),
+        typer.Option("--key-separator", "-k", metavar="TEXT", help="Text between key and value in each line."),
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option("--key-field", metavar="NAME[.NAME...]", help="With --format json: the field that is the key."),
+        typer.Option(
+            "--key-field", metavar="NAME[.NAME...]", help="With --format json: the field that contains the key."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record. Repeat it for several."),
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="Header added to every record. Repeat it for several headers."
+        ),
     ] = None,
     partition: Annotated[
         int | None,
@@ -131,15 +139,18 @@ def produce(
             "--partition", "-p", parser=WholeNumber(0, COUNT_MAX), metavar="N", help="Write to this partition only."
         ),
     ] = None,
-    compression: Annotated[Compression, typer.Option("--compression", help="Codec of the batches.")] = Compression.NONE,
+    compression: Annotated[
+        Compression, typer.Option("--compression", help="Compression codec of the record batches.")
+    ] = Compression.NONE,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write records: one for each line of the input, or the one of --value.
+    """Write one record for each line of the input, or one record with --value.
 
-    Ends when every record is on disk on a majority of the replicas. The topic must exist. A record that is not acknowledged within
-    --timeout (at most 1h) ends the command; it says how many are written. So does a line that cannot be a record, with its number.
+    The command ends when every record is on disk on a majority of the replicas. The topic must exist. If a record is
+    not acknowledged within --timeout (at most 1h), the command ends and reports the number of written records. If a
+    line is not a valid record, it ends and reports the line's number.
     """
     import asyncio
 
@@ -191,7 +202,7 @@ def produce(
             count = asyncio.run(run(lambda: read_lines(opened.fileno()), file.stat().st_size))
     else:
         if sys.stdin.isatty():
-            print("one record a line; Ctrl-D ends", file=sys.stderr)
+            print("one record per line; Ctrl-D ends", file=sys.stderr)
         count = asyncio.run(run(lambda: read_lines(sys.stdin.fileno()), None))
     if output is Output.JSON:
         print_json({"topic": topic, "records": count})
@@ -216,19 +227,19 @@ def check_options(
         }
         for option, is_given in others.items():
             if is_given:
-                raise typer.BadParameter(f"the record is given by --value: leave {option} out", param_hint=option)
+                raise typer.BadParameter("do not combine it with --value", param_hint=option)
     if key_field is not None and input_format is not InputFormat.JSON:
-        raise typer.BadParameter("only --format json has fields", param_hint="--key-field")
+        raise typer.BadParameter("use it only with --format json", param_hint="--key-field")
     if key_separator is not None and input_format is not InputFormat.LINES:
-        raise typer.BadParameter("only --format lines has separators", param_hint="--key-separator")
+        raise typer.BadParameter("use it only with --format lines", param_hint="--key-separator")
     if key_separator == "":
         raise typer.BadParameter("give at least one character", param_hint="--key-separator")
     if key is not None and (key_separator is not None or key_field is not None or input_format is InputFormat.RECORDS):
-        raise typer.BadParameter("each line has a key of its own already", param_hint="--key")
+        raise typer.BadParameter("each line already has its own key", param_hint="--key")
 
 
 async def one_line(line: bytes) -> AsyncIterator[tuple[list[bytes], int]]:
-    """An input of one line."""
+    """Yield an input of one line."""
     yield [line], len(line)
 
 
@@ -241,9 +252,11 @@ async def write_lines(
     deliveries: Deliveries,
     advance: Callable[[int, int], None],
 ) -> None:
-    """Read to the end of the input, and return when everything is acknowledged. `advance` is told bytes and records."""
+    """Write all lines of the input, and return when every record is acknowledged. `advance` gets numbers of bytes and
+    records.
+    """
     number = 1
-    await producer.send_many(topic, ())  # is there such a topic? Before anybody has typed a line
+    await producer.send_many(topic, ())  # fails if the topic does not exist, before a person types a line
     try:
         async for lines, taken_bytes in lines_read:
             records, numbers, problem = parse_lines(lines, parse, number)
@@ -258,7 +271,7 @@ async def write_lines(
             await deliveries.collect()
             advance(taken_bytes, deliveries.written_count)
     except CommandError:
-        await producer.flush()  # the sentence says that what came before is written
+        await producer.flush()  # the message says that the lines before it are written
         raise
     await producer.flush()
     await deliveries.collect()
@@ -267,7 +280,7 @@ async def write_lines(
 def parse_lines(
     lines: Sequence[bytes], parse: LineParser, first_number: int
 ) -> tuple[list[InputRecord], list[int], str | None]:
-    """The records of these lines up to the first that cannot be one, the line of each, and what is wrong with that one."""
+    """Return the records before the first invalid line, their line numbers, and the problem of the invalid line."""
     from raftmq.cli.input_records import BadLineError
 
     records: list[InputRecord] = []
@@ -286,10 +299,10 @@ def parse_lines(
 async def send(
     producer: Producer, topic: str, partition: int | None, records: list[InputRecord], deliveries: Deliveries
 ) -> None:
-    """Hand records over in their order: all at once where none has headers or a time of its own.
+    """Send records in order: in one call if none has headers or a timestamp.
 
     Raises:
-        RecordTooLargeError: A record is larger than the topic takes. Exactly those before it were handed over.
+        RecordTooLargeError: A record is larger than the topic accepts. Exactly the records before it were sent.
     """
     from raftmq.client.producer.batch import BulkDelivery
 
@@ -308,14 +321,14 @@ async def send(
 
 
 async def close_after(producer: Producer, deliveries: Deliveries, error: RaftMQError) -> RaftMQError:
-    """Close and learn every outcome, which takes --timeout at most; the error to end with."""
-    with suppress(RaftMQError):  # its batches tell the same below
+    """Close the producer, collect every outcome (which takes at most --timeout), and return the error to report."""
+    with suppress(RaftMQError):  # its batches report the same below
         await producer.close()
     return await deliveries.worst(error)
 
 
 async def print_summary(producer: Producer) -> None:
-    """Close, giving what is under way a moment and no more."""
+    """Close the producer, and give records in flight a moment."""
     import asyncio
 
     try:
@@ -326,14 +339,16 @@ async def print_summary(producer: Producer) -> None:
 
 
 def with_note(error: RaftMQError, note: str) -> RaftMQError:
-    """The same error saying more."""
+    """Append a note to the error's message and return the error."""
     error.args = (f"{error.args[0]}{note}", *error.args[1:])
     return error
 
 
 @contextmanager
 def progress_bar(what: str, size: int | None) -> Iterator[Callable[[int, int], None]]:
-    """A bar for a file of `size` bytes, a count where the end is not known; nothing where nobody looks."""
+    """Show a progress bar for a file of `size` bytes, or a count if the size is unknown. Show nothing without a
+    terminal.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 

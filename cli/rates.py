@@ -1,4 +1,4 @@
-"""Rates as people write them: a number for each second, minute or hour."""
+"""Parse and format rates: a number per second, minute or hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RATE: Final = re.compile(r"([0-9]{1,9})/([smh])\Z")
 
 
 class Rate(float):
-    """Records a second, printed with the unit in which it is a whole number: ``10/m``."""
+    """Represent records per second, printed with the unit in which the rate is a whole number: ``10/m``."""
 
     def __str__(self) -> str:
         unit = next((unit for unit in "sm" if self * UNIT_SECONDS[unit] >= 1), "h")
@@ -21,7 +21,7 @@ class Rate(float):
 
 
 def parse_rate(text: str | float) -> Rate:
-    """``100/s``, ``10/m`` or ``5/h`` → records a second."""
+    """Convert ``100/s``, ``10/m`` or ``5/h`` to records per second."""
     if not isinstance(text, str):  # the default
         return Rate(text)
     found = _RATE.match(text)
@@ -32,7 +32,9 @@ def parse_rate(text: str | float) -> Rate:
 
 RateOption = Annotated[
     float,
-    typer.Option("--rate", parser=parse_rate, metavar="N/s", help="At most this many records: 100/s, 10/m or 5/h."),
+    typer.Option(
+        "--rate", parser=parse_rate, metavar="N/s", help="Maximum rate of records, such as 100/s, 10/m or 5/h."
+    ),
 ]
 DEFAULT_RATE: Final = Rate(1_000)
-"""A tenth of what one worker takes: a redrive in a hurry says so."""
+"""A tenth of the throughput of one worker. A redrive that must be faster sets --rate."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 KeyFilterOption = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="KEY", help="Only records with this key. Repeat it for several keys."),
+    typer.Option("--key", metavar="KEY", help="Choose only records with this key. Repeat it for several keys."),
 ]
 HeaderFilterOption = Annotated[
     list[str] | None,
@@ -21,13 +21,13 @@ HeaderFilterOption = Annotated[
         "--header",
         "-H",
         metavar="NAME[=VALUE]",
-        help="Only records with this header, and this value of it. Repeat it for several: a record must have all.",
+        help="Choose only records with this header and, if given, this value. Repeat it for several headers: a record must have all of them.",
     ),
 ]
 
 
 def record_filter(keys: list[str] | None, headers: list[str] | None) -> Callable[[Record], bool] | None:
-    """Whether a record has one of the keys and all of the headers; None when every record does."""
+    """Return a function that tests for one of the keys and all of the headers, or None if every record matches."""
     if not keys and not headers:
         return None
     wanted_keys = {os.fsencode(key) for key in keys or ()}

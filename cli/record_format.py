@@ -1,4 +1,4 @@
-"""`RecordFormat`: prints records by a template, with the tokens of kcat's ``-f``. Pure."""
+"""`RecordFormat`: print records with a template that has the tokens of kcat's ``-f``. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ESCAPES: Final = {"\\n": b"\n", "\\t": b"\t", "\\r": b"\r", "\\0": b"\0", "\\\\"
 
 
 class RecordFormat:
-    """Turns a record into bytes.
+    """Convert a record to bytes.
 
     Args:
         template: Text with tokens and escapes. Nothing is added to it, not even the end of a line.
 
     Raises:
-        typer.BadParameter: There is no such token or escape.
+        typer.BadParameter: The template has an unknown token or escape.
     """
 
     def __init__(self, template: str) -> None:
@@ -52,5 +52,5 @@ class RecordFormat:
                 self._parts.append(os.fsencode(piece))
 
     def __call__(self, record: Record) -> bytes:
-        """Return what to print for a record."""
+        """Return the formatted record."""
         return b"".join(part if isinstance(part, bytes) else part(record) for part in self._parts)

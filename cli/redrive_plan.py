@@ -1,4 +1,4 @@
-"""`RedrivePlan`: what a redrive would do, counted and said before anybody is asked. Pure."""
+"""`RedrivePlan`: the effect of a redrive, counted and shown before asking for confirmation. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RedrivePlan:
-    """What a redrive would do."""
+    """Count the effect of a redrive."""
 
     counts: list[LetterCount]
     exists: dict[TopicPartition, bool] = field(default_factory=dict)
-    """Whether a partition that records came from is still there."""
+    """Whether each partition that records came from still exists."""
     going: Counter[str] = field(default_factory=Counter)
-    """Records by the topic that they go back to."""
+    """Number of records by the topic that they go back to."""
     without_target: Counter[TopicPartition] = field(default_factory=Counter)
     without_value: int = 0
 
     def may_send(self, letter: DeadLetter) -> bool:
-        """Whether a record can go back. A partition that nobody has looked for is found out about when it is sent."""
+        """Return whether a record can go back. A partition that was not looked up yet is checked when the record is
+        sent.
+        """
         return letter.is_whole and self.exists.get(letter.source, True)
 
     def add(self, letter: DeadLetter) -> None:
@@ -42,7 +44,7 @@ class RedrivePlan:
             self.without_target[letter.source] += 1
 
     def lines(self, rate: float) -> Iterator[str]:
-        """For people, before they are asked."""
+        """Describe the plan for people, before asking for confirmation."""
         for target, count in sorted(self.without_target.items()):
             yield not_sent(target, count)
         if self.without_value:
@@ -57,5 +59,5 @@ class RedrivePlan:
 
 
 def not_sent(target: TopicPartition, count: int) -> str:
-    """Records that have no place to go back to."""
+    """Describe records whose original partition does not exist."""
     return f"{counted(count, 'record')} not sent: {printable(target.topic)}/{target.partition} does not exist"

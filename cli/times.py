@@ -1,4 +1,4 @@
-"""Points in time as people write them."""
+"""Parse and format points in time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from raftmq.cli.options import OFFSET_MAX
 
 
 def parse_time_ms(text: str) -> int:
-    """``2026-01-31T12:00:00Z`` (local time without a zone), ``15m`` (ago), or milliseconds since 1970 → milliseconds since 1970."""
+    """Convert a time to milliseconds since 1970.
+
+    It is ``2026-01-31T12:00:00Z`` (local time if it has no zone), ``15m`` (ago), or milliseconds since 1970.
+    """
     if text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX:
         return int(text)
     ago = parse_duration(text)
     if ago is not None:
         return max(0, int((time.time() - ago) * 1000))
     try:
-        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))  # without a zone: this machine's
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))  # without a zone: this machine's zone
     except (ValueError, OverflowError, OSError):
         raise typer.BadParameter(
-            f"{text!r} is no time: write 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970"
+            f"{text!r} is not a time: write 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970"
         ) from None
 
 
 def format_time(time_ms: int) -> str:
-    """Milliseconds since 1970 as ``2026-01-31T12:00:00Z``, which `parse_time_ms` reads."""
+    """Format milliseconds since 1970 as ``2026-01-31T12:00:00Z``, which `parse_time_ms` reads."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):

@@ -38,18 +38,22 @@ app = typer.Typer(
 )
 
 NewNameArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Its name: letters, digits, '.', '_' and '-'.", show_default=False)
+    str,
+    typer.Argument(metavar="TOPIC", help="Name of the topic: letters, digits, '.', '_' and '-'.", show_default=False),
 ]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--config", "-c", metavar="KEY=VALUE", help="A topic setting, such as retention.ms=7d. Repeat it for several."
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="Topic setting, such as retention.ms=7d. Repeat it for several settings.",
     ),
 ]
 
 
 def print_change(output: Output, name: str, what: str) -> None:
-    """Say that a change was made."""
+    """Print that a change was made."""
     if output is Output.JSON:
         print_json({"topic": name, "result": what})
     else:
@@ -75,7 +79,7 @@ def create(
             "-p",
             parser=WholeNumber(1, TOPIC_PARTITIONS_MAX),
             metavar="N",
-            help="How many partitions, at most 10000. Default: 1.",
+            help="Number of partitions, at most 10000. Default: 1.",
         ),
     ] = None,
     replication_factor: Annotated[
@@ -85,7 +89,7 @@ def create(
             "-r",
             parser=WholeNumber(1, COUNT_MAX),
             metavar="N",
-            help="Copies of each record. Default: 3, or one for each --host label if those are fewer.",
+            help="Number of copies of each record. Default: 3, or the number of different --host labels if that is smaller.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -145,10 +149,10 @@ def describe(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show a topic's partitions as their leaders see them, and its settings, defaults included.
+    """Show a topic's partitions as their leaders report them, and its settings, including defaults.
 
-    In sync are the brokers whose replicas vote and keep up. The size is that of the file of the leader's replica, in bytes. A
-    partition whose leader does not answer has '?' there (null in JSON).
+    "In sync" lists the brokers whose replicas vote and keep up. The size is that of the file of the leader's replica,
+    in bytes. A partition whose leader does not answer shows '?' (null in JSON).
     """
     topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
     if output is Output.JSON:
@@ -158,7 +162,7 @@ def describe(
 
 
 def print_topic(topic: TopicDescription) -> None:
-    """A topic for people: a head, its partitions, its settings."""
+    """Print a topic for people: a header, its partitions and its settings."""
     print(
         f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}\n"
     )
@@ -192,7 +196,7 @@ def _state_cells(partition: PartitionDescription) -> tuple[object, ...]:
 
 
 def show_config(config: dict[str, str]) -> str:
-    """Settings as one cell."""
+    """Format settings as one cell."""
     return " ".join(f"{key}={value}" for key, value in sorted(config.items()))
 
 
@@ -207,7 +211,8 @@ def alter(
     name: TopicArgument,
     config: ConfigOption = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="Return a setting to its default.")
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="Reset a setting to its default. Repeat it for several settings."),
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -230,7 +235,7 @@ def add_partitions(
         typer.Argument(
             parser=WholeNumber(1, TOPIC_PARTITIONS_MAX),
             metavar="TOTAL",
-            help="How many partitions it has afterwards, at most 10000.",
+            help="New number of partitions, at most 10000.",
             show_default=False,
         ),
     ],
@@ -238,7 +243,7 @@ def add_partitions(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Raise the number of partitions. Keys of new records may then belong to other partitions than before."""
+    """Raise the number of partitions. Keys of new records may then map to other partitions than before."""
     run_admin(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total))
     print_change(output, name, f"has {total} partitions")
 
@@ -252,7 +257,7 @@ def delete(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic and all of its records. Shows how many there are, then asks."""
+    """Delete a topic and all of its records. Shows the number of records, then asks for confirmation."""
     if not yes:
         topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         print(f"topic {name}: {contents_of(topic)}", file=sys.stderr)
@@ -279,7 +284,7 @@ def delete_records(
             help="Delete the records below this offset.",
         ),
     ] = None,
-    delete_all: Annotated[bool, typer.Option("--all", help="Delete every record there is now.")] = False,
+    delete_all: Annotated[bool, typer.Option("--all", help="Delete all present records.")] = False,
     partition: Annotated[
         list[int] | None,
         typer.Option(
@@ -287,7 +292,7 @@ def delete_records(
             "-p",
             parser=WholeNumber(0, COUNT_MAX),
             metavar="N",
-            help="Only in this partition. Repeat it for several.",
+            help="Delete only in this partition. Repeat it for several partitions.",
         ),
     ] = None,
     yes: YesOption = False,
@@ -295,9 +300,9 @@ def delete_records(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic's oldest records, on every replica. The offsets of the others stay as they are.
+    """Delete a topic's oldest records on every replica. The offsets of the remaining records do not change.
 
-    Shows which records of each partition will be deleted, then asks.
+    Shows which records of each partition will be deleted, then asks for confirmation.
     """
     if (before is None) != delete_all:
         raise typer.BadParameter("give --before OFFSET or --all")
@@ -322,7 +327,7 @@ def delete_records(
 
 
 def contents_of(topic: TopicDescription) -> str:
-    """How much is in a topic, as far as its leaders answer."""
+    """Describe the number of records in a topic, counting partitions whose leaders answer."""
     states = [partition.state for partition in topic.partitions if partition.state is not None]
     records = counted(sum(state.high_watermark - state.log_start_offset for state in states), "record")
     silent = len(topic.partitions) - len(states)
@@ -331,7 +336,7 @@ def contents_of(topic: TopicDescription) -> str:
 
 
 def trimmed_rows(topic: TopicDescription, before: int | None, numbers: list[int] | None) -> list[tuple[object, ...]]:
-    """What a deletion of records would do to each partition. Raises as the cluster would."""
+    """Return the effect of a deletion of records on each partition. Raises the errors that the cluster would raise."""
     from raftmq.errors import OffsetOutOfRangeError, UnknownPartitionError
 
     for number in numbers or ():

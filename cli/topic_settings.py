@@ -1,4 +1,4 @@
-"""Settings of a topic as people write them: a time may have a unit."""
+"""Topic settings on the command line: a time may have a unit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from raftmq.cli.options import key_values
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, str]:
-    """``--config`` options; ``retention.ms=7d`` as the milliseconds that the cluster takes. Raises `typer.BadParameter`."""
+    """Parse ``--config`` options. ``retention.ms=7d`` becomes milliseconds. Raises `typer.BadParameter`."""
     return {
         key: _milliseconds(value) if key.endswith(".ms") else value
         for key, value in key_values(pairs, "--config").items()

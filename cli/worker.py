@@ -1,4 +1,4 @@
-"""``raftmq worker run``: runs a function of a module over the records of a topic, as a member of a group."""
+"""``raftmq worker run``: run a function of a module over the records of a topic, as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 class OrderingChoice(StrEnum):
-    """What is worked on one after the other."""
+    """Choose which records are processed one at a time."""
 
     KEY = "key"
     PARTITION = "partition"
@@ -37,14 +37,14 @@ class OrderingChoice(StrEnum):
 
 
 class ExecutorChoice(StrEnum):
-    """Where plain functions run."""
+    """Choose where plain functions run."""
 
     THREAD = "thread"
     PROCESS = "process"
 
 
 class ResetChoice(StrEnum):
-    """Where a group begins that has no progress."""
+    """Choose the start of a consumer group without committed offsets."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -71,23 +71,33 @@ def run(
         str,
         typer.Argument(
             metavar="MODULE:HANDLER",
-            help="The function that takes a record, such as billing.tasks:handle.",
+            help="Function that handles one record, such as billing.tasks:handle.",
             show_default=False,
         ),
     ],
     topic: Annotated[
         list[str],
         typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="What to work on. Repeat it for several topics.", show_default=False
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Topic whose records are processed. Repeat it for several topics.",
+            show_default=False,
         ),
     ],
     group: Annotated[
         str,
-        typer.Option("--group", "-g", metavar="GROUP", help="The group that shares the work.", show_default=False),
+        typer.Option("--group", "-g", metavar="GROUP", help="Consumer group that shares the work.", show_default=False),
     ],
     concurrency: Annotated[
         int,
-        typer.Option("--concurrency", "-c", parser=WholeNumber(1, COUNT_MAX), metavar="N", help="Handlers at once."),
+        typer.Option(
+            "--concurrency",
+            "-c",
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="N",
+            help="Maximum number of handlers that run simultaneously.",
+        ),
     ] = 10,
     ordering: Annotated[
         OrderingChoice,
@@ -95,7 +105,10 @@ def run(
     ] = OrderingChoice.KEY,
     executor: Annotated[
         ExecutorChoice,
-        typer.Option("--executor", help="Where a plain function runs; an async one runs on the event loop."),
+        typer.Option(
+            "--executor",
+            help="Where a plain function runs: in a thread or in a process. An async function runs on the event loop.",
+        ),
     ] = ExecutorChoice.THREAD,
     retries: Annotated[
         int,
@@ -103,7 +116,7 @@ def run(
             "--retries",
             parser=WholeNumber(-1, COUNT_MAX),
             metavar="N",
-            help="How often a record is tried again; -1: without end.",
+            help="Number of times a failed record is retried; -1 means without limit.",
         ),
     ] = 5,
     retry_backoff: Annotated[
@@ -112,13 +125,16 @@ def run(
             "--retry-backoff",
             parser=DurationRange(0, DAY_SECONDS),
             metavar="DURATION",
-            help="About the first wait; it doubles with each try.",
+            help="Approximate wait before the first retry. It doubles with each retry.",
         ),
     ] = Duration(0.1),
     retry_backoff_max: Annotated[
         float,
         typer.Option(
-            "--retry-backoff-max", parser=DurationRange(0, DAY_SECONDS), metavar="DURATION", help="The longest wait."
+            "--retry-backoff-max",
+            parser=DurationRange(0, DAY_SECONDS),
+            metavar="DURATION",
+            help="Maximum wait between retries.",
         ),
     ] = Duration(30),
     dead_letter_topic: Annotated[
@@ -127,11 +143,11 @@ def run(
             "--dead-letter-topic",
             "-d",
             metavar="TOPIC",
-            help="Takes records that failed for the last time. Without one, such a record ends the command.",
+            help="Topic for records that failed after all retries. Without it, such a record ends the command.",
         ),
     ] = None,
     create_dead_letter_topic: Annotated[
-        bool, typer.Option("--create-dead-letter-topic", help="Create it if it does not exist.")
+        bool, typer.Option("--create-dead-letter-topic", help="Create the dead-letter topic if it does not exist.")
     ] = False,
     handler_timeout: Annotated[
         float | None,
@@ -139,7 +155,7 @@ def run(
             "--handler-timeout",
             parser=DurationRange(0.001, DAY_SECONDS),
             metavar="DURATION",
-            help="How long a handler may take.",
+            help="Maximum time for one call of the handler.",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -148,20 +164,24 @@ def run(
             "--drain-timeout",
             parser=DurationRange(0, DAY_SECONDS),
             metavar="DURATION",
-            help="How long handlers may take to end after SIGTERM or Ctrl-C.",
+            help="Maximum time for handlers to finish after SIGTERM or Ctrl-C.",
         ),
     ] = Duration(25),
     auto_offset_reset: Annotated[
-        ResetChoice, typer.Option("--auto-offset-reset", help="Where a group begins that has no progress.")
+        ResetChoice,
+        typer.Option("--auto-offset-reset", help="Where a consumer group without committed offsets starts."),
     ] = ResetChoice.EARLIEST,
     instance: Annotated[
         str | None,
         typer.Option(
-            "--instance", metavar="NAME", help="A name that stays the same over restarts: partitions stay, too."
+            "--instance",
+            metavar="NAME",
+            help="Instance name of this worker. A restart under the same name keeps its partitions.",
         ),
     ] = None,
     app_dir: Annotated[
-        Path, typer.Option("--app-dir", exists=True, file_okay=False, help="Where modules are looked for first.")
+        Path,
+        typer.Option("--app-dir", exists=True, file_okay=False, help="Directory that is searched first for modules."),
     ] = Path(),
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -170,16 +190,17 @@ def run(
         typer.Option(
             "--log-level",
             metavar="debug|info|warning|error",
-            help="Of the log on standard error.",
+            help="Minimum level of the log on standard error.",
             parser=lambda text: log_level_of(text),
         ),
     ] = "info",
 ) -> None:
-    """Run a function over the records of a topic until Ctrl-C or SIGTERM, sharing them with the other workers of the group.
+    """Run a function over the records of a topic until Ctrl-C or SIGTERM, sharing them with the other workers of the
+    group.
 
-    Each record is worked on at least once: the function has returned, or the record is in the dead-letter topic, before the group's
-    progress goes past it. After a signal nothing more is begun; the command ends with code 0 when what runs has ended, with 5 when it had
-    not in time. A second signal ends it at once.
+    Each record is processed at least once: the group's progress passes it only after the function has returned, or the
+    record is in the dead-letter topic. After a signal no new record is started. The command ends with code 0 when the
+    running handlers have finished, or with code 5 if they did not finish in time. A second signal ends it immediately.
     """
     from raftmq.client.worker.worker import Worker
 
@@ -191,7 +212,9 @@ def run(
         function,
         concurrency=concurrency,
         ordering=ordering.value,
-        executor="process" if executor is ExecutorChoice.PROCESS else None,  # an async function takes no choice
+        executor="process"
+        if executor is ExecutorChoice.PROCESS
+        else None,  # an async function always runs on the event loop
         retries=retries if retries >= 0 else None,
         retry_backoff_ms=retry_backoff * MILLISECONDS_PER_SECOND,
         retry_backoff_max_ms=retry_backoff_max * MILLISECONDS_PER_SECOND,
@@ -208,14 +231,14 @@ def run(
 
 
 def log_level_of(text: str) -> str:
-    """A level of the log. Raises `typer.BadParameter`."""
+    """Parse a level of the log. Raises `typer.BadParameter`."""
     if text.lower() not in ("debug", "info", "warning", "error"):
         raise typer.BadParameter(f"{text!r} is not one of debug, info, warning, error")
     return text.lower()
 
 
 def load_handler(name: str, app_dir: Path) -> Callable[..., object]:
-    """Import ``module:handler``. Raises `CommandError` (the command line's fault) that says what is wrong with it."""
+    """Import ``module:handler``. Raises `CommandError` with the problem, as a usage error."""
     module_name, separator, attributes = name.partition(":")
     if not separator or not module_name or not attributes or module_name.startswith("."):
         raise CommandError(f"{name!r} is not MODULE:HANDLER, such as billing.tasks:handle", ExitCode.USAGE)
@@ -242,7 +265,7 @@ def load_handler(name: str, app_dir: Path) -> Callable[..., object]:
 
 
 def broken_module(module_name: str, error: BaseException) -> CommandError:
-    """A module exists and cannot be imported: where and why, as short as it goes."""
+    """Describe briefly why an existing module cannot be imported, and where it failed."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if frame.filename != __file__]
     where = f" ({os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else ""

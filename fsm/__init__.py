@@ -1,1 +1,3 @@
-"""Pure, deterministic state machines: the metadata group and the log partition, and what proposers check before them."""
+"""Pure, deterministic state machines of the metadata group and of a log partition, and the checks that proposers make
+first.
+"""

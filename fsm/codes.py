@@ -1,6 +1,7 @@
-"""The few `ErrorCode` numbers of the client protocol that state machines answer with.
+"""Name the `ErrorCode` numbers of the client protocol that state machines answer with.
 
-Plain ints, because a state machine must not import generated protobuf modules; a test compares them with queue.proto.
+They are plain ints because a state machine must not import generated protobuf modules. A test compares them with
+queue.proto.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Consumer groups as the metadata group remembers them: members, what each shall have (target), and what it has (owned).
+"""Consumer groups as stored in the metadata group: members, their target partitions, and the partitions that they own.
 
-A partition is owned by at most one member of a group, from the command that gave it until it is released or its owner is
-gone. What a member may have now is what it owns *and* shall have; the rest of what it owns it is asked to give up.
-Sessions, timers and the computing of assignments are the coordinator's: nothing of them is here.
+A partition is owned by at most one member of a group, from the command that granted it until it is released or its
+owner is removed. A member may read the partitions that it owns *and* that its target includes. It is asked to release
+the other partitions that it owns. The coordinator keeps sessions and timers and computes assignments; nothing of that
+is here.
 
-Invariants: `owners` and `targets` equal what a scan of the members gives; no partition is twice in the targets or owned
-twice; an owner epoch is the log index of the change that gave the partition, and is kept while the member keeps it.
+Invariants: `owners` and `targets` equal a scan of the members. No partition is in two targets or has two owners. An
+owner epoch is the log index of the change that granted the partition, and stays the same while the member keeps it.
 
-Source: KIP-848, sections «Group epoch», «Target assignment», «Current assignment».
+Source: KIP-848, sections "Group epoch", "Target assignment", "Current assignment".
 """
 
 from __future__ import annotations
@@ -27,58 +28,58 @@ _DELETE: Final = "\x7f"
 
 
 class ConsumerGroupRow(msgspec.Struct, frozen=True):
-    """A group's row."""
+    """The row of a consumer group."""
 
     epoch: int
     """Log index of the last change of members, subscriptions or target."""
     target_epoch: int = 0
-    """The epoch that the last target made; equal to `epoch`: every member's target is for the group as it is."""
+    """The epoch of the last target. If it equals `epoch`, every member's target fits the present group."""
     assignor: str = ""
-    """Who computed the target."""
+    """The assignor that computed the target."""
     topics: tuple[tuple[int, int], ...] = ()
-    """(topic id, partition count) of what the target divides, ascending."""
+    """(topic id, partition count) of the topics in the target, ascending."""
     emptied_time_ms: int = 0
     """Append time of the entry by which the last member left; 0 while there are members."""
 
 
 class GroupMemberRow(msgspec.Struct, frozen=True):
-    """A member's row."""
+    """The row of a member."""
 
     instance_id: str
-    """Static membership: the name under which it comes back; empty: none."""
+    """The name under which a static member comes back; empty if the member is not static."""
     client_id: str
     rack: str
     topics: tuple[str, ...]
-    """Subscribed by name, ascending."""
+    """Topics subscribed by name, ascending."""
     pattern: str
-    """Subscribed by regular expression; empty: none."""
+    """Topics subscribed by regular expression; empty if none are."""
     assignor: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     epoch: int
-    """Log index of the last change of what it may have: the version of its assignment."""
+    """Log index of the last change of `assigned`: the version of the member's assignment."""
     target: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """What it shall have: (topic id, partition numbers), ascending."""
+    """Partitions assigned to the member: (topic id, partition numbers), ascending."""
     owned: tuple[tuple[int, int, int], ...] = ()
-    """What it has: (topic id, partition number, owner epoch), ascending."""
+    """Partitions that the member owns: (topic id, partition number, owner epoch), ascending."""
 
     def target_partitions(self) -> set[PartitionId]:
-        """What it shall have."""
+        """Return the partitions of the target."""
         return {(topic_id, number) for topic_id, numbers in self.target for number in numbers}
 
     def assigned(self) -> tuple[tuple[int, int, int], ...]:
-        """What it may have now."""
+        """Return the partitions that the member may read now: owned and in its target."""
         target = self.target_partitions()
         return tuple(part for part in self.owned if part[:2] in target)
 
     def unreleased(self) -> tuple[PartitionId, ...]:
-        """What it is asked to give up."""
+        """Return the partitions that the member must release: owned and not in its target."""
         target = self.target_partitions()
         return tuple(part[:2] for part in self.owned if part[:2] not in target)
 
 
 class ConsumerGroup:
-    """One group, for reading; changed by `ConsumerGroups` only."""
+    """One consumer group, for reading. Only `ConsumerGroups` changes it."""
 
     __slots__ = ("_is_settled", "members", "name", "owners", "row", "targets")
 
@@ -86,42 +87,42 @@ class ConsumerGroup:
         self.name = name
         self.row = row
         self.members: dict[str, GroupMemberRow] = {}
-        """By id; its order depends on history and must never reach a row or a result."""
+        """Members by id. The order depends on history and must never affect a row or a result."""
         self.owners: dict[PartitionId, str] = {}
-        """Who has each partition."""
+        """The owner of each partition."""
         self.targets: dict[PartitionId, str] = {}
-        """Who shall have each partition."""
+        """The member whose target includes each partition."""
         self._is_settled: bool | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether every member has exactly what it shall have, for the group as it is."""
+        """Whether the target fits the present group and every member owns exactly the partitions of its target."""
         if self._is_settled is None:
             self._is_settled = self.row.epoch == self.row.target_epoch and self.owners == self.targets
         return self._is_settled
 
     def changed(self) -> None:
-        """Whatever was derived from the fields is void."""
+        """Discard every value derived from the fields."""
         self._is_settled = None
 
     def instance(self, instance_id: str) -> str | None:
-        """The member that has this instance id."""
+        """Return the member that has this instance id."""
         found = (member_id for member_id, member in self.members.items() if member.instance_id == instance_id)
         return min(found, default=None) if instance_id else None
 
 
 class ConsumerGroups:
-    """All groups. Every write goes through a method here, which keeps rows and derived maps equal."""
+    """Hold all consumer groups. Every write goes through a method here, which keeps rows and derived maps equal."""
 
     def __init__(self, group_tag: int, member_tag: int) -> None:
         self._groups: Table[str, ConsumerGroupRow] = text_table(group_tag, ConsumerGroupRow)
         self._members: Table[str, GroupMemberRow] = text_table(member_tag, GroupMemberRow)
         self.by_name: dict[str, ConsumerGroup] = {}
-        """For reading; its order depends on history."""
+        """For reading only. The order depends on history."""
         self.subscription_bytes = 0
-        """About how much members' texts take: for whoever bounds it."""
+        """Approximate size of the members' texts, for the code that bounds it."""
         self.member_count = 0
-        """Members of all groups."""
+        """Number of members of all groups."""
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
@@ -136,7 +137,9 @@ class ConsumerGroups:
         return group
 
     def put_member(self, group: ConsumerGroup, member_id: str, member: GroupMemberRow, index: int) -> None:
-        """Insert or replace a member; its epoch becomes `index` if what it may have changed, or if it is new."""
+        """Insert or replace a member. Its epoch becomes `index` if the member is new or its assigned partitions
+        changed.
+        """
         old = group.members.get(member_id)
         if old is not None:
             self._forget_member(group, member_id, old)
@@ -146,7 +149,7 @@ class ConsumerGroups:
         self._know_member(group, member_id, member)
 
     def remove_member(self, group: ConsumerGroup, member_id: str) -> GroupMemberRow:
-        """Remove a member that exists; what it had is free."""
+        """Remove an existing member and free its partitions."""
         member = group.members[member_id]
         self._forget_member(group, member_id, member)
         self._members.delete(_member_key(group.name, member_id))
@@ -190,7 +193,7 @@ class ConsumerGroups:
 
 
 def is_group_text(text: str) -> bool:
-    """Whether a text may name a group or a member: not empty, not too long, no control characters."""
+    """Return whether a text may name a group or a member: not empty, not too long, no control characters."""
     return is_key_text(text) and all(_FIRST_PRINTED <= character != _DELETE for character in text)
 
 
@@ -199,7 +202,9 @@ def _member_key(group: str, member_id: str) -> str:
 
 
 def _drop(holders: dict[PartitionId, str], member_id: str, partitions: Iterable[PartitionId]) -> None:
-    """Forget what a member holds, unless another one holds it by now: a whole target is replaced member by member."""
+    """Remove a member as the holder of partitions, unless another member holds them now: targets are replaced member by
+    member.
+    """
     for partition in partitions:
         if holders.get(partition) == member_id:
             del holders[partition]

@@ -1,11 +1,14 @@
-"""Which feature level of the cluster each command needs: what every broker can read before any broker may write it.
+"""The feature level that each command needs: every broker must be able to read a command before any broker may write
+it.
 
-A broker that meets a committed command it cannot read must stop that replica (`UnsupportedCommandError`). So a command is
-proposed only when every broker of the cluster reads it. The cluster's feature level says so: it never exceeds what a
-registered broker knows, and only rises. A leader with an old copy of metadata knows a lower level and refuses more.
+A broker that meets a committed command that it cannot read must stop that replica (`UnsupportedCommandError`). So a
+command is proposed only when every broker of the cluster can read it. The cluster's feature level guarantees this: it
+never exceeds the level of any registered broker, and only rises. A leader with an old copy of metadata knows a lower
+level and refuses more.
 
-To add a command: give it a row here, with the level that introduces it. To add a field to a command of an earlier level:
-name it in `FIELD_LEVELS`. A program refuses fields that it does not know, so the field counts like a command of its own.
+To add a command, give it a row here with the level that introduces it. To add a field to a command of an earlier level,
+name it in `FIELD_LEVELS`. A program refuses fields that it does not know, so the field counts like a command of its
+own.
 """
 
 from __future__ import annotations
@@ -55,23 +58,24 @@ LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
 """Every command of a log partition."""
 
 FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {}
-"""By command: its fields that came at a later level than the command itself. At its default a field is not written."""
+"""Fields that were added at a later level than their command, by command. A field at its default value is not written.
+"""
 
 
 def metadata_level(payload: bytes) -> int | None:
-    """The level that an encoded metadata command needs; None when this version cannot read it."""
+    """Return the level that an encoded metadata command needs, or None when this version cannot read it."""
     command = mc.decode_command(payload)
     return None if command is None else _needed(command, METADATA_LEVELS[type(command)])
 
 
 def log_level(payload: bytes) -> int | None:
-    """The level that an encoded command of a log partition needs; None when this version cannot read it."""
+    """Return the level that an encoded command of a log partition needs, or None when this version cannot read it."""
     command = lc.decode_command(payload)
     return None if command is None else _needed(command, LOG_LEVELS[type(command)])
 
 
 def _needed(command: msgspec.Struct, level: int) -> int:
-    """The level of the command, or of the latest field that is written in it or in what it holds."""
+    """Return the level of the command, or of the latest field that is written in it or in its nested structs."""
     return max(level, _level_of_fields(command)) if FIELD_LEVELS else level
 
 

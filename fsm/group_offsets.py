@@ -1,7 +1,8 @@
-"""Consumer groups' committed offsets in a log partition, each behind a fence.
+"""The committed offsets of consumer groups in a log partition, each protected by a fence.
 
-The fence of a group is (member, owner epoch): who may commit. Epochs are metadata log indexes, so they are never reused,
-not even by a group that was deleted and made again. Opening and resetting raise the fence; committing must equal it.
+The fence of a consumer group is (member, owner epoch): only that owner may commit. Epochs are metadata log indexes, so
+they are never reused, not even by a consumer group that was deleted and created again. Opening and resetting raise the
+fence. A commit must match it.
 
 Source: KIP-848 (member epochs), moved into the partition's own log.
 """
@@ -27,32 +28,33 @@ from raftmq.offset_ranges import OffsetRangesError, decode_ranges
 
 NO_OFFSET: Final = -1
 GROUPS_MAX: Final = 10_000
-"""Groups with state in one partition, about 5 MB. A new one beyond it is refused; expiry of empty groups makes room. Workers with slow
-records add some hundred bytes each, `offset_ranges.RANGES_BYTES_MAX` at most."""
+"""Maximum number of consumer groups with state in one partition, about 5 MB. A new group beyond it is refused until
+empty groups expire. Workers with slow records add some hundred bytes each, at most `offset_ranges.RANGES_BYTES_MAX`."""
 COMMIT_METADATA_BYTES_MAX: Final = 4096
 OWNER_EPOCH_MAX: Final = (1 << 63) - 1
 
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
-    """A group's row."""
+    """The row of a consumer group."""
 
     member: str = ""
-    """Who may commit; "" with epoch 0: nobody ever opened it; "" with an epoch: reset, and not opened since."""
+    """The member that may commit. "" with epoch 0 means never opened; "" with a higher epoch means reset and not opened
+    since."""
     owner_epoch: int = 0
     offset: int = NO_OFFSET
-    """Committed: the next offset to read."""
+    """The committed offset: the next offset to read."""
     metadata: str = ""
     touched_time_ms: int = 0
-    """Append time of the last command that applied to the group."""
+    """Append time of the last command that was applied for the consumer group."""
     finished: bytes = b""
-    """What is finished beyond the offset, as the last commit said: `raftmq.offset_ranges`."""
+    """Finished records beyond the offset, as encoded by the last commit (`raftmq.offset_ranges`)."""
 
 
 _NEVER_OPENED: Final = GroupOffset()
 
 
 class GroupOffsets:
-    """All groups of one partition."""
+    """Hold the offsets of all consumer groups of one partition."""
 
     __slots__ = ("table",)
 
@@ -60,15 +62,15 @@ class GroupOffsets:
         self.table: Table[str, GroupOffset] = text_table(tag, GroupOffset)
 
     def get(self, group: str) -> GroupOffset | None:
-        """A group's row, or None."""
+        """Return the row of a consumer group, or None."""
         return self.table.get(group)
 
     def groups(self) -> tuple[tuple[str, GroupOffset], ...]:
-        """All groups by name."""
+        """Return all consumer groups by name."""
         return tuple(self.table.ordered())
 
     def open(self, command: OpenPartition, now_ms: int) -> Opened | Rejected:
-        """Raise the fence to a new owner, or confirm it to the present one."""
+        """Raise the fence to a new owner, or confirm it to the present owner."""
         if not is_key_text(command.member) or not 1 <= command.owner_epoch <= OWNER_EPOCH_MAX:
             return Rejected(codes.INVALID_ARGUMENT, "a partition is opened by a named member under an epoch above 0")
         known = self._known(command.group)
@@ -84,7 +86,7 @@ class GroupOffsets:
         return Opened(known.offset, known.metadata, known.finished)
 
     def commit(self, command: CommitOffset, log_end_offset: int, now_ms: int) -> Committed | Rejected:
-        """Set the offset if the committer is the fence. Going back is allowed: a consumer may seek."""
+        """Set the offset if the committer matches the fence. A commit may go back, because a consumer may seek."""
         if (
             len(command.metadata) > COMMIT_METADATA_BYTES_MAX
             or len(command.metadata.encode()) > COMMIT_METADATA_BYTES_MAX
@@ -107,7 +109,7 @@ class GroupOffsets:
         return Committed(command.offset)
 
     def reset(self, command: ResetOffset, log_end_offset: int, now_ms: int) -> Committed | Rejected:
-        """Set the offset under a new epoch that belongs to nobody, so that the owner must open again."""
+        """Set the offset under a new epoch that has no owner, so that the previous owner must open the partition again."""
         if not 1 <= command.owner_epoch <= OWNER_EPOCH_MAX:
             return Rejected(codes.INVALID_ARGUMENT, "an offset is reset under an epoch above 0")
         known = self._known(command.group)
@@ -122,7 +124,7 @@ class GroupOffsets:
         return Committed(command.offset)
 
     def forget(self, command: ForgetOffsets) -> Forgotten:
-        """Drop groups that nobody touched since the given time."""
+        """Remove consumer groups that were not touched since the given time."""
         idle = [
             group
             for group in dict.fromkeys(command.groups)
@@ -133,7 +135,7 @@ class GroupOffsets:
         return Forgotten(len(idle))
 
     def _known(self, group: str) -> GroupOffset | Rejected:
-        """The group's row, the one of a group never opened, or why there can be none."""
+        """Return the group's row, an empty row for a group that was never opened, or the reason why there can be none."""
         known = self.table.get(group)
         if known is not None:
             return known
@@ -155,7 +157,9 @@ def _fault_of_finished(command: CommitOffset, log_end_offset: int) -> Rejected |
 
 
 def _fenced(group: str, known: GroupOffset) -> Rejected:
-    return Rejected(codes.FENCED, f"group {group!r} is at owner epoch {known.owner_epoch} here, of {known.member!r}")
+    return Rejected(
+        codes.FENCED, f"group {group!r} is at owner epoch {known.owner_epoch} here, owned by {known.member!r}"
+    )
 
 
 def _out_of_range(offset: int, log_end_offset: int) -> Rejected:

@@ -1,10 +1,10 @@
-"""The coordinator's judge of a heartbeat: what must be proposed before it can be answered, or why it is refused.
+"""The coordinator's check of a heartbeat: the command to propose before answering it, or the reason to refuse it.
 
-Pure, and looked at only on the leader of the metadata group. It knows no time: sessions are kept elsewhere.
+It is pure and used only on the leader of the metadata group. It knows no time, because sessions are kept elsewhere.
 
-Why a release needs the newest epoch: (1) member A is told to give p up and does; (2) p comes back to A before the heartbeat
-that says so was sent, under a new member epoch; (3) an older heartbeat of A, without p, arrives late. It carries the old
-epoch, so it releases nothing. One with the present epoch was sent after A knew what it may have, so what is missing in it
+A release needs the newest epoch. Example: (1) member A is told to give up partition p and does. (2) p comes back to A
+under a new member epoch. (3) An older heartbeat of A, without p, arrives late. It carries the old epoch, so it releases
+nothing. A heartbeat with the present epoch was sent after A knew its present assignment, so a partition missing in it
 was really given up.
 
 Source: KIP-848, ConsumerGroupHeartbeat.
@@ -20,7 +20,7 @@ from raftmq.fsm.metadata_commands import JoinConsumerGroup, Rejected, ReleasePar
 
 
 class MemberSubscription(NamedTuple):
-    """What a member wants to read, and who shall divide it."""
+    """The topics that a member wants to read, and the assignor it asks for."""
 
     topics: tuple[str, ...]
     pattern: str
@@ -28,33 +28,33 @@ class MemberSubscription(NamedTuple):
 
 
 class MemberHeartbeat(NamedTuple):
-    """What a member says."""
+    """The content of one heartbeat of a member."""
 
     group: str
     member_id: str
     member_epoch: int
-    """Of the assignment it knows; 0: it joins."""
+    """Epoch of the assignment that the member knows; 0 if it joins."""
     instance_id: str
     client_id: str
     rack: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     subscription: MemberSubscription | None
-    """None: as before."""
+    """None if the subscription is unchanged."""
     owned: frozenset[PartitionId]
-    """Everything it holds."""
+    """All partitions that the member holds."""
 
 
 def validate_heartbeat(
     group: ConsumerGroup | None, heartbeat: MemberHeartbeat
 ) -> JoinConsumerGroup | ReleasePartitions | Rejected | None:
-    """None: answer it with what the member may have."""
+    """Return the command to propose first, or the refusal. None: answer with the member's assignment."""
     member = group.members.get(heartbeat.member_id) if group is not None else None
     if group is None or member is None:
         return _validate_stranger(group, heartbeat)
     if heartbeat.member_epoch > member.epoch:
-        # a later coordinator told it so: this one was succeeded and does not know yet
-        return Rejected(codes.NO_LEADER, "this coordinator is being succeeded; try again")
+        # a newer coordinator sent it this epoch: this one was succeeded and does not know yet
+        return Rejected(codes.NO_LEADER, "another coordinator is taking over; try again")
     if _says_something_new(member, heartbeat):
         return _join(
             heartbeat, heartbeat.subscription or MemberSubscription(member.topics, member.pattern, member.assignor)
@@ -69,11 +69,11 @@ def validate_heartbeat(
 def _validate_stranger(group: ConsumerGroup | None, heartbeat: MemberHeartbeat) -> JoinConsumerGroup | Rejected:
     if heartbeat.member_epoch == 0:
         if heartbeat.subscription is None:
-            return Rejected(codes.INVALID_ARGUMENT, "a member that joins says what it subscribes to")
+            return Rejected(codes.INVALID_ARGUMENT, "a member that joins must send its subscription")
         return _join(heartbeat, heartbeat.subscription)
     if group is not None and group.instance(heartbeat.instance_id) is not None:
         return Rejected(codes.FENCED, f"another process joined as instance {heartbeat.instance_id!r}")
-    return Rejected(codes.UNKNOWN_MEMBER, "the group does not have this member any more: join again")
+    return Rejected(codes.UNKNOWN_MEMBER, "the group no longer has this member: join again")
 
 
 def _says_something_new(member: GroupMemberRow, heartbeat: MemberHeartbeat) -> bool:

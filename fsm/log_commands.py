@@ -1,8 +1,9 @@
-"""A log partition's commands and their results: msgspec structs, tagged, encoded as MessagePack.
+"""The commands of a log partition and their results: tagged msgspec structs, encoded as MessagePack.
 
-New commands and fields have a feature level (`feature_levels`); new fields are appended with defaults; a tag is never
-reused. A command with a field that this version does not know is not readable. All are judged when applied, against the state at their
-place in the log, and answered with a result, never an error. Text fields are names below 250 bytes of UTF-8.
+New commands and fields have a feature level (`feature_levels`). New fields are appended with defaults, and a tag is
+never reused. A command with a field that this version does not know is not readable. Each command is checked when it is
+applied, against the state at its place in the log, and answered with a result, never an error. Text fields are names
+below 250 bytes of UTF-8.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ class LogCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True,
 
 
 class OpenPartition(LogCommand, frozen=True, tag="open"):
-    """A member of a consumer group takes the partition.
+    """Make a member of a consumer group the owner of the partition.
 
-    Applies if `owner_epoch` is above the fence, or equal with the same member. From then on only (member, owner_epoch)
-    commits. Result `Opened` or `Rejected` FENCED.
+    It applies if `owner_epoch` is above the fence, or equal with the same member. Afterwards only (member, owner_epoch)
+    may commit. Result: `Opened`, or `Rejected` with FENCED.
     """
 
     group: str
@@ -30,10 +31,11 @@ class OpenPartition(LogCommand, frozen=True, tag="open"):
 
 
 class CommitOffset(LogCommand, frozen=True, tag="commit"):
-    """Sets a group's committed offset (the next one to read) if (member, owner_epoch) is the fence.
+    """Set a consumer group's committed offset (the next one to read) if (member, owner_epoch) matches the fence.
 
-    Without a group protocol, in a group that no member may join: member "" and epoch 0, the fence of a group that was
-    never opened. Result `Committed`, or `Rejected`: FENCED, or OFFSET_OUT_OF_RANGE above the log's end.
+    Without a group protocol, in a group that no member may join, the committer is member "" with epoch 0: the fence of
+    a group that was never opened. Result: `Committed`, or `Rejected` with FENCED, or with OFFSET_OUT_OF_RANGE above the
+    log's end.
     """
 
     group: str
@@ -43,19 +45,21 @@ class CommitOffset(LogCommand, frozen=True, tag="commit"):
     metadata: str = ""
     """The committer's own note, at most 4096 bytes."""
     finished: bytes = b""
-    """What is finished beyond the offset: `raftmq.offset_ranges`, which bounds it. A commit replaces what the one before it said."""
+    """Finished records beyond the offset, bounded by `raftmq.offset_ranges`. Each commit replaces the ranges of the
+    previous one."""
 
 
 class CommitOffsets(LogCommand, frozen=True, tag="commits"):
-    """Several commits in one entry, judged one after the other. Result `Results`, in order."""
+    """Carry several commits in one entry, checked one after the other. Result: `Results`, in the same order."""
 
     commits: tuple[CommitOffset, ...]
 
 
 class ResetOffset(LogCommand, frozen=True, tag="reset"):
-    """An administrator sets a group's offset under a new epoch, which fences the owner.
+    """Set a consumer group's offset for an administrator, under a new epoch that fences the owner.
 
-    Result `Committed` or `Rejected` FENCED (the epoch is not above the fence; the same reset again is `Committed`).
+    Result: `Committed`, or `Rejected` with FENCED if the epoch is not above the fence. The same reset again is
+    `Committed`.
     """
 
     group: str
@@ -64,9 +68,9 @@ class ResetOffset(LogCommand, frozen=True, tag="reset"):
 
 
 class ForgetOffsets(LogCommand, frozen=True, tag="forget"):
-    """Drops offsets and fences of expired or deleted groups.
+    """Remove the offsets and fences of expired or deleted consumer groups.
 
-    Those touched at or after `before_time_ms` (append time) stay. Result `Forgotten`.
+    Groups touched at or after `before_time_ms` (append time) stay. Result: `Forgotten`.
     """
 
     groups: tuple[str, ...]
@@ -74,9 +78,9 @@ class ForgetOffsets(LogCommand, frozen=True, tag="forget"):
 
 
 class TrimLog(LogCommand, frozen=True, tag="trim"):
-    """Records below `before_offset` are gone: retention and DeleteRecords.
+    """Remove the records below `before_offset`, for retention and DeleteRecords.
 
-    Never goes back, and never past the log's end. Result `Trimmed`.
+    The log start never goes back and never passes the log's end. Result: `Trimmed`.
     """
 
     before_offset: int
@@ -89,10 +93,10 @@ class Opened(msgspec.Struct, frozen=True):
     """Result of OpenPartition."""
 
     offset: int
-    """Committed offset, where the owner starts; -1: none was ever committed."""
+    """Committed offset, where the owner starts; -1 if none was ever committed."""
     metadata: str
     finished: bytes = b""
-    """What earlier owners finished beyond the offset."""
+    """Ranges beyond the offset that earlier owners finished."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -126,12 +130,12 @@ _DECODER: msgspec.msgpack.Decoder[LogPartitionCommand] = msgspec.msgpack.Decoder
 
 
 def encode_command(command: LogPartitionCommand) -> bytes:
-    """The payload of a COMMAND entry of a log partition."""
+    """Encode the payload of a COMMAND entry of a log partition."""
     return _ENCODER.encode(command)
 
 
 def decode_command(payload: bytes) -> LogPartitionCommand | None:
-    """The command in a payload, or None if there is none that this version can read."""
+    """Decode the command in a payload, or return None if this version cannot read one."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,10 +1,11 @@
-"""A log partition's state machine: what is derived from its log, and nothing that is in it.
+"""The state machine of a log partition: the state derived from its log, without the records.
 
-Holds the producers' table, consumer groups' offsets with their fences, and where the log starts and ends. Records stay in
-the log: of a batch only the 64-byte header is read. No data entry is ever refused here, since its offsets are taken: judging
-happens before proposing (`sequence_validator`).
+It holds the table of producers, the offsets of consumer groups with their fences, and the bounds of the log. Records
+stay in the log: only the 64-byte header of a batch is read. No data entry is ever refused here, because its offsets are
+already assigned. Batches are checked before they are proposed (`sequence_validator`).
 
-Invariants: 0 <= log_start_offset <= next_offset; equal logs give byte-equal rows; `apply` raises only for what a newer version wrote.
+Invariants: 0 <= log_start_offset <= next_offset. Equal logs give byte-equal rows. `apply` raises only for entries that
+a newer version wrote.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from raftmq.types import LogIndex
 
 
 class LogScalars(msgspec.Struct, frozen=True):
-    """The row of everything there is one of."""
+    """The row that holds the partition's scalar values."""
 
     log_start_offset: int = 0
     """First readable offset (inclusive)."""
     next_offset: int = 0
     """Offset after the last applied record."""
     appended_bytes: int = 0
-    """Payload bytes of all data entries ever applied, trimmed ones included."""
+    """Payload bytes of all data entries ever applied, including trimmed ones."""
     forgotten_producer_id: int = 0
-    """The highest id of an anonymous producer that was forgotten; 0: none was."""
+    """The highest id of a forgotten anonymous producer; 0 if none was forgotten."""
     forgotten_named_producer_id: int = 0
-    """The same of those with a name."""
+    """The highest id of a forgotten named producer; 0 if none was forgotten."""
 
 
 class LogPartition:
-    """State machine of a partition of kind "log"."""
+    """Apply the log of a partition of kind "log"."""
 
     def __init__(self, applied_index: LogIndex = GENESIS.index) -> None:
         self.applied_index = applied_index
@@ -62,18 +63,18 @@ class LogPartition:
         self.next_offset = 0
         """Offset after the last applied record: this replica's high watermark."""
         self.appended_bytes = 0
-        """Payload bytes of all data entries ever applied, trimmed ones included; never decreases."""
+        """Payload bytes of all data entries ever applied, including trimmed ones; never decreases."""
         self.producers = ProducerTable(2)
         self._offsets = GroupOffsets(3)
         self.expiry = ExpiryClock(4)
-        """By it producers are forgotten."""
+        """The clock by which producers are forgotten."""
         self._scalars: Table[int, LogScalars] = number_table(1, LogScalars)
         self._are_scalars_dirty = False
 
     # ------------------------------------------------------------------------------------------------------ state machine
 
     def apply(self, entry: Entry) -> LogResult | None:
-        """Apply the next entry. None for data, for entries without a command and for those already applied."""
+        """Apply the next entry. Return None for data, for entries without a command and for entries already applied."""
         index = entry.index
         if index <= self.applied_index:
             return None
@@ -87,27 +88,29 @@ class LogPartition:
         return result
 
     def level_needed(self, payload: bytes) -> int | None:
-        """The feature level that a command needs; None when it cannot be read back."""
+        """Return the feature level that a command needs, or None when it cannot be read back."""
         return log_level(payload)
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
-        """Rows changed since the last call, in key order; None: deleted."""
+        """Return the rows changed since the last call, in key order. None means deleted."""
         self._write_scalars()
         dirty: tuple[DirtyRow, ...] = take_dirty(self._sources)
         return dirty
 
     def rows(self) -> Iterator[Row]:
-        """All rows in key order."""
+        """Return all rows in key order."""
         self._write_scalars()
         return all_rows(self._sources)
 
     def adopt(self, other: StateMachine) -> None:
-        """See `StateMachine`."""
+        """Take over the state of `other`, a log partition that nobody uses afterwards."""
         assert isinstance(other, type(self))
         vars(self).update(vars(other))
 
     def restore(self, rows: Iterable[Row], state_index: LogIndex) -> None:
-        """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
+        """Replace the state by the one that `rows` describe. Raises if a row does not decode: the caller quarantines
+        the replica.
+        """
         load_rows(self._sources, rows)
         self.producers.rebuild_order()
         scalars = self._scalars.get(0) or LogScalars()
@@ -122,15 +125,15 @@ class LogPartition:
     # -------------------------------------------------------------------------------------------------------------- views
 
     def producer(self, producer_id: int) -> ProducerState | None:
-        """A producer's applied state; valid until the next apply."""
+        """Return a producer's applied state. It is valid until the next apply."""
         return self.producers.get(producer_id)
 
     def group_offset(self, group: str) -> GroupOffset | None:
-        """A consumer group's committed offset and fence."""
+        """Return a consumer group's committed offset and fence."""
         return self._offsets.get(group)
 
     def group_offsets(self) -> tuple[tuple[str, GroupOffset], ...]:
-        """All groups with state here, by name."""
+        """Return all consumer groups with state in this partition, by name."""
         return self._offsets.groups()
 
     # ------------------------------------------------------------------------------------------------------------ applying
@@ -147,10 +150,11 @@ class LogPartition:
         self._are_scalars_dirty = True
         now_ms = self.expiry.advance(entry.append_time_ms)
         if header is None:
-            # Taken by a leader that should have refused it. Its offsets are given; it has no producer to remember.
+            # A leader appended this batch although it should have refused it. Its offsets are assigned; there is no
+            # producer to remember.
             return
         self.producers.record(header, entry.base_offset, now_ms)
-        # After the producer of this very entry was touched: it has just shown that it lives.
+        # Expire after recording this entry's producer: the entry has just shown that the producer is alive.
         self._expire_producers(now_ms)
 
     def _apply_command(self, entry: Entry) -> LogResult:
@@ -194,7 +198,7 @@ class LogPartition:
         return (self._scalars, self.producers, self._offsets.table, self.expiry)
 
     def _write_scalars(self) -> None:
-        """The scalars live as plain attributes, because every batch changes them; they become a row when rows are asked."""
+        """Store the scalars as a row. They live as plain attributes because every batch changes them."""
         if self._are_scalars_dirty:
             self._are_scalars_dirty = False
             self._scalars.put(

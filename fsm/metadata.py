@@ -1,9 +1,10 @@
-"""The metadata group's state machine: what the cluster consists of.
+"""The state machine of the metadata group: the contents of the cluster.
 
-Applies commands strictly in log order, answers each with a result, and shows the node immutable views. It plans nothing:
-placement, checks of names and configuration and the choice of voters are the proposers' (`placement`, `topic_config`).
+It applies commands strictly in log order, answers each with a result, and returns immutable views to the node. It plans nothing:
+proposers place replicas, check names and configuration, and choose voters (`placement`, `topic_config`).
 
-Invariants: equal logs give byte-equal rows; `apply` raises only for a command of a newer version; a rejected command changes nothing.
+Invariants: equal logs give byte-equal rows. `apply` raises only for a command of a newer version. A rejected command
+changes nothing.
 
 Source: Ongaro's thesis, sections 2.1 and 3.2 (replicated state machines).
 """
@@ -72,7 +73,7 @@ _NOT_FORMED = Rejected(codes.NOT_FORMED, "the cluster is not formed yet")
 
 
 class Metadata:
-    """State machine of group 0. Views it returns never change; ask again after applying."""
+    """Apply the log of group 0. Returned views never change, so ask for new ones after applying."""
 
     def __init__(self, applied_index: LogIndex = GENESIS.index) -> None:
         self.applied_index = applied_index
@@ -81,7 +82,7 @@ class Metadata:
     # ------------------------------------------------------------------------------------------------------ state machine
 
     def apply(self, entry: Entry) -> MetadataResult | None:
-        """Apply the next entry. None for entries already applied and for those that carry no command."""
+        """Apply the next entry. Return None for entries already applied and for entries without a command."""
         if entry.index <= self.applied_index:
             return None
         invariant(
@@ -105,24 +106,26 @@ class Metadata:
         return _execute(tables, command, entry.append_time_ms)
 
     def level_needed(self, payload: bytes) -> int | None:
-        """The feature level that a command needs; None when it cannot be read back."""
+        """Return the feature level that a command needs, or None when it cannot be read back."""
         return metadata_level(payload)
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
-        """Rows changed since the last call, in key order; None: deleted."""
+        """Return the rows changed since the last call, in key order. None means deleted."""
         return self._tables.take_dirty_rows()
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All rows in key order."""
+        """Return all rows in key order."""
         return all_rows(self._tables.sources)
 
     def adopt(self, other: StateMachine) -> None:
-        """See `StateMachine`."""
+        """Take over the state of `other`, a metadata machine that nobody uses afterwards."""
         assert isinstance(other, type(self))
         vars(self).update(vars(other))
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
-        """Become the state that `rows` describe. Raises if a row does not decode: the caller quarantines the replica."""
+        """Replace the state by the one that `rows` describe. Raises if a row does not decode: the caller quarantines
+        the replica.
+        """
         self._tables.restore(tuple(rows))
         self.applied_index = state_index
 
@@ -130,7 +133,7 @@ class Metadata:
 
     @property
     def cluster_id(self) -> str:
-        """Empty until the cluster is formed."""
+        """The cluster's id. It is empty until the cluster is formed."""
         return self._tables.cluster.cluster_id
 
     @property
@@ -140,25 +143,25 @@ class Metadata:
 
     @property
     def revision(self) -> int:
-        """Index of the last entry that changed anything. `applied_index` may be ahead of it, never behind."""
+        """Index of the last entry that changed anything. It is never above `applied_index`."""
         return self._tables.cluster.revision
 
     # --------------------------------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """Nodes by id, without removed ones."""
+        """Return the nodes by id, without removed ones."""
         return tuple(node for node in self._tables.nodes() if node.state != "removed")
 
     def node(self, node_id: int) -> NodeView | None:
-        """A node, also a removed one (its state says so)."""
+        """Return a node. A removed node is returned too, and its state says so."""
         return self._tables.node(node_id)
 
     def node_by_uuid(self, uuid: str) -> NodeView | None:
-        """The node with this uuid; None for uuids never seen, removed or lost."""
+        """Return the node with this uuid, or None for uuids never seen, removed or lost."""
         return self._tables.node_by_uuid(uuid)
 
     def is_uuid_retired(self, uuid: str) -> bool:
-        """Whether the uuid was removed or lost, and is refused for ever."""
+        """Return whether the uuid was removed or lost, and is refused permanently."""
         return self._tables.retired_uuid(uuid) is not None
 
     # -------------------------------------------------------------------------------------------------- metadata membership
@@ -175,26 +178,28 @@ class Metadata:
 
     @property
     def metadata_retiring(self) -> tuple[ReplicaView, ...]:
-        """Metadata replicas that must leave group 0's configuration (then `RemoveReplica(0, id)` forgets them)."""
+        """Metadata replicas that must leave group 0's configuration before `RemoveReplica(0, id)` removes their rows."""
         return self._tables.cluster.metadata_retiring
 
     @property
     def metadata_membership_revision(self) -> int:
-        """Revision of the last change of metadata replicas or desired voters: what a change of group 0 serves."""
+        """Revision of the last change of metadata replicas or desired voters, which a membership change of group 0
+        carries out.
+        """
         return self._tables.cluster.metadata_membership_revision
 
     # -------------------------------------------------------------------------------------------------- topics and replicas
 
     def topics(self) -> tuple[TopicView, ...]:
-        """All topics by id."""
+        """Return all topics by id."""
         return self._tables.topics()
 
     def topic(self, topic_id: int) -> TopicView | None:
-        """A topic by id."""
+        """Return a topic by id."""
         return self._tables.topic(topic_id)
 
     def topic_by_name(self, name: str) -> TopicView | None:
-        """A topic by name."""
+        """Return a topic by name."""
         return self._tables.topic_by_name(name)
 
     @property
@@ -208,38 +213,41 @@ class Metadata:
         return self._tables.partition_count()
 
     def partition(self, group_id: int) -> PartitionView | None:
-        """A partition by its group id."""
+        """Return a partition by its group id."""
         return self._tables.partition(group_id)
 
     def partitions_of_node(self, node_id: int) -> tuple[PartitionView, ...]:
-        """Partitions with a replica on the node, desired or retiring but not lost, by group id."""
+        """Return the partitions with a replica on the node, desired or retiring but not lost, by group id."""
         found = (self._tables.partition(group_id) for group_id in self._tables.groups_of_node(node_id))
         return tuple(partition for partition in found if partition is not None)
 
     def replica_count_of_node(self, node_id: int) -> int:
-        """Number of groups (without group 0) with a replica on the node."""
+        """Return the number of groups (without group 0) with a replica on the node."""
         return len(self._tables.groups_of_node(node_id))
 
     def replica_node(self, group_id: int, replica_id: int) -> int | None:
-        """The node that holds a replica, desired or retiring; None if unknown, forgotten or lost. Group 0 too."""
+        """Return the node that holds a desired or retiring replica, also of group 0, or None if it is unknown, removed
+        or lost.
+        """
         return self._tables.replica_node(group_id, replica_id)
 
     @property
     def next_group_id(self) -> int:
-        """The id that the next partition gets. Ids are given in order and never again."""
+        """The id that the next partition gets. Ids are assigned in order and never reused."""
         return self._tables.cluster.next_group_id
 
     def is_group_given_out(self, group_id: int) -> bool:
-        """Whether the group id was ever given to a partition; it may be deleted since. False for group 0.
+        """Return whether the group id was ever assigned to a partition, which may be deleted by now. False for group 0.
 
-        Ids are given in order and never again, so a given id without a partition is a deleted one.
+        Ids are assigned in order and never reused, so an assigned id without a partition belongs to a deleted one.
         """
         return 0 < group_id < self._tables.cluster.next_group_id
 
     def is_replica_retired(self, group_id: int, replica_id: int) -> bool:
-        """Whether a replica once given out is no longer wanted anywhere, so that its files may go.
+        """Return whether a replica whose id was assigned is no longer wanted on any node, so that its files may be
+        deleted.
 
-        Believe it only of metadata that is caught up. False for a replica id not yet given out.
+        The answer counts only when the metadata is caught up. False for a replica id that is not assigned yet.
         """
         tables = self._tables
         if replica_id >= tables.cluster.next_replica_id or tables.replica_node(group_id, replica_id) is not None:
@@ -251,32 +259,32 @@ class Metadata:
     # ---------------------------------------------------------------------------------------------------- named producers
 
     def batch_epoch_min(self, producer_id: int) -> int:
-        """The lowest epoch of batches that may still be appended under the id; 0 for an id that no name has."""
+        """Return the lowest epoch of batches that may still be appended under the id, or 0 for an id without a name."""
         return self._tables.producer_names.batch_epoch_min(producer_id)
 
     # ---------------------------------------------------------------------------------------------------- consumer groups
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
-        """A consumer group; unlike other views it changes with the next entry, so read it at once."""
+        """Return a consumer group. Unlike other views it changes with the next entry, so read it immediately."""
         return self._tables.consumer_groups.by_name.get(name)
 
     def consumer_group_names(self) -> tuple[str, ...]:
-        """All consumer groups, ascending."""
+        """Return the names of all consumer groups, ascending."""
         return tuple(sorted(self._tables.consumer_groups.by_name))
 
     @property
     def consumer_group_count(self) -> int:
-        """Number of consumer groups, those without members included."""
+        """Number of consumer groups, including groups without members."""
         return len(self._tables.consumer_groups.by_name)
 
     @property
     def member_count(self) -> int:
-        """Members of all consumer groups."""
+        """Number of members of all consumer groups."""
         return self._tables.consumer_groups.member_count
 
     @property
     def subscription_bytes(self) -> int:
-        """About how much the members of all groups said of themselves."""
+        """Approximate size of the subscriptions and other texts of all members."""
         return self._tables.consumer_groups.subscription_bytes
 
 

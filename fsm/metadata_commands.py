@@ -1,9 +1,9 @@
-"""The metadata group's commands and their results: msgspec structs, tagged, encoded as MessagePack.
+"""The commands of the metadata group and their results: tagged msgspec structs, encoded as MessagePack.
 
-New commands and fields have a feature level (`feature_levels`); new fields are appended with defaults; a tag is never
-reused. A command with a field that this version does not know is not readable: to ignore the field would make another state
-of it than the other brokers have. Proposers validate; apply decides again what may have
-changed meanwhile and answers with a result, never an error.
+New commands and fields have a feature level (`feature_levels`). New fields are appended with defaults, and a tag is
+never reused. A command with a field that this version does not know is not readable: ignoring the field would produce a
+different state than on the other brokers. Proposers validate. Apply checks again everything that may have changed
+since, and answers with a result, never an error.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ class Command(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, fo
 
 
 class InitializeCluster(Command, frozen=True, tag="init"):
-    """First command of a cluster's life, proposed once by the bootstrapping node. Replica 1 of group 0 is its own."""
+    """Form the cluster. The bootstrapping node proposes it once, as the first command, and owns replica 1 of group 0."""
 
     cluster_id: str
     feature_level: int
     bootstrap_uuid: str = ""
-    """The node that owns metadata replica 1. Empty: whoever registers first."""
+    """The node that owns metadata replica 1. Empty: the first node that registers."""
 
 
 class RegisterNode(Command, frozen=True, tag="node+"):
-    """A node joins, or comes back with other addresses. `uuid` is its identity; the same uuid keeps its node id.
+    """Register a node that joins, or that comes back with other addresses. The same `uuid` keeps its node id.
 
-    A new uuid gets the wanted `node_id` if that is free (0: the next free one) and a new metadata replica id.
-    Result: `NodeRegistered`, or `Rejected` (NODE_ID_TAKEN by another uuid and not `replaces_lost`; NODE_REMOVED: this
-    uuid was removed or replaced, and stays refused; STALE_DIRECTORY: the directory does not descend from the boot that
-    registered last; ADDRESS_TAKEN by another node; UNSUPPORTED_VERSION).
+    A new uuid gets the wanted `node_id` if that is free (0: the next free one) and a new metadata replica id. Result:
+    `NodeRegistered`, or `Rejected` with NODE_ID_TAKEN (another uuid has the id, and `replaces_lost` is not set),
+    NODE_REMOVED (this uuid was removed or replaced, and stays refused), STALE_DIRECTORY (the directory does not descend
+    from the boot that registered last), ADDRESS_TAKEN (by another node) or UNSUPPORTED_VERSION.
     """
 
     uuid: str
@@ -43,20 +43,22 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     version: str
     feature_level_max: int
     replaces_lost: bool = False
-    """With a node id that another uuid holds: that uuid's disk is lost. It is refused for ever, and every replica on it,
-    the metadata one too, is retired as lost and replaced by a new replica id on the same node id under the new uuid."""
+    """Set together with a node id that another uuid holds: that uuid's disk is lost. The uuid is refused permanently.
+    Each of its replicas, also the metadata replica, is retired as lost and replaced by a new replica id on the same
+    node id under the new uuid."""
     partitions_max: int = 0
-    """Partition replicas that the node takes; 0: it does not say."""
+    """Maximum number of partition replicas that the node accepts; 0 if it does not say."""
     boot: int = 0
-    """The boot of the node's data directory, with the marks of its latest boots (`node_lineage`); 0: it does not say."""
+    """The boot of the node's data directory, with the marks of its latest boots (`node_lineage`); 0 if it does not say.
+    """
     lineage: bytes = b""
 
 
 class RemoveNode(Command, frozen=True, tag="node-"):
-    """A node leaves for good: its uuid is refused for ever. Result `Done` or `Rejected`.
+    """Remove a node permanently and refuse its uuid. Result: `Done` or `Rejected`.
 
-    CONFLICT if it still has a replica, desired or retiring, or is a desired metadata voter; unless `is_forced`: then all
-    of them are retired as lost, and the partitions stay short of a replica until `SetReplicas` gives them another.
+    CONFLICT if the node still has a desired or retiring replica, or is a desired metadata voter. With `is_forced` its
+    replicas are retired as lost instead, and the partitions lack a replica until `SetReplicas` gives them another.
     """
 
     node_id: int
@@ -64,10 +66,11 @@ class RemoveNode(Command, frozen=True, tag="node-"):
 
 
 class SetMetadataMembership(Command, frozen=True, tag="meta-members"):
-    """The controller's desired voters of group 0 (replica ids); the leader reconciles towards it. Others are learners.
+    """Set the controller's desired voters of group 0 (replica ids). The leader reconciles towards them. Others are
+    learners.
 
-    `expected_revision`: the metadata revision the decision was made at; CONFLICT if the voters or the metadata replicas
-    changed after it.
+    `expected_revision` is the metadata revision at which the decision was made. CONFLICT if the voters or the metadata
+    replicas changed after it.
     """
 
     voters: tuple[int, ...]
@@ -75,24 +78,24 @@ class SetMetadataMembership(Command, frozen=True, tag="meta-members"):
 
 
 class PartitionPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a new partition's replicas go: node ids, the first one preferred as leader."""
+    """Name the nodes of a new partition's replicas by id. The first one is preferred as leader."""
 
     node_ids: tuple[int, ...]
 
 
 class CreateTopic(Command, frozen=True, tag="topic+"):
-    """Result: `TopicCreated` or `Rejected` (TOPIC_ALREADY_EXISTS, unknown node in a plan)."""
+    """Create a topic. Result: `TopicCreated`, or `Rejected` (TOPIC_ALREADY_EXISTS, unknown node in a plan)."""
 
     name: str
     kind: str
-    """"log" or, later, "queue"."""
+    """"log". Later also "queue"."""
     replication_factor: int
     config: dict[str, str]
     partitions: tuple[PartitionPlan, ...]
 
 
 class AddPartitions(Command, frozen=True, tag="partitions+"):
-    """Appends partitions; `expected_count` guards against two concurrent calls. Result `TopicCreated` or `Rejected`."""
+    """Append partitions. `expected_count` guards against two concurrent calls. Result: `TopicCreated` or `Rejected`."""
 
     topic_id: int
     expected_count: int
@@ -100,32 +103,33 @@ class AddPartitions(Command, frozen=True, tag="partitions+"):
 
 
 class AlterTopicConfig(Command, frozen=True, tag="topic~"):
-    """Sets (or with None removes) configuration keys. Result `Done` or `Rejected`."""
+    """Set configuration keys, or remove those with value None. Result: `Done` or `Rejected`."""
 
     topic_id: int
     changes: dict[str, str | None]
 
 
 class DeleteTopic(Command, frozen=True, tag="topic-"):
-    """Result `Done` or `Rejected` (UNKNOWN_TOPIC)."""
+    """Delete a topic. Result: `Done`, or `Rejected` with UNKNOWN_TOPIC."""
 
     topic_id: int
 
 
 class AllocateProducerIds(Command, frozen=True, tag="pid-block"):
-    """Result `ProducerIdBlock`."""
+    """Allocate a block of producer ids. Result: `ProducerIdBlock`."""
 
     count: int
 
 
 class InitNamedProducer(Command, frozen=True, tag="pid-name"):
-    """A producer with a name starts, or starts again.
+    """Initialize a named producer that starts or restarts. Result: `ProducerInitialized` or `Rejected`.
 
-    Without `epoch` the name's epoch rises by one and fences its predecessor. With one: the same epoch gets the same id
-    again, a lower one is `Rejected` PRODUCER_FENCED, a higher one is taken. Result `ProducerInitialized`.
+    Without `epoch` the name's epoch rises by one and fences the predecessor. With `epoch`, the same epoch gets the same
+    id again, a lower one is `Rejected` with PRODUCER_FENCED, and a higher one is accepted.
 
-    The stamp belongs to the epoch: who begins an epoch writes it; after that it is replaced only by who names what it is
-    (compare and swap). Those who share a name agree through it on what must not differ between them.
+    The stamp belongs to the epoch. The command that begins an epoch writes it. Later commands replace it only if they
+    name the present stamp (compare and swap). Processes that share a name use it to agree on values that must not
+    differ between them.
     """
 
     name: str
@@ -135,9 +139,10 @@ class InitNamedProducer(Command, frozen=True, tag="pid-name"):
 
 
 class RemoveReplica(Command, frozen=True, tag="replica-"):
-    """A retiring replica that is gone from its group's applied configuration is forgotten; its files may then be deleted.
+    """Remove a retiring replica that has left its group's applied configuration. Its files may then be deleted.
 
-    Group 0: the same for a retiring metadata replica. Result `Done` or `Rejected` (CONFLICT: it is still desired).
+    For group 0 it removes a retiring metadata replica. Result: `Done`, or `Rejected` with CONFLICT if the replica is
+    still desired.
     """
 
     group_id: int
@@ -145,10 +150,10 @@ class RemoveReplica(Command, frozen=True, tag="replica-"):
 
 
 class ReplaceReplica(Command, frozen=True, tag="replica!"):
-    """A replica is damaged and says so: it is retired as lost, and its node gets a new one in its place.
+    """Retire a replica that reported damage as lost, and give its node a new replica in its place.
 
-    Group 0: the same for a node's metadata replica; a desired voter is replaced in place. Result `Done`, also when the
-    replica is not desired any more, or `Rejected`. Whether a healthy majority remains is the proposer's to judge.
+    For group 0 it replaces a node's metadata replica, and a desired voter is replaced in place. Result: `Done`, also
+    when the replica is no longer desired, or `Rejected`. The proposer checks that a healthy majority remains.
     """
 
     group_id: int
@@ -156,9 +161,10 @@ class ReplaceReplica(Command, frozen=True, tag="replica!"):
 
 
 class SetReplicas(Command, frozen=True, tag="replicas="):
-    """Desired replicas of a partition, as node ids; nodes that have none yet get new replica ids.
+    """Set the desired replicas of a partition as node ids. Nodes without a replica get new replica ids.
 
-    `expected_revision`: the metadata revision the decision was made at; CONFLICT if the partition changed after it.
+    `expected_revision` is the metadata revision at which the decision was made. CONFLICT if the partition changed after
+    it.
     """
 
     group_id: int
@@ -167,10 +173,12 @@ class SetReplicas(Command, frozen=True, tag="replicas="):
 
 
 class JoinConsumerGroup(Command, frozen=True, tag="member+"):
-    """A member joins, or changes what it said of itself. Result `MemberJoined`, the same one again for the same command.
+    """Add a member, or change its subscription or attributes. The same command again gives the same result,
+    `MemberJoined`.
 
-    A new member whose `instance_id` another one has takes its place at once: the same partitions under new owner epochs.
-    Rejected: INVALID_ARGUMENT, TOO_MANY_MEMBERS, and UNKNOWN_MEMBER if it `must_exist` and does not.
+    A new member with the `instance_id` of another member replaces it immediately: it gets the same partitions under new
+    owner epochs. Rejected: INVALID_ARGUMENT, TOO_MANY_MEMBERS, or UNKNOWN_MEMBER if `must_exist` is set and the member
+    does not exist.
     """
 
     group: str
@@ -184,12 +192,14 @@ class JoinConsumerGroup(Command, frozen=True, tag="member+"):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     must_exist: bool = False
-    """It is a change, not a joining: a member whose session ended meanwhile must not come back by it."""
+    """The command changes a member and must not add one: a member whose session ended in the meantime must not come
+    back by it."""
 
 
 class LeaveConsumerGroup(Command, frozen=True, tag="members-"):
-    """Members leave, or their sessions ended: what they had is free. Result `Done`, or `Rejected` UNKNOWN_MEMBER if the
-    group has none of them.
+    """Remove members that leave or whose sessions ended, and free their partitions.
+
+    Result: `Done`, or `Rejected` with UNKNOWN_MEMBER if the group has none of them.
     """
 
     group: str
@@ -197,7 +207,7 @@ class LeaveConsumerGroup(Command, frozen=True, tag="members-"):
 
 
 class MemberTarget(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one member shall have."""
+    """The target of one member."""
 
     member_id: str
     partitions: tuple[tuple[int, tuple[int, ...]], ...]
@@ -205,24 +215,26 @@ class MemberTarget(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class SetTargetAssignment(Command, frozen=True, tag="target"):
-    """An assignment computed for the group as it was at `expected_epoch`; members not named keep their targets.
+    """Set an assignment computed for the group as of `expected_epoch`. Members that are not named keep their targets.
 
-    Partitions that nobody holds go to their new owners at once, others when they are released. Result `Done`, or `Rejected`:
-    CONFLICT if the group or the topics changed meanwhile, INVALID_ARGUMENT if a partition would have two owners.
+    Partitions without an owner go to their new owners immediately, others when they are released. Result: `Done`, or
+    `Rejected` with CONFLICT if the group or the topics changed in the meantime, or INVALID_ARGUMENT if a partition
+    would have two owners.
     """
 
     group: str
     expected_epoch: int
     assignor: str
     topics: tuple[tuple[int, int], ...]
-    """(topic id, partition count) of what was divided, ascending."""
+    """(topic id, partition count) of the divided topics, ascending."""
     changes: tuple[MemberTarget, ...]
 
 
 class ReleasePartitions(Command, frozen=True, tag="release"):
-    """A member that knows its assignment of `member_epoch` does not hold these partitions (topic id, number) any more.
+    """Release partitions (topic id, number) that a member no longer holds. It knows its assignment of `member_epoch`.
 
-    Only what it shall not have is released. Result `Done`, or `Rejected`: UNKNOWN_MEMBER, STALE_EPOCH.
+    Only partitions outside the member's target are released. Result: `Done`, or `Rejected` with UNKNOWN_MEMBER or
+    STALE_EPOCH.
     """
 
     group: str
@@ -232,9 +244,10 @@ class ReleasePartitions(Command, frozen=True, tag="release"):
 
 
 class RegrantPartitions(Command, frozen=True, tag="regrant"):
-    """Whoever has these partitions (topic id, number) gets them anew, under a new owner epoch: the old one was fenced.
+    """Grant partitions (topic id, number) again to their present owners, under a new owner epoch, because the old one
+    was fenced.
 
-    Result `Done`, or `Rejected` UNKNOWN_GROUP.
+    Result: `Done`, or `Rejected` with UNKNOWN_GROUP.
     """
 
     group: str
@@ -242,9 +255,9 @@ class RegrantPartitions(Command, frozen=True, tag="regrant"):
 
 
 class TakeGroupEpoch(Command, frozen=True, tag="group-epoch"):
-    """An epoch above every owner epoch given so far in the group: `Done.revision`. The group need not exist.
+    """Reserve an epoch above every owner epoch assigned so far in the group: `Done.revision`. The group need not exist.
 
-    `Rejected` GROUP_NOT_EMPTY if it `must_be_empty` and is not.
+    `Rejected` with GROUP_NOT_EMPTY if `must_be_empty` is set and the group has members.
     """
 
     group: str
@@ -252,9 +265,10 @@ class TakeGroupEpoch(Command, frozen=True, tag="group-epoch"):
 
 
 class DeleteConsumerGroup(Command, frozen=True, tag="group-"):
-    """Forgets a group without members. Result `Done`, or `Rejected`: UNKNOWN_GROUP, GROUP_NOT_EMPTY.
+    """Delete a group without members. Result: `Done`, or `Rejected` with UNKNOWN_GROUP or GROUP_NOT_EMPTY.
 
-    With `emptied_before_ms` above 0 only if its last member left before then (append time), else CONFLICT.
+    If `emptied_before_ms` is above 0, the last member must have left before that time (append time). Otherwise
+    CONFLICT.
     """
 
     group: str
@@ -286,13 +300,13 @@ MetadataCommand = (
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Applied. `revision` is the metadata revision that includes it (the entry's log index)."""
+    """The command was applied. `revision` is the metadata revision that includes it (the entry's log index)."""
 
     revision: int
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """Definitely not applied. `code` is an `ErrorCode` number of the client protocol."""
+    """The command was definitely not applied. `code` is an `ErrorCode` number of the client protocol."""
 
     code: int
     message: str
@@ -314,7 +328,7 @@ class TopicCreated(msgspec.Struct, frozen=True):
 
 
 class ProducerIdBlock(msgspec.Struct, frozen=True):
-    """Ids first .. first+count-1 belong to the asker."""
+    """Result of AllocateProducerIds. The ids first .. first+count-1 belong to the requester."""
 
     revision: int
     first: int
@@ -328,7 +342,7 @@ class ProducerInitialized(msgspec.Struct, frozen=True):
     producer_id: int
     epoch: int
     stamp: bytes = b""
-    """The epoch's stamp as it is now."""
+    """The present stamp of the epoch."""
 
 
 class MemberJoined(msgspec.Struct, frozen=True):
@@ -345,12 +359,12 @@ _DECODER: msgspec.msgpack.Decoder[MetadataCommand] = msgspec.msgpack.Decoder(Met
 
 
 def encode_command(command: MetadataCommand) -> bytes:
-    """The payload of a COMMAND entry of the metadata group."""
+    """Encode the payload of a COMMAND entry of the metadata group."""
     return _ENCODER.encode(command)
 
 
 def decode_command(payload: bytes) -> MetadataCommand | None:
-    """The command in a payload, or None if there is none that this version can read."""
+    """Decode the command in a payload, or return None if this version cannot read one."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):

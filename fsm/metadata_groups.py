@@ -1,7 +1,7 @@
 """Commands about consumer groups: join, leave, assign, release, reset, delete.
 
-Pure functions over `MetadataTables`; a rejected command changes nothing. An assignment is never computed here, only
-compared with the group it was computed for, checked, and carried out step by step.
+All are pure functions over `MetadataTables`. A rejected command changes nothing. An assignment is never computed here.
+It is compared with the group that it was computed for, checked, and carried out step by step.
 
 Source: KIP-848.
 """
@@ -31,14 +31,14 @@ from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 
 GROUPS_MAX: Final = 100_000
 MEMBERS_PER_GROUP_MAX: Final = 10_000
-"""Both bound what a row or a result can become; what the cluster takes on is the coordinator's to judge, and less."""
+"""Both limits bound the size of a row or a result. The coordinator applies lower limits for the cluster's capacity."""
 SUBSCRIBED_TOPICS_MAX: Final = 1000
 PATTERN_BYTES_MAX: Final = 256
 TIMEOUT_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 
 def join_consumer_group(tables: MetadataTables, command: JoinConsumerGroup) -> MemberJoined | Rejected:
-    """Admit a member, take its place as an instance, or change what it said of itself."""
+    """Add a member, replace the member with the same instance id, or change a member's subscription and attributes."""
     refusal = _join_refusal(tables, command)
     if refusal is not None:
         return refusal
@@ -54,7 +54,7 @@ def join_consumer_group(tables: MetadataTables, command: JoinConsumerGroup) -> M
     if known is None:
         known = _take_instance(tables, group, command.instance_id)
         if known is not None:
-            # the same partitions, under epochs that fence the process that had them
+            # keep the same partitions, under epochs that fence the previous process
             kept = tuple((topic_id, number, tables.index) for topic_id, number, _ in known.assigned())
             said = msgspec.structs.replace(said, target=known.target, owned=kept)
     if known is None or _wants(known) != _wants(said):
@@ -65,7 +65,7 @@ def join_consumer_group(tables: MetadataTables, command: JoinConsumerGroup) -> M
 
 
 def leave_consumer_group(tables: MetadataTables, command: LeaveConsumerGroup, append_time_ms: int) -> Done | Rejected:
-    """Remove members, and give what they had to those who wait for it."""
+    """Remove members, and grant their partitions to the members whose targets include them."""
     group = tables.consumer_groups.by_name.get(command.group)
     leaving = sorted(set(command.member_ids).intersection(group.members)) if group is not None else []
     if group is None or not leaving:
@@ -76,7 +76,7 @@ def leave_consumer_group(tables: MetadataTables, command: LeaveConsumerGroup, ap
         freed += [part[:2] for part in tables.consumer_groups.remove_member(group, member_id).owned]
     row = msgspec.structs.replace(group.row, epoch=tables.index)
     if not group.members:
-        # nothing is left to divide: the empty target is the right one
+        # no partition is left to assign: the empty target is correct
         row = ConsumerGroupRow(tables.index, tables.index, row.assignor, (), max(1, append_time_ms))
     tables.consumer_groups.put_row(group.name, row)
     _grant(tables, group, freed)
@@ -84,13 +84,13 @@ def leave_consumer_group(tables: MetadataTables, command: LeaveConsumerGroup, ap
 
 
 def set_target_assignment(tables: MetadataTables, command: SetTargetAssignment) -> Done | Rejected:
-    """Take a computed assignment as what the members shall have."""
+    """Set a computed assignment as the members' targets."""
     group = tables.consumer_groups.by_name.get(command.group)
     if group is None or group.row.epoch != command.expected_epoch:
         return Rejected(codes.CONFLICT, "the group changed while its assignment was computed")
     counts = dict(command.topics)
     if list(counts) != sorted(counts) or len(counts) != len(command.topics):
-        return Rejected(codes.INVALID_ARGUMENT, "topics are given once each, in order")
+        return Rejected(codes.INVALID_ARGUMENT, "each topic must be listed once, in ascending order")
     for topic_id, count in counts.items():
         topic = tables.topic(topic_id)
         if topic is None or not 0 <= count <= len(topic.group_ids):
@@ -101,7 +101,7 @@ def set_target_assignment(tables: MetadataTables, command: SetTargetAssignment) 
             return Rejected(codes.INVALID_ARGUMENT, "the assignment names a member that the group does not have")
         targets[change.member_id] = change.partitions
     if not _is_division(targets.values(), counts):
-        return Rejected(codes.INVALID_ARGUMENT, "the assignment names a partition twice, or one that there is not")
+        return Rejected(codes.INVALID_ARGUMENT, "the assignment names a partition twice, or one that does not exist")
     tables.update_cluster()
     row = ConsumerGroupRow(tables.index, tables.index, command.assignor, command.topics, group.row.emptied_time_ms)
     tables.consumer_groups.put_row(group.name, row)
@@ -111,13 +111,13 @@ def set_target_assignment(tables: MetadataTables, command: SetTargetAssignment) 
 
 
 def release_partitions(tables: MetadataTables, command: ReleasePartitions) -> Done | Rejected:
-    """Take from a member what it gave up, and give it to those who wait for it."""
+    """Remove partitions that a member released, and grant them to the members whose targets include them."""
     group = tables.consumer_groups.by_name.get(command.group)
     member = group.members.get(command.member_id) if group is not None else None
     if group is None or member is None:
         return Rejected(codes.UNKNOWN_MEMBER, "the group has no such member")
     if member.epoch != command.member_epoch:
-        return Rejected(codes.STALE_EPOCH, f"the member's assignment is of epoch {member.epoch} by now")
+        return Rejected(codes.STALE_EPOCH, f"the member's assignment has epoch {member.epoch} now")
     released = set(command.partitions).intersection(member.unreleased())
     if released:
         tables.update_cluster()
@@ -129,7 +129,7 @@ def release_partitions(tables: MetadataTables, command: ReleasePartitions) -> Do
 
 
 def regrant_partitions(tables: MetadataTables, command: RegrantPartitions) -> Done | Rejected:
-    """Give owners their partitions anew."""
+    """Grant partitions to their present owners again, under a new owner epoch."""
     group = tables.consumer_groups.by_name.get(command.group)
     if group is None:
         return Rejected(codes.UNKNOWN_GROUP, "there is no such group")
@@ -144,7 +144,7 @@ def regrant_partitions(tables: MetadataTables, command: RegrantPartitions) -> Do
 
 
 def take_group_epoch(tables: MetadataTables, command: TakeGroupEpoch) -> Done | Rejected:
-    """The entry's own index: nothing was given under it, and nothing will be."""
+    """Reserve the entry's own index as an epoch. No partition was granted under it, and none will be."""
     if not is_group_text(command.group):
         return _bad_name("group")
     group = tables.consumer_groups.by_name.get(command.group)
@@ -155,14 +155,14 @@ def take_group_epoch(tables: MetadataTables, command: TakeGroupEpoch) -> Done | 
 
 
 def delete_consumer_group(tables: MetadataTables, command: DeleteConsumerGroup) -> Done | Rejected:
-    """Forget a group without members."""
+    """Delete a group without members."""
     group = tables.consumer_groups.by_name.get(command.group)
     if group is None:
         return Rejected(codes.UNKNOWN_GROUP, "there is no such group")
     if group.members:
         return Rejected(codes.GROUP_NOT_EMPTY, f"the group has {len(group.members)} members")
     if 0 < command.emptied_before_ms <= group.row.emptied_time_ms:
-        return Rejected(codes.CONFLICT, "the group had members meanwhile")
+        return Rejected(codes.CONFLICT, "the group had members in the meantime")
     tables.update_cluster()
     tables.consumer_groups.delete(group)
     return Done(tables.index)
@@ -190,7 +190,7 @@ def _join_refusal(tables: MetadataTables, command: JoinConsumerGroup) -> Rejecte
     if known is not None:
         if known.instance_id == command.instance_id:
             return None
-        return Rejected(codes.INVALID_ARGUMENT, "a member keeps its instance id as long as it lives")
+        return Rejected(codes.INVALID_ARGUMENT, "a member cannot change its instance id")
     if command.must_exist:
         return Rejected(codes.UNKNOWN_MEMBER, "the group has no such member")
     if group is None and len(tables.consumer_groups.by_name) >= GROUPS_MAX:
@@ -207,7 +207,7 @@ def _bad_name(what: str) -> Rejected:
 
 
 def _said(command: JoinConsumerGroup, known: GroupMemberRow | None) -> GroupMemberRow:
-    """The member's row as the command has it, with what it has and shall have already."""
+    """Build the member's row from the command, with its present target and partitions."""
     return GroupMemberRow(
         instance_id=command.instance_id,
         client_id=command.client_id,
@@ -224,7 +224,7 @@ def _said(command: JoinConsumerGroup, known: GroupMemberRow | None) -> GroupMemb
 
 
 def _wants(member: GroupMemberRow) -> tuple[object, ...]:
-    """What an assignment depends on."""
+    """Return the attributes that an assignment depends on."""
     return (member.topics, member.pattern, member.assignor, member.rack)
 
 
@@ -234,7 +234,7 @@ def _take_instance(tables: MetadataTables, group: ConsumerGroup, instance_id: st
 
 
 def _is_division(targets: Iterable[tuple[tuple[int, tuple[int, ...]], ...]], counts: dict[int, int]) -> bool:
-    """Whether no partition is named twice, and only those that there are; and all in order, so that rows are equal."""
+    """Return whether the targets name only existing partitions, each once, and all in order, so that rows are equal."""
     seen: set[PartitionId] = set()
     named = 0
     for target in targets:
@@ -254,7 +254,7 @@ def _is_division(targets: Iterable[tuple[tuple[int, tuple[int, ...]], ...]], cou
 def _replace_targets(
     tables: MetadataTables, group: ConsumerGroup, targets: dict[str, tuple[tuple[int, tuple[int, ...]], ...]]
 ) -> None:
-    """Nobody holds partitions of a topic that is gone: there is nothing to give up."""
+    """Set new targets, and drop owned partitions of deleted topics: there is nothing to release."""
     for member_id in sorted(targets):
         member = group.members[member_id]
         owned = tuple(part for part in member.owned if tables.topic(part[0]) is not None)
@@ -264,7 +264,7 @@ def _replace_targets(
 
 
 def _grant(tables: MetadataTables, group: ConsumerGroup, partitions: Iterable[PartitionId]) -> None:
-    """Give those that nobody has to whoever shall have them."""
+    """Grant partitions without an owner to the members whose targets include them."""
     granted: dict[str, list[PartitionId]] = {}
     for partition in partitions:
         member_id = group.targets.get(partition)

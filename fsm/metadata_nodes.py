@@ -1,6 +1,6 @@
-"""Commands about the cluster and its nodes: forming, registering, replacing a lost disk, removing; metadata voters.
+"""Commands about the cluster and its nodes: forming, registering, replacing a lost disk, removing, and metadata voters.
 
-Pure functions over `MetadataTables`: a command gives a result, and changes nothing when that is `Rejected`.
+All are pure functions over `MetadataTables`. A command gives a result, and changes nothing when that is `Rejected`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NODE_ID_MAX: Final = (1 << 31) - 1
 
 
 def initialize_cluster(tables: MetadataTables, command: InitializeCluster) -> Done | Rejected:
-    """Form the cluster, once. The same command again (its proposer did not see the answer) is `Done`."""
+    """Form the cluster once. The same command again is `Done`, because its proposer may not have seen the answer."""
     cluster = tables.cluster
     if cluster.cluster_id == command.cluster_id != "":
         return Done(cluster.revision)
@@ -48,7 +48,7 @@ def initialize_cluster(tables: MetadataTables, command: InitializeCluster) -> Do
 
 
 def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegistered | Rejected:
-    """Admit a node, take its new addresses, or let it take over the node id of a lost disk."""
+    """Admit a node, update its addresses, or let it take over the node id of a lost disk."""
     refusal = _registration_refusal(tables, command)
     if refusal is not None:
         return refusal
@@ -62,25 +62,25 @@ def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegister
     holder = tables.node(node_id)
     if holder is not None and holder.state != "removed":
         if not command.replaces_lost:
-            return Rejected(codes.NODE_ID_TAKEN, f"node id {node_id} belongs to uuid {holder.uuid}")
+            return Rejected(codes.NODE_ID_TAKEN, f"node id {node_id} belongs to the broker with uuid {holder.uuid}")
         return _replace_lost(tables, command, holder)
     return _admit(tables, command, node_id, _metadata_replica_id(tables, command.uuid))
 
 
 def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
-    """Remove a node and refuse its uuid for ever."""
+    """Remove a node and refuse its uuid permanently."""
     node = tables.node(command.node_id)
     if node is None or node.state == "removed":
-        return Rejected(codes.UNKNOWN_NODE, f"there is no node {command.node_id}")
+        return Rejected(codes.UNKNOWN_NODE, f"there is no broker {command.node_id}")
     voters = tuple(voter for voter in tables.cluster.metadata_voters if voter != node.metadata_replica_id)
     if not voters:
-        return Rejected(codes.CONFLICT, f"node {node.node_id} is the only metadata voter")
+        return Rejected(codes.CONFLICT, f"broker {node.node_id} is the only metadata voter")
     if not command.is_forced:
         groups = tables.groups_of_node(node.node_id)
         if groups:
-            return Rejected(codes.CONFLICT, f"node {node.node_id} still holds {len(groups)} replicas: drain it first")
+            return Rejected(codes.CONFLICT, f"broker {node.node_id} still holds {len(groups)} replicas: drain it first")
         if voters != tables.cluster.metadata_voters:
-            return Rejected(codes.CONFLICT, f"node {node.node_id} is a metadata voter")
+            return Rejected(codes.CONFLICT, f"broker {node.node_id} is a metadata voter")
     retire_lost_replicas(tables, node.node_id, is_replaced=False)
     _retire_metadata_replica(tables, node, voters)
     tables.retire_uuid(node.uuid, RetiredUuid(node.node_id, "removed", tables.index))
@@ -89,7 +89,7 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
 
 
 def replace_metadata_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
-    """A node's metadata replica is damaged: it is retired as lost and the node gets a new one. Again: `Done`."""
+    """Retire a node's damaged metadata replica as lost, and give the node a new one. The same command again is `Done`."""
     node_id = tables.replica_node(METADATA_GROUP, command.replica_id)
     node = tables.node(node_id) if node_id is not None else None
     if node is None:
@@ -110,7 +110,7 @@ def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembersh
         return Rejected(codes.CONFLICT, f"metadata membership changed at {cluster.metadata_membership_revision}")
     unknown = [voter for voter in voters if tables.replica_node(METADATA_GROUP, voter) is None]
     if unknown:
-        return Rejected(codes.UNKNOWN_NODE, f"no node has metadata replica {unknown[0]}")
+        return Rejected(codes.UNKNOWN_NODE, f"no broker has metadata replica {unknown[0]}")
     if voters != cluster.metadata_voters:
         tables.update_cluster(metadata_voters=voters)
     return Done(tables.cluster.revision)
@@ -122,7 +122,7 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
     if not 0 <= command.node_id <= NODE_ID_MAX:
         return Rejected(codes.INVALID_ARGUMENT, f"a node id is between 1 and {NODE_ID_MAX}, or 0 for a free one")
     if command.replaces_lost and command.node_id == 0:
-        return Rejected(codes.INVALID_ARGUMENT, "replacing a lost node needs its node id")
+        return Rejected(codes.INVALID_ARGUMENT, "replacing a lost broker needs its node id")
     retired = tables.retired_uuid(command.uuid)
     if retired is not None:
         return Rejected(codes.NODE_REMOVED, f"this uuid was node {retired.node_id} and is {retired.reason}")
@@ -138,7 +138,7 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
     if command.feature_level_max < tables.cluster.feature_level:
         return Rejected(
             codes.UNSUPPORTED_VERSION,
-            f"the cluster is at feature level {tables.cluster.feature_level}, the node knows {command.feature_level_max}",
+            f"the cluster is at feature level {tables.cluster.feature_level}, the broker supports only {command.feature_level_max}",
         )
     return None
 
@@ -146,7 +146,7 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
 def _address_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected | None:
     """Refuse a new uuid with the address of another node: it is that node without its disk, or a mistake.
 
-    Known nodes may announce any address: hosts swap theirs, and each node corrects its own row.
+    Known nodes may announce any address, because hosts swap theirs, and each node corrects its own row.
     """
     mine = {command.client_address, command.peer_address}
     for node in tables.nodes():
@@ -156,14 +156,16 @@ def _address_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected 
         if shared:
             return Rejected(
                 codes.ADDRESS_TAKEN,
-                f"the address {shared[0]} belongs to node {node.node_id}. If that node's disk was replaced, start with --node-id "
-                f"{node.node_id}; else remove it (raftmq cluster remove {node.node_id}), or choose another address",
+                f"the address {shared[0]} belongs to broker {node.node_id}. If that broker's disk was replaced, start with --node-id "
+                f"{node.node_id}. Otherwise remove it (raftmq cluster remove {node.node_id}), or choose another address",
             )
     return None
 
 
 def _announce(tables: MetadataTables, command: RegisterNode, known: NodeView) -> NodeRegistered:
-    """The same uuid keeps node id and replicas, whatever node id it asks for; only what it says of itself changes."""
+    """Update the attributes that a node announces. The same uuid keeps node id and replicas, even if it asks for
+    another node id.
+    """
     announced = _node(command, known.node_id, known.metadata_replica_id, known.state, known.revision)
     if announced != known:
         tables.put_node(msgspec.structs.replace(announced, revision=tables.index))
@@ -171,7 +173,7 @@ def _announce(tables: MetadataTables, command: RegisterNode, known: NodeView) ->
 
 
 def _replace_lost(tables: MetadataTables, command: RegisterNode, lost: NodeView) -> NodeRegistered:
-    """One command, so that no moment exists in which half of the lost disk's replicas still count.
+    """Replace a lost node in one command, so that at no moment half of the lost disk's replicas still count.
 
     The desired metadata voter is replaced in place, not dropped: group 0 keeps its quorum size while the new replica
     catches up.
@@ -211,7 +213,7 @@ def _node(command: RegisterNode, node_id: int, metadata_replica_id: int, state: 
 
 
 def _voters_with(tables: MetadataTables, old_replica_id: int, new_replica_id: int) -> tuple[int, ...]:
-    """The desired voters after a metadata replica was replaced by another."""
+    """Return the desired voters after one metadata replica replaced another."""
     voters = tables.cluster.metadata_voters
     if old_replica_id not in voters:
         return voters
@@ -232,7 +234,7 @@ def _free_node_id(tables: MetadataTables) -> int:
 
 
 def _metadata_replica_id(tables: MetadataTables, uuid: str) -> int:
-    """Replica 1 belongs to the bootstrapping node, which group 0 was born with; every other node gets a new id."""
+    """Return the id of a node's metadata replica: 1 for the bootstrapping node, a new id for every other node."""
     cluster = tables.cluster
     if not cluster.is_bootstrap_replica_given and cluster.bootstrap_uuid in ("", uuid):
         tables.update_cluster(is_bootstrap_replica_given=True)

@@ -1,6 +1,6 @@
-"""Commands that hand out producer ids: blocks of anonymous ones, and named ones with their epochs.
+"""Commands that allocate producer ids: blocks of anonymous ids, and named producers with their epochs.
 
-Pure functions over `MetadataTables`.
+All are pure functions over `MetadataTables`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from raftmq.fsm.tables import is_key_text
 
 PRODUCER_ID_BLOCK_MAX: Final = 1_000_000
 EPOCH_MAX: Final = (1 << 64) - 1
-"""Epochs travel as u64; a Spark batch id is one."""
+"""Epochs travel as u64, and a Spark batch id is an epoch."""
 
 
 def allocate_producer_ids(tables: MetadataTables, command: AllocateProducerIds) -> ProducerIdBlock | Rejected:
-    """Give out a block of ids, none of which is ever given out again."""
+    """Allocate a block of ids, none of which is ever allocated again."""
     if not 1 <= command.count <= PRODUCER_ID_BLOCK_MAX:
         return Rejected(codes.INVALID_ARGUMENT, f"a block has between 1 and {PRODUCER_ID_BLOCK_MAX} ids")
     first = tables.cluster.next_producer_id
@@ -37,7 +37,7 @@ def allocate_producer_ids(tables: MetadataTables, command: AllocateProducerIds) 
 def init_named_producer(
     tables: MetadataTables, command: InitNamedProducer, now_ms: int
 ) -> ProducerInitialized | Rejected:
-    """Give a name its producer id, and raise, confirm or refuse its epoch. `now_ms`: of the expiry clock."""
+    """Give a name its producer id, and raise, confirm or refuse its epoch. `now_ms` is the time of the expiry clock."""
     if not is_key_text(command.name):
         return Rejected(codes.INVALID_ARGUMENT, "a producer's name has between 1 and 249 bytes")
     if command.epoch is not None and not 0 <= command.epoch <= EPOCH_MAX:
@@ -72,5 +72,5 @@ def init_named_producer(
 
 
 def _first_batch_epoch(epoch: int, *, is_asked_for: bool) -> int:
-    """The lowest epoch of the batches that go out under a name's epoch."""
+    """Return the lowest epoch of the batches that are sent under a name's epoch."""
     return epoch if is_asked_for or epoch >> NAME_EPOCH_SHIFT else epoch << NAME_EPOCH_SHIFT

@@ -1,6 +1,7 @@
-"""Commands about where replicas are: desired replicas, retired ones, the replicas of a lost disk.
+"""Commands about the location of replicas: desired replicas, retired replicas, and the replicas of a lost disk.
 
-Pure functions over `MetadataTables`. Desired state only: the leader of each partition reconciles its group towards it.
+All are pure functions over `MetadataTables`. They change the desired state only: the leader of each partition
+reconciles its group towards it.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ REPLICAS_PER_PARTITION_MAX: Final = 9
 
 
 def plan_refusal(tables: MetadataTables, node_ids: tuple[int, ...]) -> Rejected | None:
-    """Why a partition's replicas cannot be on these nodes, or None."""
+    """Return why a partition's replicas cannot be on these nodes, or None."""
     if not 1 <= len(node_ids) <= REPLICAS_PER_PARTITION_MAX:
         return Rejected(
             codes.INVALID_REPLICATION_FACTOR, f"a partition has between 1 and {REPLICAS_PER_PARTITION_MAX} replicas"
         )
     if len(set(node_ids)) != len(node_ids):
-        return Rejected(codes.INVALID_REPLICATION_FACTOR, "two replicas of a partition cannot be on one node")
+        return Rejected(codes.INVALID_REPLICATION_FACTOR, "two replicas of a partition cannot be on one broker")
     for node_id in node_ids:
         node = tables.node(node_id)
         if node is None or node.state == "removed":
-            return Rejected(codes.UNKNOWN_NODE, f"there is no node {node_id}")
+            return Rejected(codes.UNKNOWN_NODE, f"there is no broker {node_id}")
     return None
 
 
 def allocate_replicas(node_ids: Iterable[int], next_replica_id: int) -> tuple[ReplicaView, ...]:
-    """New replicas on these nodes, with ascending ids from `next_replica_id`."""
+    """Create new replicas on these nodes, with ascending ids from `next_replica_id`."""
     return tuple(ReplicaView(replica_id, node_id) for replica_id, node_id in enumerate(node_ids, next_replica_id))
 
 
 def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejected:
-    """Set a partition's desired replicas. A node it has now keeps its replica; any other gets a new replica id, and the seat of one that
-    goes or went.
+    """Set a partition's desired replicas. A node with a desired replica keeps it. Any other node gets a new replica id,
+    and the seat of a replica that leaves or has left.
 
-    A node whose old replica of the partition is still retiring is refused for now: a node hosts one replica of a group, and
-    the old one votes until it has left. One that is lost votes no more, and its node gets a new one.
+    A node whose old replica of the partition is still retiring is refused for now: a node hosts one replica of a group,
+    and the old one votes until it has left. A lost replica no longer votes, so its node gets a new one.
     """
     partition = tables.partition(command.group_id)
     if partition is None:
@@ -58,7 +59,7 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
     for node_id in command.node_ids:
         if node_id in leaving and node_id not in kept:
             return Rejected(
-                codes.CONFLICT, f"the partition's old replica on node {node_id} has not left yet; try again"
+                codes.CONFLICT, f"the partition's old replica on broker {node_id} has not left yet; try again"
             )
     dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
     taken = {replica.seat for replica in partition.replicas if replica not in dropped}
@@ -84,7 +85,7 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
 
 
 def remove_replica(tables: MetadataTables, command: RemoveReplica) -> Done | Rejected:
-    """Forget a retiring replica that has left its group's configuration. Again: `Done`."""
+    """Remove a retiring replica that has left its group's configuration. The same command again is `Done`."""
     if command.group_id == METADATA_GROUP:
         return _remove_metadata_replica(tables, command.replica_id)
     partition = tables.partition(command.group_id)
@@ -99,7 +100,7 @@ def remove_replica(tables: MetadataTables, command: RemoveReplica) -> Done | Rej
 
 
 def replace_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
-    """Retire a damaged replica as lost; its node gets a new one in its place. Again: `Done`."""
+    """Retire a damaged replica as lost, and give its node a new replica in its place. The same command again is `Done`."""
     partition = tables.partition(command.group_id)
     if partition is None:
         return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
@@ -109,17 +110,19 @@ def replace_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | R
 
 
 def retire_lost_replicas(tables: MetadataTables, node_id: int, *, is_replaced: bool) -> None:
-    """The node's disk is gone: every replica on it is retired as lost and, if the node lives on, replaced under a new id."""
+    """Retire every replica of a node as lost because its disk is gone. If the node stays, replace each under a new id."""
     for group_id in tables.groups_of_node(node_id):
         partition = tables.partition(group_id)
-        if partition is not None:  # the index is derived from the partitions: always
+        if partition is not None:  # always: the index is derived from the partitions
             _retire_as_lost(tables, partition, lambda replica: replica.node_id == node_id, is_replaced=is_replaced)
 
 
 def _retire_as_lost(
     tables: MetadataTables, partition: PartitionView, is_lost: Callable[[ReplicaView], bool], *, is_replaced: bool
 ) -> None:
-    """A replaced replica keeps its place in the order of desired replicas, so the preferred leader stays where it was."""
+    """Retire the lost replicas. A replacement keeps the position among the desired replicas, and so the preferred
+    leader stays.
+    """
     next_replica_id = tables.cluster.next_replica_id
     replicas: list[ReplicaView] = []
     retiring = [_lost(replica) if is_lost(replica) else replica for replica in partition.retiring]

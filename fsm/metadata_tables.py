@@ -1,10 +1,10 @@
-"""The metadata group's rows, and the indexes derived from them.
+"""The rows of the metadata group, and the indexes derived from them.
 
-Every write goes through a `put_…` or `delete_…` here, which keeps indexes and the revision right; what a command
-means is decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas`, `metadata_groups` and `producer_names`.
+Every write goes through a method here, which keeps the indexes and the revision correct. The effect of each command is
+decided in `metadata_nodes`, `metadata_topics`, `metadata_replicas`, `metadata_groups` and `producer_names`.
 
-Invariants: an index equals what a full scan of the rows would give; a replica id appears in at most one place; node ids,
-topic ids, group ids and replica ids below their counters are never given out again (node ids only by explicit wish).
+Invariants: an index equals the result of a full scan of the rows. A replica id appears in at most one place. Node ids,
+topic ids, group ids and replica ids below their counters are never assigned again (node ids only on explicit request).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOOTSTRAP_METADATA_REPLICA_ID = 1
 
 
 class ClusterRow(msgspec.Struct, frozen=True):
-    """The cluster itself: the only row that every change touches."""
+    """The row of the cluster itself. Every change updates it."""
 
     cluster_id: str = ""
     """Empty until the cluster is formed."""
@@ -41,13 +41,13 @@ class ClusterRow(msgspec.Struct, frozen=True):
     next_group_id: int = 1
     next_replica_id: int = BOOTSTRAP_METADATA_REPLICA_ID + 1
     next_node_id: int = 1
-    """Smallest node id worth trying: ids at and above it may be taken by explicit wish."""
+    """Smallest node id that may be free. Ids at and above it may have been assigned on explicit request."""
     next_producer_id: int = 1
     next_named_producer: int = 1
 
 
 class RetiredUuid(msgspec.Struct, frozen=True):
-    """A uuid that is refused for ever."""
+    """A uuid that is refused permanently."""
 
     node_id: int
     reason: str
@@ -56,11 +56,11 @@ class RetiredUuid(msgspec.Struct, frozen=True):
 
 
 class MetadataTables:
-    """All rows of the metadata group."""
+    """Hold all rows of the metadata group."""
 
     def __init__(self) -> None:
         self.index = 0
-        """Index of the entry being applied: the revision of what it changes. Written by `Metadata.apply`."""
+        """Index of the entry being applied, which is the revision of its changes. Written by `Metadata.apply`."""
         self._cluster: Table[int, ClusterRow] = number_table(1, ClusterRow)
         self._nodes: Table[int, NodeView] = number_table(2, NodeView)
         self._retired_uuids: Table[str, RetiredUuid] = text_table(3, RetiredUuid)
@@ -69,63 +69,63 @@ class MetadataTables:
         self.producer_names = ProducerNames(6)
         self.consumer_groups = ConsumerGroups(7, 8)
         self.expiry = ExpiryClock(9)
-        """By it names of producers are forgotten."""
+        """The clock by which names of producers are forgotten."""
         self.cluster = ClusterRow()
         self._node_by_uuid: dict[str, NodeView] = {}
         self._topic_by_name: dict[str, TopicView] = {}
         self._replica_nodes: dict[tuple[int, int], int] = {}
-        """(group id, replica id) → node id, of replicas that are not lost; group 0 included."""
+        """(group id, replica id) → node id, of replicas that are not lost, including group 0."""
         self._groups_by_node: dict[int, set[int]] = {}
-        """Node id → groups with a desired or retiring replica (not lost) on it."""
+        """Node id → groups with a desired or retiring replica (not lost) on the node."""
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
     def node(self, node_id: int) -> NodeView | None:
-        """A node, removed ones included."""
+        """Return a node, which may be removed."""
         return self._nodes.get(node_id)
 
     def node_by_uuid(self, uuid: str) -> NodeView | None:
-        """The node that has this uuid now."""
+        """Return the node that has this uuid now."""
         return self._node_by_uuid.get(uuid)
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """All nodes by id, removed ones included."""
+        """Return all nodes by id, including removed ones."""
         return tuple(node for _, node in self._nodes.ordered())
 
     def retired_uuid(self, uuid: str) -> RetiredUuid | None:
-        """Why a uuid is refused, or None."""
+        """Return why a uuid is refused, or None."""
         return self._retired_uuids.get(uuid)
 
     def topic(self, topic_id: int) -> TopicView | None:
-        """A topic by id."""
+        """Return a topic by id."""
         return self._topics.get(topic_id)
 
     def topic_by_name(self, name: str) -> TopicView | None:
-        """A topic by name."""
+        """Return a topic by name."""
         return self._topic_by_name.get(name)
 
     def topics(self) -> tuple[TopicView, ...]:
-        """All topics by id."""
+        """Return all topics by id."""
         return tuple(topic for _, topic in self._topics.ordered())
 
     def topic_count(self) -> int:
-        """How many topics there are."""
+        """Return the number of topics."""
         return len(self._topics.by_key)
 
     def partition(self, group_id: int) -> PartitionView | None:
-        """A partition by its group."""
+        """Return a partition by its group."""
         return self._partitions.get(group_id)
 
     def partition_count(self) -> int:
-        """How many partitions there are."""
+        """Return the number of partitions."""
         return len(self._partitions.by_key)
 
     def groups_of_node(self, node_id: int) -> tuple[int, ...]:
-        """Groups with a replica on the node, desired or retiring, ascending."""
+        """Return the groups with a desired or retiring replica on the node, ascending."""
         return tuple(sorted(self._groups_by_node.get(node_id, ())))
 
     def replica_node(self, group_id: int, replica_id: int) -> int | None:
-        """The node that holds a replica that is not lost."""
+        """Return the node that holds a replica, unless the replica is lost."""
         return self._replica_nodes.get((group_id, replica_id))
 
     # ------------------------------------------------------------------------------------------------------------ writing
@@ -138,7 +138,7 @@ class MetadataTables:
             self.mark_membership_changed()
 
     def mark_membership_changed(self) -> None:
-        """Note that metadata replicas or desired voters changed."""
+        """Record that metadata replicas or desired voters changed."""
         if self.cluster.metadata_membership_revision != self.index:
             self.update_cluster(metadata_membership_revision=self.index)
 
@@ -152,7 +152,7 @@ class MetadataTables:
         self._add_node_indexes(node)
 
     def retire_uuid(self, uuid: str, retired: RetiredUuid) -> None:
-        """Refuse a uuid for ever."""
+        """Refuse a uuid permanently."""
         self._touch()
         self._retired_uuids.put(uuid, retired)
 
@@ -184,7 +184,7 @@ class MetadataTables:
     # --------------------------------------------------------------------------------------------------------------- rows
 
     def take_dirty_rows(self) -> tuple[DirtyRow, ...]:
-        """Changed rows in key order."""
+        """Return the changed rows in key order."""
         return take_dirty(self.sources)
 
     @property
@@ -197,7 +197,7 @@ class MetadataTables:
         )
 
     def restore(self, rows: tuple[Row, ...]) -> None:
-        """Become what the rows describe, indexes included."""
+        """Replace the state by the one that the rows describe, including the indexes."""
         load_rows(self.sources, rows)
         self.producer_names.rebuild_order()
         self.consumer_groups.rebuild()

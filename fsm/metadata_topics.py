@@ -1,8 +1,8 @@
 """Commands about topics: create, add partitions, alter configuration, delete.
 
-Pure functions over `MetadataTables`. A topic's configuration is stored as it was proposed: whether a key is known
-depends on the software's version, so judging it here would make replicas of different versions differ. Proposers check
-it with `topic_config`, and readers of it fall back to defaults.
+All are pure functions over `MetadataTables`. A topic's configuration is stored as it was proposed. Whether a key is
+known depends on the software's version, so a check here would make replicas of different versions differ. Proposers
+check it with `topic_config`, and readers fall back to defaults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raftmq.fsm.metadata_views import PartitionView, TopicView
 from raftmq.fsm.topic_config import is_topic_name
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
-"""Bounds the entry and the row of one topic; what the cluster can carry is the proposer's to judge."""
+"""Bounds the entry and the row of one topic. The proposer checks the capacity of the cluster."""
 
 TOPIC_KINDS: Final = ("log",)
 
@@ -92,7 +92,7 @@ def alter_topic_config(tables: MetadataTables, command: AlterTopicConfig) -> Don
 
 
 def delete_topic(tables: MetadataTables, command: DeleteTopic) -> Done | Rejected:
-    """Delete a topic and its partitions; their ids are never given out again."""
+    """Delete a topic and its partitions. Their ids are never assigned again."""
     topic = tables.topic(command.topic_id)
     if topic is None:
         return Rejected(codes.UNKNOWN_TOPIC, f"there is no topic with id {command.topic_id}")
@@ -103,7 +103,7 @@ def delete_topic(tables: MetadataTables, command: DeleteTopic) -> Done | Rejecte
 def _plans_refusal(tables: MetadataTables, plans: tuple[PartitionPlan, ...], *, existing_count: int) -> Rejected | None:
     if existing_count + len(plans) > PARTITIONS_PER_TOPIC_MAX:
         return Rejected(codes.TOO_MANY_PARTITIONS, f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions")
-    # Plans repeat: a thousand partitions on three nodes have six of them.
+    # Plans repeat: a thousand partitions on three nodes have only six different plans.
     for node_ids in dict.fromkeys(plan.node_ids for plan in plans):
         refusal = plan_refusal(tables, node_ids)
         if refusal is not None:

@@ -1,6 +1,6 @@
-"""What the metadata state machine shows the node: frozen values, replaced (never mutated) when something changes.
+"""The frozen values that the metadata state machine returns to the node. They are replaced, never mutated.
 
-They are also its rows on disk: append fields with defaults, never rename or retype one.
+They are also its rows on disk: append fields with defaults, and never rename or retype a field.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class NodeView(msgspec.Struct, frozen=True):
     """"active", "draining" or "removed". (A lost uuid has no row of its own: its node id belongs to its successor.)"""
     revision: int = 0
     partitions_max: int = 0
-    """Partition replicas that the node takes, as it says itself; 0: it does not say."""
+    """Maximum number of partition replicas that the node accepts, by its own account; 0 if it does not say."""
     boot: int = 0
-    """The boot of its data directory that registered last; 0: it did not say."""
+    """The boot of its data directory that registered last; 0 if it did not say."""
     boot_mark: bytes = b""
     """The random mark of that boot."""
 
@@ -38,29 +38,29 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
     replica_id: int
     node_id: int
     is_lost: bool = False
-    """Its disk is gone for good: only ever true of a retiring replica. Nothing may be sent to it; it only has to leave the
-    group's configuration."""
+    """True if the replica's disk is permanently gone. Only a retiring replica can be lost. Nothing may be sent to it;
+    it only has to leave the group's configuration."""
     inherited_seat: int = 0
-    """The seat of the replica whose place it takes; 0: its own."""
+    """The seat of the replaced replica; 0 if the replica has a seat of its own."""
 
     @property
     def seat(self) -> int:
-        """Of all replicas of one seat, one votes at most: the id of the first that held it."""
+        """The id of the first replica that held this seat. At most one replica of a seat votes."""
         return self.inherited_seat or self.replica_id
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """A partition: its group, and its replicas."""
+    """A partition: its group and its replicas."""
 
     topic_id: int
     partition: int
     group_id: int
     creation_replicas: tuple[ReplicaView, ...]
-    """The voters the group was born with: the membership of its synthetic first snapshot."""
+    """The group's initial voters: the membership of its synthetic first snapshot."""
     replicas: tuple[ReplicaView, ...]
     """Desired replicas; the first is the preferred leader."""
     retiring: tuple[ReplicaView, ...]
-    """Replicas no longer desired and not yet reported out of the group."""
+    """Replicas that are no longer desired and not yet reported as having left the group."""
     revision: int
 
 
@@ -73,5 +73,5 @@ class TopicView(msgspec.Struct, frozen=True):
     replication_factor: int
     config: dict[str, str]
     group_ids: tuple[int, ...]
-    """Group of partition i at position i."""
+    """The group of partition i is at position i."""
     revision: int

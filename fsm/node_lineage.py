@@ -1,10 +1,12 @@
-"""Tell a data directory that went on from an older copy of itself: the marks of its boots.
+"""Distinguish a data directory from an older copy of itself that was started, by the marks of its boots.
 
-Each start of a broker counts a boot in its data directory and draws a random mark for it. The marks of the latest boots are
-the directory's lineage. A node that remembers one boot and its mark recognizes every directory that does not descend from it: an
-older copy has a lower boot, and a copy that was started too has another mark for a boot of the same number.
+Each start of a broker counts a boot in its data directory and draws a random mark for it. The marks of the latest boots
+are the directory's lineage. A node that remembers one boot and its mark recognizes every directory that does not
+descend from it. An older copy has a lower boot, and a copy that was started too has another mark for a boot of the same
+number.
 
-Not recognized: a copy of the current boot whose original never starts again and is not connected either. It looks like a restart.
+One case is not recognized: a copy of the current boot whose original never starts again and is not connected. It looks
+like a restart.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from typing import Final, NamedTuple
 
 MARK_BYTES: Final = 4
 LINEAGE_MARKS_MAX: Final = 256
-"""Boots whose marks are kept, as in the data directory (`storage/registry.py`)."""
+"""Number of boots whose marks are kept, as in the data directory (`storage/registry.py`)."""
 
 
 class Boot(NamedTuple):
     """One start of a broker on its data directory, as another node remembers it."""
 
     number: int
-    """From 1; 0: none is known."""
+    """Counted from 1; 0 if no boot is known."""
     mark: bytes
     """Random, so that two starts from one copy differ."""
 
@@ -33,32 +35,32 @@ class Lineage(NamedTuple):
 
     boot: int
     marks: bytes
-    """`MARK_BYTES` for each boot, oldest first; the last ones are those of `boot`."""
+    """`MARK_BYTES` for each boot, oldest first. The last bytes are the mark of `boot`."""
 
     @property
     def current(self) -> Boot:
-        """The boot that it is in."""
+        """The current boot."""
         return Boot(self.boot, self.marks[-MARK_BYTES:])
 
     def mark_of(self, boot: int) -> bytes | None:
-        """The mark of an earlier boot, or of this one; None when it is not kept."""
+        """Return the mark of an earlier boot, or of this one, or None when it is not kept."""
         end = len(self.marks) - MARK_BYTES * (self.boot - boot)
         return self.marks[end - MARK_BYTES : end] if boot <= self.boot and end >= MARK_BYTES else None
 
     def defect(self) -> str | None:
-        """Why this can be no lineage; None when it can."""
+        """Return why this is not a valid lineage, or None when it is."""
         wanted = MARK_BYTES * min(self.boot, LINEAGE_MARKS_MAX)
         if self.boot < 1 or len(self.marks) != wanted:
             return f"boot {self.boot} with {len(self.marks)} bytes of marks: {wanted} are expected"
         return None
 
     def followed_by(self, mark: bytes) -> Lineage:
-        """The lineage after another boot."""
+        """Return the lineage after another boot."""
         marks = self.marks + mark
         return Lineage(self.boot + 1, marks[-MARK_BYTES * LINEAGE_MARKS_MAX :])
 
     def contradiction(self, known: Boot) -> str | None:
-        """Why this directory does not descend from the boot that is known of it; None when it may."""
+        """Return why this directory does not descend from its known boot, or None when it may."""
         if known == NO_BOOT or known == self.current:
             return None
         if self.boot < known.number:

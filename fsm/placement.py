@@ -1,10 +1,11 @@
-"""Where the replicas of new partitions go: pure, and the same answer for the same input.
+"""Place the replicas of new partitions. The functions are pure: the same input gives the same answer.
 
-Each replica goes to the candidate with, in this order: fewest replicas of this partition on its host, fewest in its rack,
-fewest replicas in all, smallest id. So replicas of a partition share a host only when there are not enough hosts, and a
-rack only when there are not enough racks. Choosing one by one can end two apart where racks constrain it, so afterwards
-single replicas are swapped while that makes counts more even and no partition less spread. Last, the replica whose node
-leads least becomes the preferred leader, and leaderships are shifted along chains of partitions while that evens them.
+Each replica goes to the candidate with, in this order, the fewest replicas of this partition on its host, the fewest in
+its rack, the fewest replicas in all, and the smallest id. So replicas of a partition share a host only when there are
+not enough hosts, and a rack only when there are not enough racks. Where racks constrain the choice, choosing one by one
+can leave two nodes uneven. Afterwards, single replicas are therefore swapped while a swap makes the counts more even
+and spreads no partition less. Finally, the replica whose node leads least becomes the preferred leader, and leaderships
+are shifted along chains of partitions while that makes them more even.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from raftmq.fsm.metadata_views import NodeView
 
 
 class PlacementError(ValueError):
-    """There is no placement: too few nodes, or too little room on them. `code` is an `ErrorCode` number."""
+    """Raised when there is no placement: too few nodes, or too little room on them. `code` is an `ErrorCode` number."""
 
     def __init__(self, message: str, code: int = codes.INVALID_REPLICATION_FACTOR) -> None:
         super().__init__(message)
@@ -36,15 +37,15 @@ def place(
 ) -> tuple[PartitionPlan, ...]:
     """Plan `partition_count` new partitions on the active ones of `nodes`.
 
-    `existing_counts` and `existing_leader_counts` say how many replicas and preferred leaderships a node id has already,
-    `replicas_max` how many replicas it takes (not named: any number).
-    Raises `PlacementError` if there are fewer active nodes than `replication_factor`, or not enough of them have room (where
-    almost all are full it may miss an arrangement that would just fit).
+    `existing_counts` and `existing_leader_counts` give the present number of replicas and preferred leaderships by node
+    id. `replicas_max` gives the number of replicas that a node accepts. A node without an entry accepts any number.
+    Raises `PlacementError` if there are fewer active nodes than `replication_factor`, or if not enough of them have
+    room. When almost all nodes are full, it may miss an arrangement that would just fit.
     """
     candidates = sorted((node for node in nodes if node.state == "active"), key=lambda node: node.node_id)
     if not 1 <= replication_factor <= len(candidates):
         raise PlacementError(
-            f"replication factor {replication_factor} needs as many nodes; {len(candidates)} are active"
+            f"replication factor {replication_factor} needs as many active brokers, but there are {len(candidates)}"
         )
     leader_counts = existing_leader_counts or {}
     replicas = {node.node_id: existing_counts.get(node.node_id, 0) for node in candidates}
@@ -68,9 +69,10 @@ def place_another(
     existing_counts: Mapping[int, int],
     replicas_max: Mapping[int, int],
 ) -> NodeView | None:
-    """The candidate for one more replica of a partition that `holders` have replicas of; None when none has room.
+    """Return the candidate for one more replica of a partition whose replicas are on `holders`, or None when no
+    candidate has room.
 
-    By the same order as new partitions; the numbers are as in `place`.
+    The order of preference is the one for new partitions. The numbers are as in `place`.
     """
     hosts, racks = Counter[str](), Counter[str]()
     for holder in holders:
@@ -85,18 +87,20 @@ def place_another(
 
 
 def host_count(nodes: Iterable[NodeView]) -> int:
-    """Number of different hosts of active nodes: what a default replication factor is checked against."""
+    """Return the number of different hosts of active nodes, which a default replication factor is checked against."""
     return len({node.host for node in nodes if node.state == "active"})
 
 
 def _choose(
     candidates: list[NodeView], replication_factor: int, replicas: dict[int, int], room: dict[int, int]
 ) -> list[int]:
-    """Pick nodes for one partition, and count them in `replicas` and against the `room` of those that have a limit."""
+    """Choose the nodes of one partition. Count them in `replicas`, and subtract them from the `room` of nodes with a
+    limit.
+    """
     remaining = [node for node in candidates if room.get(node.node_id, 1) > 0]
     if len(remaining) < replication_factor:
         raise PlacementError(
-            f"{replication_factor} nodes with room for another partition replica are needed; {len(remaining)} have it",
+            f"{replication_factor} brokers with room for another partition replica are needed, but only {len(remaining)} have room",
             codes.TOO_MANY_PARTITIONS,
         )
     on_host: dict[str, int] = {}
@@ -129,7 +133,7 @@ def _move(node_id: int, count: int, replicas: dict[int, int], room: dict[int, in
 def _even_replicas(
     plans: list[list[int]], candidates: list[NodeView], replicas: dict[int, int], room: dict[int, int]
 ) -> None:
-    """Hand single replicas from a node to one that holds at least two less, while no partition gets less spread."""
+    """Move single replicas from a node to one that holds at least two fewer, unless a partition becomes less spread."""
     nodes = {node.node_id: node for node in candidates}
     held_by: dict[int, list[list[int]]] = {}
     for plan in plans:
@@ -169,17 +173,18 @@ def _evening_swap(
 
 
 def _crowding(plan: list[int], nodes: Mapping[int, NodeView]) -> tuple[int, int]:
-    """How much a partition's replicas share hosts, then racks; smaller is better."""
+    """Return how much a partition's replicas share hosts, then racks. Smaller is better."""
     hosts = Counter(nodes[node_id].host for node_id in plan)
     racks = Counter(nodes[node_id].rack for node_id in plan)
     return sum(count * count for count in hosts.values()), sum(count * count for count in racks.values())
 
 
 def _even_leaders(plans: list[list[int]], leaders: dict[int, int]) -> None:
-    """Shift preferred leaderships until no chain of shifts makes them more even (a minimum-cost flow with convex costs).
+    """Shift preferred leaderships until no chain of shifts makes them more even (a minimum-cost flow with convex
+    costs).
 
-    Example: {1,2} led by 1, {3,4} by 3, {1,2} by 2, {1,3} by 1: 4 leads nothing, and 1 twice. 1 hands {1,3} to 3, and 3
-    hands {3,4} to 4.
+    Example: {1,2} led by 1, {3,4} by 3, {1,2} by 2, {1,3} by 1. Node 4 leads nothing, and node 1 leads two. Node 1
+    hands {1,3} to 3, and 3 hands {3,4} to 4.
     """
     while max(leaders.values()) - min(leaders.values()) > 1:
         chain = _evening_chain(plans, leaders)
@@ -194,7 +199,9 @@ def _even_leaders(plans: list[list[int]], leaders: dict[int, int]) -> None:
 
 
 def _evening_chain(plans: list[list[int]], leaders: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Plans and their new leaders, such that a node leads one less and one that leads at least two less leads one more."""
+    """Return plans and their new leaders such that one node leads one less, and a node that leads at least two less
+    leads one more.
+    """
     led_by: dict[int, list[int]] = {}
     for position, plan in enumerate(plans):
         led_by.setdefault(plan[0], []).append(position)

@@ -1,10 +1,11 @@
 """Named producers: each name has one producer id, and an epoch that only rises.
 
-A name that was not initialized for 14 days of the metadata log's expiry clock is forgotten, and gets a new id when it comes back; the old id
-is then as good as an anonymous producer's that nobody can continue. Partitions forget the id by the same rule.
+A name that was not initialized for 14 days of the metadata log's expiry clock is forgotten and gets a new id when it
+comes back. The old id is then like the id of an anonymous producer that nobody can continue. Partitions forget the id
+by the same rule.
 
-Every node has this table, and a partition's leader looks into it before it appends: a batch of an epoch that was succeeded is
-refused there, whether or not the successor ever writes to that partition (`broker/partitions/producer_fence.py`).
+Every node has this table, and a partition's leader looks into it before it appends. It refuses a batch of an epoch that
+was succeeded, whether or not the successor ever writes to that partition (`broker/partitions/producer_fence.py`).
 
 Source: KIP-98 (transactional ids and their epochs), without transactions.
 """
@@ -19,9 +20,9 @@ from raftmq.fsm.producer_ids import NAMED_EXPIRY_MS
 from raftmq.fsm.tables import DirtyRow, Row, Table, text_table
 
 NAMED_PRODUCERS_MAX: Final = 100_000
-"""About 30 MB without stamps. A new name beyond it is refused; an old one is never evicted."""
+"""About 30 MB without stamps. A new name beyond it is refused. An old name is never evicted."""
 STAMP_BYTES_MAX: Final = 4096
-"""Two bits for each of 16,000 tasks; a digest takes a few bytes."""
+"""Room for two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
 
 class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
@@ -30,18 +31,18 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
     producer_id: int
     epoch: int
     used_time_ms: int
-    """What the expiry clock said at the last `InitNamedProducer` of this name."""
+    """The time of the expiry clock at the last `InitNamedProducer` of this name."""
     stamp: bytes = b""
-    """Of this epoch; at most `STAMP_BYTES_MAX`, opaque."""
+    """The stamp of this epoch: opaque, at most `STAMP_BYTES_MAX`."""
     batch_epoch_min: int = 0
     """The lowest epoch of batches that may still be appended under the id. Never decreases while the name is known."""
 
 
 class ProducerNames:
-    """Table of names, kept in the order of their last use so that expiry looks at the oldest only.
+    """Hold the names in the order of their last use, so that expiry looks only at the oldest.
 
     Invariants: `_by_use` has the table's names, oldest `used_time_ms` first. The expiry clock never goes back, so
-    moving a used name to the end keeps it so; names of equal time expire together, so their order does not matter.
+    moving a used name to the end keeps the order. Names of equal time expire together, so their order does not matter.
     `_by_id` has the table's rows by producer id.
     """
 
@@ -54,23 +55,23 @@ class ProducerNames:
         self._by_id: dict[int, NamedProducer] = {}
 
     def get(self, name: str) -> NamedProducer | None:
-        """The producer of a name."""
+        """Return the producer of a name."""
         return self._table.get(name)
 
     def batch_epoch_min(self, producer_id: int) -> int:
-        """The lowest epoch of batches that may still be appended under the id; 0 for an id that no name has."""
+        """Return the lowest epoch of batches that may still be appended under the id, or 0 for an id without a name."""
         row = self._by_id.get(producer_id)
         return row.batch_epoch_min if row is not None else 0
 
     def put(self, name: str, producer: NamedProducer) -> None:
-        """Insert or replace a name, used now."""
+        """Insert or replace a name and mark it as used now."""
         self._table.put(name, producer)
         self._by_id[producer.producer_id] = producer
         self._by_use.pop(name, None)
         self._by_use[name] = None
 
     def expire(self, now_ms: int) -> None:
-        """Forget names last used at least 14 days before `now_ms` (what the expiry clock says)."""
+        """Forget names last used at least 14 days before `now_ms`, the time of the expiry clock."""
         while self._by_use:
             oldest = next(iter(self._by_use))
             row = self._table.by_key[oldest]
@@ -84,25 +85,25 @@ class ProducerNames:
         return len(self._table.by_key)
 
     def rebuild_order(self) -> None:
-        """After loading rows: find the order of last use again, and who has which id."""
+        """Restore the order of last use and the map of ids after loading rows."""
         by_time = sorted((row.used_time_ms, name) for name, row in self._table.by_key.items())
         self._by_use = {name: None for _, name in by_time}
         self._by_id = {row.producer_id: row for row in self._table.by_key.values()}
 
     def take_dirty(self) -> Iterator[DirtyRow]:
-        """Rows changed since the last call."""
+        """Return the rows changed since the last call."""
         return self._table.take_dirty()
 
     def rows(self) -> Iterator[Row]:
-        """All rows by name."""
+        """Return all rows by name."""
         return self._table.rows()
 
     def load(self, key: bytes, value: bytes) -> None:
-        """Take back a row; `rebuild_order` must follow."""
+        """Load a row. `rebuild_order` must follow."""
         self._table.load(key, value)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all names."""
         self._table.clear()
         self._by_use.clear()
         self._by_id.clear()

@@ -1,12 +1,13 @@
-"""What a log partition remembers of its producers: epoch, last sequence and the last five batches of each.
+"""The producers that a log partition remembers: epoch, last sequence and the last five batches of each.
 
-Fed by applied batches only, without judging them: the leader's `sequence_validator` decided before proposing, and what is in the
-log has its offsets. Producers are forgotten by the log alone, so all replicas forget alike: when the expiry clock
-(`expiry_clock`) says that they were idle for long, and in a table that is full, when a new one needs the place of the
-anonymous producer that was idle for longest. One that may still repeat a batch keeps its place, and so does one with a name.
+The table is filled by applied batches only and does not check them: the leader's `sequence_validator` decided before
+proposing, and batches in the log have their offsets. Producers are forgotten by the log alone, so all replicas forget
+alike. A producer is forgotten when it was idle for long by the expiry clock (`expiry_clock`). In a full table a new
+producer evicts the anonymous producer that was idle for longest. Producers that may still repeat a batch and producers
+with a name are never evicted.
 
-Invariants: of two batches of a producer the one with the higher (epoch, sequence) wins; `last_sequence` is the largest
-ever applied in that epoch; at most `CACHED_BATCHES` batches are kept, oldest first.
+Invariants: of two batches of a producer the one with the higher (epoch, sequence) wins. `last_sequence` is the largest
+ever applied in that epoch. At most `CACHED_BATCHES` batches are kept, oldest first.
 
 Source: KIP-98 and KIP-360 (producer state, five cached batches), with expiry by log time instead of the wall clock.
 """
@@ -22,12 +23,14 @@ from raftmq.fsm.producer_ids import ANONYMOUS_EXPIRY_MS, NAMED_EXPIRY_MS, NAMED_
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key, number_of_key
 
 CACHED_BATCHES: Final = 5
-"""As many as a producer may have in flight, so any retry finds the offset of what it repeats."""
+"""As many as a producer may have in flight, so any retry finds the offset of the batch that it repeats."""
 
 PRODUCERS_MAX: Final = 10_000
-"""Per partition, about 10 MB in memory. A new one beyond it takes the place of an idle one, or is refused by the judge."""
+"""Maximum per partition, about 10 MB in memory. A new producer beyond it evicts an idle one, or is refused by the
+validator."""
 NAMED_MAX: Final = 9_000
-"""Of these, producers with a name, which keep their places for 14 days: a Spark batch has up to 8,192. The rest stays for others."""
+"""Maximum of producers with a name, which stay for 14 days: a Spark batch has up to 8,192. The rest is left for
+anonymous producers."""
 
 
 class CachedBatch(NamedTuple):
@@ -40,25 +43,26 @@ class CachedBatch(NamedTuple):
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """A producer's row. Written by `ProducerTable` only; others read it and must not keep it across an apply."""
+    """A producer's row. Only `ProducerTable` writes it. Others read it and must not keep it across an apply."""
 
     epoch: int
     last_sequence: int
     """Sequence of the last record applied in this epoch."""
     active_ms: int
-    """What the expiry clock said at the producer's last batch."""
+    """The time of the expiry clock at the producer's last batch."""
     batches: list[CachedBatch]
-    """The last `CACHED_BATCHES` of this epoch, oldest first."""
+    """The last `CACHED_BATCHES` batches of this epoch, oldest first."""
 
 
 _DECODER = msgspec.msgpack.Decoder(ProducerState)
 
 
 class ProducerTable:
-    """Producers of one partition.
+    """Hold the producers of one partition.
 
-    Invariant: `_anonymous` and `_named` hold their producers in the order of their last batches (a producer that appends moves
-    to the end), so the first of each goes next. `active_ms` has the same order, as the expiry clock never goes back.
+    Invariant: `_anonymous` and `_named` hold their producers in the order of their last batches (a producer that
+    appends moves to the end), so the first of each is the next to expire. `active_ms` has the same order, because the
+    expiry clock never goes back.
     """
 
     __slots__ = (
@@ -77,29 +81,29 @@ class ProducerTable:
         self.producers_max = producers_max
         self.named_max = named_max
         self.forgotten_id = 0
-        """The highest id of an anonymous producer that was forgotten; 0: none was. Kept by `LogPartition`."""
+        """The highest id of a forgotten anonymous producer; 0 if none was forgotten. Persisted by `LogPartition`."""
         self.forgotten_named_id = 0
-        """The same of those with a name."""
+        """The highest id of a forgotten named producer; 0 if none was forgotten."""
         self._anonymous: dict[int, ProducerState] = {}
         self._named: dict[int, ProducerState] = {}
         self._dirty: set[int] = set()
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """A producer's state, or None if it is unknown or forgotten."""
+        """Return a producer's state, or None if it is unknown or forgotten."""
         return self._part(producer_id).get(producer_id)
 
     def __len__(self) -> int:
         return len(self._anonymous) + len(self._named)
 
     def may_have_forgotten(self, producer_id: int) -> bool:
-        """Whether batches of an unknown producer may have been written here and forgotten."""
+        """Return whether batches of an unknown producer may have been written here and forgotten."""
         forgotten = self.forgotten_id if producer_id < NAMED_PRODUCER_BIT else self.forgotten_named_id
         return producer_id <= forgotten
 
     def has_room(self, now_ms: int, *, is_named: bool, new: int, new_named: int, busy: Container[int]) -> bool:
-        """Whether one more producer finds a place after `new` pending ones, of which `new_named` have a name.
+        """Return whether one more producer fits after `new` pending ones, of which `new_named` have a name.
 
-        `busy` are producers with pending batches: they do not count as idle.
+        Producers in `busy` have pending batches and do not count as idle.
         """
         if is_named and len(self._named) + new_named >= self.named_max:
             return False
@@ -111,7 +115,7 @@ class ProducerTable:
         return missing <= 0
 
     def used_ratio(self, now_ms: int) -> float:
-        """How full the table is (0..1), without producers that a new one would replace."""
+        """Return how full the table is (0..1), without producers that a new one would evict."""
         occupied = len(self._named)
         for state in reversed(self._anonymous.values()):
             if now_ms - state.active_ms >= REPLACEABLE_IDLE_MS:
@@ -120,23 +124,23 @@ class ProducerTable:
         return max(occupied / self.producers_max, len(self._named) / self.named_max)
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Take note of an applied batch; one without a producer leaves no trace. `now_ms`: of the expiry clock."""
+        """Record an applied batch. A batch without a producer is ignored. `now_ms` is the time of the expiry clock."""
         producer_id = header.producer_id
         if producer_id == 0:
             return
         part = self._part(producer_id)
         state = part.get(producer_id)
         if state is not None and header.producer_epoch < state.epoch:
-            return  # the judge lets only newer ones through; were it ever wrong, never step back
+            return  # the validator accepts only newer epochs; if it were ever wrong, never step back
         if state is None:
             self._make_room(now_ms)
-        # The leader checked the header; clamped all the same, for a row must encode whatever is in the log.
+        # The leader checked the header. Clamp all the same, because a row must encode for any content of the log.
         last_sequence = min(header.first_sequence + header.record_count - 1, SEQUENCE_MAX)
         batch = CachedBatch(header.first_sequence, last_sequence, base_offset)
         if state is None or header.producer_epoch > state.epoch:
             state = ProducerState(header.producer_epoch, last_sequence, now_ms, [batch])
         else:
-            # The judge lets only the next sequence through; were it ever wrong, never step back.
+            # The validator accepts only the next sequence; if it were ever wrong, never step back.
             if last_sequence > state.last_sequence:
                 state.last_sequence = last_sequence
             batches = state.batches
@@ -149,35 +153,35 @@ class ProducerTable:
         self._dirty.add(producer_id)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers whose last batch is too old at `now_ms` (what the expiry clock says)."""
+        """Forget producers whose last batch is too old at `now_ms`, the time of the expiry clock."""
         self._expire_part(self._anonymous, now_ms - ANONYMOUS_EXPIRY_MS)
         self._expire_part(self._named, now_ms - NAMED_EXPIRY_MS)
 
     def take_dirty(self) -> Iterator[DirtyRow]:
-        """Rows changed since the last call."""
+        """Return the rows changed since the last call."""
         dirty, self._dirty = self._dirty, set()
         for producer_id in dirty:
             state = self.get(producer_id)
             yield number_key(self.tag, producer_id), None if state is None else encode_value(state)
 
     def rows(self) -> Iterator[Row]:
-        """All rows by producer id."""
+        """Return all rows by producer id."""
         for part in (self._anonymous, self._named):
             for producer_id in sorted(part):
                 yield number_key(self.tag, producer_id), encode_value(part[producer_id])
 
     def load(self, key: bytes, value: bytes) -> None:
-        """Take back a row; `rebuild_order` must follow. Raises if it does not decode."""
+        """Load a row. Raises if it does not decode. `rebuild_order` must follow."""
         producer_id = number_of_key(key)
         self._part(producer_id)[producer_id] = _DECODER.decode(value)
 
     def rebuild_order(self) -> None:
-        """After loading rows: find the order of last batches again, by their offsets, of which no two are equal."""
+        """Restore the order of last batches after loading rows, by their offsets, of which no two are equal."""
         self._anonymous = dict(sorted(self._anonymous.items(), key=_last_offset))
         self._named = dict(sorted(self._named.items(), key=_last_offset))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all producers."""
         self._anonymous.clear()
         self._named.clear()
         self._dirty.clear()
@@ -194,7 +198,9 @@ class ProducerTable:
             self._forget(oldest)
 
     def _make_room(self, now_ms: int) -> None:
-        """Forget the longest idle anonymous producer of a full table, unless it may still repeat a batch: then the table grows."""
+        """Evict the longest idle anonymous producer of a full table. If it may still repeat a batch, the table grows
+        instead.
+        """
         if len(self) < self.producers_max or not self._anonymous:
             return
         oldest = next(iter(self._anonymous))

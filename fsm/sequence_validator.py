@@ -1,15 +1,17 @@
-"""The leader's judge of batches before they are proposed: each (producer, sequence) is written once.
+"""The leader's check of batches before they are proposed: each (producer, sequence) is written once.
 
-Judges against the applied state plus an overlay of what this leader appended in its term and has not applied yet. Valid
-only between the application of the leader's own no-op (then everything of earlier terms is applied or gone) and the end of
-its term; `clear` on every change of role or term. It decides nothing about the log: only an accepted batch is proposed, and
-`appended` is called for it at once, with the index it got, before the next one is judged.
+It checks against the applied state plus an overlay of the batches that this leader appended in its term and has not
+applied yet. It is valid only from the application of the leader's own no-op (then every entry of earlier terms is
+applied or lost) to the end of its term. Call `clear` on every change of role or term. It decides nothing about the log:
+only an accepted batch is proposed, and `appended` is called for it immediately, with its index, before the next batch
+is checked.
 
-Why an overlap names an index to wait for. Producer P sent sequences 0..9, appended at index 40 and not committed; P
-reconnects and sends 5..14. To answer "0..9 are written" now would let P drop them, and a new leader without index 40 would
-then lose them. So every verdict that says something *was* written names the entry that must be applied first.
+An overlap names an index to wait for. Example: producer P sent sequences 0..9, appended at index 40 and not committed.
+P reconnects and sends 5..14. An immediate answer "0..9 are written" would let P drop them, and a new leader without
+index 40 would then lose them. So every result that says something *was* written names the entry that must be applied
+first.
 
-Source: KIP-98; the join of a pending duplicate is needed because our answers mean committed.
+Source: KIP-98. Joining a pending duplicate is needed because our answers mean committed.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ NO_SEQUENCE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Propose it, and call `appended`."""
+    """Propose the batch, and call `appended`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Applied before: answer success."""
+    """The batch was applied before: answer success."""
 
     base_offset: int
     """Offset of the batch's first record; -1 when it is no longer remembered."""
@@ -43,7 +45,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class JoinPending:
-    """Appended before by this leader and not applied yet: answer what the entry at `index` is answered."""
+    """This leader appended the batch before and has not applied it yet: answer with the result of the entry at `index`."""
 
     index: LogIndex
     """The entry that holds the batch's last record."""
@@ -53,34 +55,36 @@ class JoinPending:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Its beginning was written before, its end was not: answer SEQUENCE_OVERLAP, with `last_sequence`."""
+    """The beginning of the batch was written before, its end was not: answer SEQUENCE_OVERLAP with `last_sequence`."""
 
     last_sequence: int
     pending_index: LogIndex
-    """Answer only after this entry is applied (0: at once); if it is lost, so is what the answer would have said."""
+    """Answer only after this entry is applied (0: immediately). If the entry is lost, the answer is no longer true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences before it are missing: OUT_OF_ORDER_SEQUENCE after a ReadIndex that confirms the leader, else NOT_LEADER."""
+    """Sequences before the batch are missing: answer OUT_OF_ORDER_SEQUENCE after a ReadIndex confirms the leader, else
+    NOT_LEADER.
+    """
 
     last_sequence: int
-    """-1: none is known of this producer in this epoch."""
+    """Last known sequence of the producer in this epoch; -1 if none is known."""
     is_certain: bool = True
-    """The batch is not written. False: it may be, as batches of this producer may have been forgotten."""
+    """True: the batch is not written. False: it may be, because batches of this producer may have been forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A newer epoch of this producer exists: PRODUCER_FENCED."""
+    """A newer epoch of this producer exists: answer PRODUCER_FENCED."""
 
     epoch: int
-    """The epoch known."""
+    """The known epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooManyProducers:
-    """The partition remembers as many producers as it may, and none is idle: TOO_MANY_PRODUCERS, retriable."""
+    """The partition remembers its maximum of producers and none is idle: answer TOO_MANY_PRODUCERS, retriable."""
 
 
 SequenceResult = Accept | Duplicate | JoinPending | Overlap | Gap | Fenced | TooManyProducers
@@ -90,20 +94,20 @@ _TOO_MANY: Final = TooManyProducers()
 
 
 class AppliedState(Protocol):
-    """What the judge needs of the partition's state machine."""
+    """The part of the partition's state machine that the validator reads."""
 
     applied_index: LogIndex
     expiry: ExpiryClock
 
     @property
     def producers(self) -> ProducerTable:
-        """The applied producers."""
+        """Return the applied producers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A batch appended and not applied."""
+    """A batch that is appended but not applied."""
 
     index: LogIndex
     epoch: int
@@ -124,10 +128,11 @@ class _Overlay:
 
 
 class SequenceValidator:
-    """Judge of one partition on its leader.
+    """Check the batches of one partition on its leader.
 
-    Invariant: `_order` lists the pending entries by ascending index; each producer with an entry in it has an overlay, and
-    no other has one; `_new_count` counts overlays with `is_new`, `_new_named_count` those of them whose producer has a name.
+    Invariants: `_order` lists the pending entries by ascending index. A producer has an overlay if and only if it has
+    an entry in `_order`. `_new_count` counts overlays with `is_new`, and `_new_named_count` those of them whose
+    producer has a name.
     """
 
     def __init__(self, state: AppliedState) -> None:
@@ -138,7 +143,7 @@ class SequenceValidator:
         self._new_named_count = 0
 
     def validate(self, header: BatchHeader) -> SequenceResult:
-        """What to do with a batch. Changes nothing but forgets what has been applied meanwhile."""
+        """Return how to handle a batch. Nothing changes, except that batches applied in the meantime are forgotten."""
         producer_id = header.producer_id
         if producer_id == 0:
             return _ACCEPT
@@ -164,7 +169,9 @@ class SequenceValidator:
         return _known_batch(header, applied, overlay)
 
     def appended(self, header: BatchHeader, index: LogIndex, base_offset: int) -> None:
-        """An accepted batch was appended to the leader's log at `index`; its first record has `base_offset`."""
+        """Record that an accepted batch was appended to the leader's log at `index`. Its first record has
+        `base_offset`.
+        """
         producer_id = header.producer_id
         if producer_id == 0:
             return
@@ -181,7 +188,7 @@ class SequenceValidator:
         self._order.append((index, producer_id))
 
     def applied(self, index: LogIndex) -> None:
-        """Forget pending batches up to `index` (inclusive): the applied state knows them now. `judge` calls it, too."""
+        """Forget pending batches up to `index` (inclusive), which the applied state now knows. `validate` calls it too."""
         order = self._order
         while order and order[0][0] <= index:
             producer_id = order.popleft()[1]
@@ -194,14 +201,16 @@ class SequenceValidator:
                 del self._overlays[producer_id]
 
     def last_pending(self, producer_id: int, epoch_min: int) -> LogIndex:
-        """The last entry not applied yet that holds a batch of the producer under an epoch below `epoch_min`; 0: none."""
+        """Return the last unapplied entry that holds a batch of the producer under an epoch below `epoch_min`, or 0 if
+        there is none.
+        """
         self.applied(self._state.applied_index)
         overlay = self._overlays.get(producer_id)
         indexes = [one.index for one in overlay.pending if one.epoch < epoch_min] if overlay is not None else []
         return indexes[-1] if indexes else LogIndex(0)
 
     def clear(self) -> None:
-        """Forget all pending batches: leadership or term changed, and they may be lost."""
+        """Forget all pending batches after a change of leadership or term: they may be lost."""
         self._overlays.clear()
         self._order.clear()
         self._new_count = self._new_named_count = 0
@@ -228,12 +237,12 @@ class SequenceValidator:
 
 
 def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _Overlay | None) -> SequenceResult:
-    """Every record of the batch was appended before. If the last one is pending, wait for its entry; else it is applied."""
+    """Answer for a batch whose records were all appended before. If the last one is pending, wait for its entry."""
     pending = [one for one in overlay.pending if one.epoch == header.producer_epoch] if overlay is not None else []
     for one in pending:
         if one.batch.first_sequence <= header.last_sequence <= one.batch.last_sequence:
             return JoinPending(one.index, _base_offset(header, one.batch))
-    if applied is not None:  # of this epoch: a newer epoch's batches are all pending
+    if applied is not None:  # applied batches are of this epoch: a newer epoch's batches are all pending
         for batch in applied.batches:
             base_offset = _base_offset(header, batch)
             if base_offset != UNKNOWN_OFFSET:
@@ -242,7 +251,9 @@ def _known_batch(header: BatchHeader, applied: ProducerState | None, overlay: _O
 
 
 def _base_offset(header: BatchHeader, batch: CachedBatch) -> int:
-    """Offset of the header's first record if all its records are in `batch`; records of two batches need not be adjacent."""
+    """Return the offset of the header's first record if `batch` holds all its records. Records of two batches need not
+    be adjacent.
+    """
     if batch.first_sequence <= header.first_sequence and header.last_sequence <= batch.last_sequence:
         return batch.base_offset + header.first_sequence - batch.first_sequence
     return UNKNOWN_OFFSET

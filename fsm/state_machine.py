@@ -1,8 +1,9 @@
-"""What the engine needs of a state machine: apply entries in order, hand out changed rows, be restored from rows.
+"""The interface between the engine and a state machine: apply entries in order, return changed rows, restore from rows.
 
-A state machine is pure and deterministic: no clock, no random source, no local configuration; the same entries give
-byte-equal rows. `apply` returns a result. It raises only `UnsupportedCommandError`, before anything has changed: a command that
-was committed and that this version cannot read was written by a newer one, and to skip it would make another state of it.
+A state machine is pure and deterministic. It has no clock, no random source and no local configuration, and the same
+entries give byte-equal rows. `apply` returns a result. It raises only `UnsupportedCommandError`, before anything has
+changed: a committed command that this version cannot read was written by a newer version, and skipping it would produce
+a different state.
 """
 
 from __future__ import annotations
@@ -16,47 +17,54 @@ from raftmq.types import LogIndex
 
 
 class UnsupportedCommandError(UnsupportedDataError):
-    """A committed entry cannot be read. Nothing of it was applied; the replica must stop and keep its file."""
+    """Raised when a committed entry cannot be read. Nothing of it was applied. The replica must stop and keep its file."""
 
     def __init__(self, entry: Entry, what: str) -> None:
         super().__init__(
-            f"entry {entry.index} holds a {what} that this version cannot read: a newer one wrote it. The replica stays silent and "
+            f"entry {entry.index} holds a {what} that this version cannot read: a newer version wrote it. The replica stays silent and "
             "its file is kept. Upgrade this broker: the replica then continues where it is"
         )
         self.index = entry.index
 
 
 class StateMachine(Protocol):
-    """One group's derived state."""
+    """Represent the derived state of one group."""
 
     applied_index: LogIndex
 
     def level_needed(self, payload: bytes) -> int | None:
-        """The cluster's feature level that a command needs before it is proposed; None when it cannot be read back."""
+        """Return the cluster's feature level that a command needs before it is proposed, or None when it cannot be read
+        back.
+        """
         ...
 
     def apply(self, entry: Entry) -> object:
-        """Apply the entry at `applied_index + 1` (any kind; MEMBERSHIP and EMPTY change nothing but the index).
+        """Apply the entry at `applied_index + 1` of any kind. MEMBERSHIP and EMPTY change nothing but the index.
 
         Entries at or below `applied_index` are ignored (result None): restart replay and snapshot catch-up send them.
 
         Raises:
-            UnsupportedCommandError: a newer version wrote it; nothing has changed.
+            UnsupportedCommandError: The entry was written by a newer version. Nothing has changed.
         """
         ...
 
     def take_dirty_rows(self) -> tuple[tuple[bytes, bytes | None], ...]:
-        """Rows changed since the last call, encoded (frozen bytes), None = deleted. They describe `applied_index`."""
+        """Return the rows changed since the last call, encoded as frozen bytes. None means deleted. They describe
+        `applied_index`.
+        """
         ...
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All rows in key order: the snapshot. Equal on every replica at an equal `applied_index`."""
+        """Return all rows in key order. They are the snapshot, equal on every replica at an equal `applied_index`."""
         ...
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
-        """Become the state that `rows` describe; `applied_index` is then `state_index`."""
+        """Replace the state by the one that `rows` describe. `applied_index` is then `state_index`."""
         ...
 
     def adopt(self, other: StateMachine) -> None:
-        """Become `other`, a machine of the same kind that nobody uses afterwards: restored in a thread while this one served."""
+        """Take over the state of `other`, a machine of the same kind that nobody uses afterwards.
+
+        It was restored in a thread while this one served.
+        """
         ...

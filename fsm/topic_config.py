@@ -1,10 +1,11 @@
-"""What a topic may be called and how it may be configured: pure checks for proposers, and the parsed configuration.
+"""The names that topics may have and the settings that they accept: pure checks for proposers, and the parsed
+configuration.
 
-The check of a name is also made when a command is applied, so it can never change. The check of configuration is made by
-proposers only; whoever reads a stored configuration uses `effective_config`, which never fails: a key or value that this
-version does not understand was written by a newer one.
+The name is also checked when a command is applied, so that check can never change. Only proposers check the
+configuration. Readers of a stored configuration use `effective_config`, which never fails: a key or value that this
+version does not understand was written by a newer version.
 
-Source: Kafka's topic configuration (retention.ms, retention.bytes); `max.batch.bytes` is Kafka's `max.message.bytes`.
+Source: Kafka's topic configuration (retention.ms, retention.bytes). `max.batch.bytes` is Kafka's `max.message.bytes`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 class TopicConfigError(ValueError):
-    """A proposed name or configuration is not allowed. `code` is an `ErrorCode` number."""
+    """Raised when a proposed name or configuration is not allowed. `code` is an `ErrorCode` number."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -37,7 +38,7 @@ class TopicConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One integer setting of a topic: bounds are inclusive."""
+    """Describe one integer setting of a topic. Bounds are inclusive."""
 
     name: str
     default: int
@@ -51,14 +52,14 @@ RETENTION_MS: Final = ConfigKey(
     default=7 * 24 * 60 * 60 * 1000,
     minimum=RETENTION_FOREVER,
     maximum=(1 << 63) - 1,
-    meaning="records older than this (append time, milliseconds) are deleted; -1: never",
+    meaning="records older than this (append time, milliseconds) are deleted; -1 means never",
 )
 RETENTION_BYTES: Final = ConfigKey(
     "retention.bytes",
     default=-1,
     minimum=-1,
     maximum=(1 << 63) - 1,
-    meaning="the oldest records of a partition beyond this many bytes are deleted; -1: no limit",
+    meaning="the oldest records of a partition beyond this many bytes are deleted; -1 means no limit",
 )
 MAX_BATCH_BYTES: Final = ConfigKey(
     "max.batch.bytes",
@@ -66,7 +67,7 @@ MAX_BATCH_BYTES: Final = ConfigKey(
     minimum=1024,
     # A batch travels with its envelope in one gRPC message of at most 4 MiB.
     maximum=3_670_016,
-    meaning="largest batch, header included and compressed, that a partition takes; above the default, a record may be 4096 bytes smaller",
+    meaning="largest batch that a partition accepts, compressed and with its header; above the default, a record may be 4096 bytes smaller",
 )
 CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
@@ -75,7 +76,7 @@ CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's configuration with defaults filled in."""
+    """A topic's configuration, including defaults."""
 
     retention_ms: int = RETENTION_MS.default
     retention_bytes: int = RETENTION_BYTES.default
@@ -83,7 +84,7 @@ class TopicConfig:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic can have this name at all (reserved names included)."""
+    """Return whether a topic can have this name at all (reserved names included)."""
     return _TOPIC_NAME.match(name) is not None and name not in {".", ".."}
 
 
@@ -116,14 +117,14 @@ def check_topic_config(config: Mapping[str, str]) -> None:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """What to add to the error of an unknown name: the name that was probably meant, or all that there are."""
+    """Return the end of an error about an unknown name: the closest known name, or else all known names."""
     known = sorted(names)
     close = get_close_matches(name, known, n=1)
     return f": did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
 def check_topic_config_changes(changes: Mapping[str, str | None]) -> None:
-    """The same for a change: None takes a key back to its default; the key must be known as well."""
+    """Check changes of a configuration. None resets a key to its default; the key must be known as well."""
     check_topic_config(
         {
             name: str(CONFIG_KEYS[name].default) if text is None and name in CONFIG_KEYS else text or ""
@@ -133,7 +134,7 @@ def check_topic_config_changes(changes: Mapping[str, str | None]) -> None:
 
 
 def effective_config(config: Mapping[str, str]) -> TopicConfig:
-    """The configuration to act on. What cannot be understood has its default."""
+    """Return the configuration to apply. A value that cannot be understood is replaced by its default."""
     return TopicConfig(
         retention_ms=_effective(RETENTION_MS, config),
         retention_bytes=_effective(RETENTION_BYTES, config),
@@ -142,7 +143,7 @@ def effective_config(config: Mapping[str, str]) -> TopicConfig:
 
 
 def effective_config_texts(config: Mapping[str, str]) -> dict[str, str]:
-    """Every key with the value in force, for people."""
+    """Return every key with its effective value as text, for people."""
     return {name: str(_effective(key, config)) for name, key in CONFIG_KEYS.items()}
 
 

@@ -141,7 +141,7 @@ def test_a_fresh_assignment_spreads_each_topic() -> None:
         assert sorted(topic_id for topic_id, _ in partitions) == [1, 1, 2, 2]
 
 
-def test_those_who_may_have_less_make_room_through_others() -> None:
+def test_members_with_fewer_choices_get_their_share_through_others() -> None:
     """m0 may only have topic 1, m2 only topic 2: to help m2, m1 takes from it and gives to nobody who cannot take."""
     members = (Member("m0", frozenset({1})), Member("m1", frozenset({1, 2})), Member("m2", frozenset({2})))
     topics = (Topic(1, 2), Topic(2, 10))
@@ -150,7 +150,7 @@ def test_those_who_may_have_less_make_room_through_others() -> None:
     assert assignment["m0"] == ((1, 0), (1, 1))
 
 
-def test_of_partitions_given_up_those_far_away_go_first() -> None:
+def test_partitions_without_a_near_replica_are_given_up_first() -> None:
     racks = tuple(frozenset({"near" if number % 2 else "far"}) for number in range(8))
     topics = (Topic(1, 8, racks),)
     members = (Member("m0", frozenset({1}), "near"), Member("m1", frozenset({1}), "far"))

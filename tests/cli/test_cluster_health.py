@@ -58,7 +58,7 @@ def test_what_is_not_served_is_an_outage(described: ClusterDescription, words: s
     [
         (cluster(metadata_voters_behind=(2, 3)), "broker 2, 3"),
         (cluster(node(1), node(2, is_connected=False)), "broker 2 is not connected"),
-        (cluster(node(1), node(2, None)), "broker 2 is connected and does not answer"),
+        (cluster(node(1), node(2, None)), "broker 2 is connected but does not answer"),
         (cluster(node(1, replace(WELL, not_ready=("disk_reserve: 5 MB free",)))), "disk_reserve: 5 MB free"),
         (cluster(node(1, replace(WELL, under_replicated=SOME))), "and 2 more) with fewer replicas in sync than wanted"),
         (cluster(node(1, replace(WELL, not_served=PartitionNames(1, SOME.first[:1])))), "1 partition (orders/0)"),

@@ -326,7 +326,7 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
         ("dlq", "purge", "t"),
     ],
 )
-def test_what_cannot_be_looked_at_is_not_asked_about(arguments: tuple[str, ...], nobody: str) -> None:
+def test_no_confirmation_is_asked_when_the_preview_fails(arguments: tuple[str, ...], nobody: str) -> None:
     done = CliRunner().invoke(app, [*arguments, "-b", nobody, "--timeout", "200ms"], input="y\n", prog_name="raftmq")
     assert done.exit_code == 3
     assert "[y/N]" not in done.stderr
@@ -585,7 +585,7 @@ def test_a_time_is_milliseconds_or_a_date(text: str, milliseconds: int) -> None:
     assert times.parse_time_ms(text) == milliseconds
 
 
-def test_a_time_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_may_be_given_as_a_duration_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftmq.cli.times.time.time", lambda: 1_000_000.0)
     assert times.parse_time_ms("15m") == (1_000_000 - 900) * 1000
     assert times.parse_time_ms("2d") == (1_000_000 - 172_800) * 1000

@@ -29,7 +29,7 @@ def test_a_number_without_a_unit_is_told_what_to_write() -> None:
 
 
 def test_a_duration_out_of_range_names_the_range() -> None:
-    with pytest.raises(typer.BadParameter, match="2d is not from 100ms to 1d"):
+    with pytest.raises(typer.BadParameter, match="2d is outside 100ms to 1d"):
         DurationRange(0.1, 86_400)("2d")
 
 

@@ -197,7 +197,7 @@ def test_what_it_prints_leads_to_a_first_record(tmp_path: Path) -> None:
         )
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-    assert "temporary: removed at the end" in said
+    assert "temporary: removed when the cluster stops" in said
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "hello"), done.stderr
 
 

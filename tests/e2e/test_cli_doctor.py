@@ -29,7 +29,7 @@ def test_a_stopped_broker_is_whole(stopped: tuple[LocalCluster, Path]) -> None:
     _, directory = stopped
     done = doctor(str(directory))
     assert done.returncode == 0, done.stdout
-    assert done.stdout.decode().endswith("\neverything is whole\n")
+    assert done.stdout.decode().endswith("\nno problems found\n")
     diagnosis = json.loads(doctor(str(directory), "--output", "json").stdout)
     assert diagnosis["is_healthy"]
     assert diagnosis["findings"] == []

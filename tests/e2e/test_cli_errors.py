@@ -170,7 +170,7 @@ def test_a_consumer_that_waits_ends_when_the_cluster_falls_silent(cluster: Local
             assert consumer.wait(30) == 3
         finally:
             cluster.resume(1)
-        assert consumer.stderr.read().startswith(b"raftmq: the cluster is silent for 1 s: ")
+        assert consumer.stderr.read().startswith(b"raftmq: the cluster has not answered for 1 s: ")
 
 
 def test_a_consumer_whose_topic_is_deleted_ends(cluster: LocalCluster) -> None:

@@ -124,7 +124,7 @@ def test_a_reset_may_begin_a_group_and_may_fence_its_members(cluster: LocalClust
 def test_a_deleted_group_is_forgotten(cluster: LocalCluster, topic: str) -> None:
     consumed(cluster, topic)
     done = raftmq(cluster, "group", "delete", topic, "--yes")
-    assert (done.returncode, done.stdout.decode()) == (0, f"group {topic} deleted: offsets of 2 partitions forgotten\n")
+    assert (done.returncode, done.stdout.decode()) == (0, f"group {topic} deleted: offsets of 2 partitions removed\n")
     unknown = raftmq(cluster, "group", "describe", topic)
     assert unknown.returncode == 4
     assert b"raftmq group list" in unknown.stderr

@@ -50,8 +50,8 @@ def cluster() -> Iterator[LocalCluster]:
             "Reset the offsets of group audit?",
         ),
         (("group", "delete", "audit"), "orders  0          30", "Delete group audit and its offsets?"),
-        (("cluster", "remove", "1"), "broker 1 at 127.0.0.1:", "Remove broker 1 for good?"),
-        (("cluster", "remove", "1", "--force"), " replicas, leads ", "for good and give up the data on it?"),
+        (("cluster", "remove", "1"), "broker 1 at 127.0.0.1:", "Remove broker 1 permanently?"),
+        (("cluster", "remove", "1", "--force"), " replicas, leads ", "permanently and give up the data on it?"),
     ],
 )
 def test_it_shows_what_it_will_do_and_asks_and_a_no_changes_nothing(
@@ -65,7 +65,7 @@ def test_it_shows_what_it_will_do_and_asks_and_a_no_changes_nothing(
     assert preview.encode() not in declined.stdout
     nobody = raftmq(cluster, *arguments)
     assert nobody.returncode == 2
-    assert nobody.stderr.endswith(b"raftmq: nobody answered: say --yes to do it without asking\n")
+    assert nobody.stderr.endswith(b"raftmq: no answer on standard input: pass --yes to skip the confirmation\n")
     shown = answer(cluster, "group", "describe", "audit")
     assert isinstance(shown, dict)
     offsets = [(one["committed"], one["log_start_offset"], one["end_offset"]) for one in shown["offsets"]]

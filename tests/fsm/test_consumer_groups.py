@@ -131,7 +131,7 @@ def test_a_member_keeps_its_instance_id(cluster: Cluster) -> None:
 # ---------------------------------------------------------------------------------------------------------- assignment
 
 
-def test_what_nobody_has_is_given_at_once(cluster: Cluster) -> None:
+def test_partitions_without_an_owner_are_granted_immediately(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1, 2, 3, 4, 5])
     assert cluster.owner_epochs("m1") == dict.fromkeys(range(6), cluster.index)

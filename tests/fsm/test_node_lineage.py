@@ -40,7 +40,7 @@ def test_a_copy_of_an_earlier_boot_is_told_however_often_it_is_started(boots: in
     assert ("has been seen" in told) or ("another process" in told)
 
 
-def test_the_reasons():
+def test_a_contradiction_names_its_reason():
     copied = grown(4)
     first, second = grown(1, 2, copied), grown(1, 3, copied)
     assert second.contradiction(first.current) == "another process has been seen as boot 5 of it"

@@ -227,7 +227,7 @@ def test_named_producers_keep_their_places_and_leave_some_to_others() -> None:
     assert partition.producer(NAMED_PRODUCER_BIT) is not None
 
 
-def test_what_is_on_its_way_counts_as_there_and_its_producers_not_as_idle() -> None:
+def test_pending_producers_count_towards_the_maximum_and_are_not_idle() -> None:
     log = LogBuilder()
     partition = full_partition(log)
     pass_time(log, partition, REPLACEABLE_IDLE_MS)

@@ -102,7 +102,7 @@ def test_a_retry_of_an_applied_batch_does_not_wait_for_a_later_pending_one() -> 
     assert leader.send(1, 0, 0) == Duplicate(0)
 
 
-def test_an_overlap_names_the_last_sequence_and_what_it_hangs_on() -> None:
+def test_an_overlap_names_the_last_sequence_and_the_entry_to_wait_for() -> None:
     leader = Leader()
     leader.send(1, 0, 0, 10)
     assert leader.send(1, 0, 5, 10) == Overlap(9, LogIndex(6))
