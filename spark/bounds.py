@@ -112,7 +112,9 @@ def _check_reached(view: ClusterView, name: str, offsets: Mapping[TopicPartition
     Such an offset was meant for another topic, or for this one before it was created again. A streaming query would silently wait for
     that offset and skip all records before it. A batch read would wait until it times out.
     """
-    ends = view.offsets(dict.fromkeys(offsets, LATEST_TIME))  # confirmed by a quorum: never below an offset that was read
+    ends = view.offsets(
+        dict.fromkeys(offsets, LATEST_TIME)
+    )  # confirmed by a quorum: never below an offset that was read
     beyond = sorted(partition for partition, offset in offsets.items() if offset > ends[partition])
     if beyond:
         problems = ", ".join(f"{p.topic}/{p.partition} ends at {ends[p]}, before {offsets[p]}" for p in beyond[:5])

@@ -139,7 +139,7 @@ def read_client_options(reader: OptionReader) -> ClientOptions:
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
     """
-    from raftmq.client.connection.resolver import parse_addresses  # imports gRPC, which most uses of options do not need
+    from raftmq.client.connection.resolver import parse_addresses  # imports gRPC, so only where needed
 
     servers = reader.setting("bootstrap.servers")
     if servers is None:
