@@ -170,7 +170,7 @@ def walk(path: str, command: Command) -> Iterator[tuple[str, Command]]:
 
 
 def configuration_page() -> str:
-    """Return the page of the broker's settings, the settings of topics, and the broker's bounds."""
+    """Return the page of the broker's settings, the settings of topics, and the broker's bounds and times."""
     lines = ["# Configuration of a broker", ""]
     lines += [
         "Flags of `raftmq broker start` (or `--set KEY=VALUE`) win over `RAFTMQ_KEY` in the environment, that over `raftmq.toml`.",
