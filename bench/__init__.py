@@ -1,1 +1,1 @@
-"""Measurements. Each module says what it measures and how; no test asserts a speed."""
+"""Measure RaftMQ. Each module describes its measurement. No test asserts a speed."""

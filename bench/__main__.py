@@ -1,10 +1,10 @@
-"""Measures RaftMQ's speed on a local three-broker cluster, every record fsynced on a majority before it is acknowledged; peers beside it.
+"""Measure the speed of RaftMQ, and of peers, on local three-broker clusters. RaftMQ fsyncs every record on a majority.
 
 Usage: python -m bench [--quick] [--rounds 3] [--only produce_100b,latency] [--peers kafka,nats] [--output results.json]
 
-The clients run in this process, brokers in others, all on this machine; run it when nothing else does. Rounds go round the systems. The
-table has medians and spreads; all values, and what the machine is, go to the output file. With --quick it proves in seconds that
-everything works, and its figures mean nothing.
+The clients run in this process, brokers in others, all on this machine. Run it when nothing else runs. Rounds alternate among the
+systems. The table has medians and spreads. All values and the facts of the machine go to the output file. With --quick it proves in
+seconds that everything works, and its figures mean nothing.
 """
 
 import argparse
@@ -35,7 +35,7 @@ GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[s
     "commits": (commits.figures, commits.bench_commits),
     "groups": (groups.figures, groups.measure),
 }
-"""Rows without rounds and peers: what is measured, and the measuring."""
+"""Measurements without rounds and peers: their figures, and the function that measures them."""
 SPARK = "spark"
 NAMES = [*WORKLOADS, *GROUPS, *PARTITIONS, SPARK]
 TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS, SPARK)
@@ -44,12 +44,12 @@ PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[Sy
     "nats": nats_systems,
 }
 BUSY_LOAD = 0.7
-"""A load average above this means that somebody else is working."""
+"""A load average above this means that other programs are working."""
 QUICK_NOTE = "--quick: the counts are tiny and the figures mean nothing"
 
 
 class Run:
-    """One call of the command: what was chosen, and what was found so far."""
+    """Hold one call of the command, with the chosen workloads and the results so far."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._is_quick: bool = arguments.quick
@@ -77,7 +77,7 @@ class Run:
         }
 
     def run(self) -> int:
-        """Measure, write, print; returns the exit code."""
+        """Measure, write and print. Return the exit code."""
         self._tell(f"disk alone: {self._disk}; load average {load_average():.2f}")
         if chosen := [WORKLOADS[name] for name in self._only if name in WORKLOADS]:
             with ExitStack() as stack:
@@ -87,7 +87,7 @@ class Run:
                     samples, failures = run_interleaved(workload, systems, scale, self._rounds, self._tell)
                     self._samples += samples
                     self._failures += failures
-                    self._write()  # what is measured is kept, whatever happens next
+                    self._write()  # keeps the results even if a later workload fails
         for name in self._only:
             if name in PARTITIONS:
                 self._measure_partitions(name)
@@ -111,7 +111,7 @@ class Run:
         return 1 if report.failures else 0
 
     def _start(self, stack: ExitStack) -> list[System]:
-        """RaftMQ and the chosen peers; one that is not there is left out, with a note that says what to do."""
+        """Start RaftMQ and the chosen peers. A missing peer is left out, with a note on its installation."""
         systems = stack.enter_context(raftmq_systems())
         for peer in self._peers:
             self._tell(f"starting {peer}")
@@ -124,7 +124,7 @@ class Run:
         return systems
 
     def _measure_partitions(self, name: str) -> None:
-        """A fresh cluster; one round, which measures each broker and several kills."""
+        """Measure one round on a fresh cluster, with each broker and several kills."""
         scale = partitions.QUICK if self._is_quick else partitions.FULL
         load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
         try:
@@ -137,7 +137,7 @@ class Run:
         self._write()
 
     def _measure_groups(self, name: str) -> None:
-        """A fresh cluster or none; one round."""
+        """Measure one round on a fresh cluster, or without a cluster."""
         load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
         found = GROUPS[name][1]()
         seconds = time.perf_counter() - started
@@ -146,7 +146,7 @@ class Run:
         self._write()
 
     def _measure_spark(self) -> None:
-        """A fresh cluster and a Spark session; rounds go round the ways of reading, then of writing."""
+        """Measure on a fresh cluster and a Spark session. Rounds alternate among the ways of reading, then of writing."""
         try:
             self._samples += spark.measure(self._rounds, self._tell)
         except UnavailableError as error:
@@ -166,7 +166,7 @@ class Run:
 
 
 def _names(known: Sequence[str], text: str) -> list[str]:
-    """Comma-separated names out of those known, in their order."""
+    """Parse comma-separated names, and return them in the order of `known`."""
     chosen = [name.strip() for name in text.split(",") if name.strip()]
     if unknown := [name for name in chosen if name not in known]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}")
@@ -174,11 +174,13 @@ def _names(known: Sequence[str], text: str) -> list[str]:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny counts, one round: proves that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny counts and one round, to prove that everything works"
+    )
     parser.add_argument("--rounds", type=int, help="how often each workload runs (default 3)")
     parser.add_argument(
         "--only",
@@ -186,9 +188,14 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"comma-separated: {', '.join(NAMES)} (default: all; quick: without {', '.join(TOO_LONG_FOR_QUICK)})",
     )
     parser.add_argument(
-        "--peers", type=partial(_names, list(PEERS)), default=[], help=f"beside it, comma-separated: {', '.join(PEERS)}"
+        "--peers",
+        type=partial(_names, list(PEERS)),
+        default=[],
+        help=f"peers to measure, comma-separated: {', '.join(PEERS)}",
     )
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help=f"JSON (default {DEFAULT_OUTPUT})")
+    parser.add_argument(
+        "--output", type=Path, default=DEFAULT_OUTPUT, help=f"JSON file of the results (default {DEFAULT_OUTPUT})"
+    )
     arguments = parser.parse_args(words)
     arguments.only = arguments.only or [name for name in NAMES if not (arguments.quick and name in TOO_LONG_FOR_QUICK)]
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)

@@ -1,6 +1,6 @@
-"""Measures the sticky assignor: 100,000 partitions of 100 topics and 1,000 members, from nothing, and as the group changes.
+"""Measure the sticky assignor with 100,000 partitions of 100 topics and 1,000 members, at first and as the group changes.
 
-Usage: python -m bench --only assignors, or python -m bench.assignors. Milliseconds, the median of five runs.
+Usage: python -m bench --only assignors, or python -m bench.assignors. Figures are milliseconds, the median of five runs.
 Every assignment is checked for completeness and balance before its time counts.
 """
 
@@ -22,7 +22,7 @@ ROUNDS = 5
 
 
 def bench_assignors() -> dict[str, float]:
-    """A first assignment, one member fewer and one more, topics that half of the members see, and racks."""
+    """Measure a first assignment, one member fewer, one more, topics that only half of the members subscribe to, and racks."""
     everything = frozenset(range(TOPICS))
     members = [Member(f"member-{number:04d}", everything) for number in range(MEMBERS)]
     fresh = _group(members)
@@ -66,7 +66,7 @@ def _milliseconds(group: ConsumerGroup, spread_max: int) -> float:
 
 
 def figures() -> tuple[Figure, ...]:
-    """What is measured; less than a second is the target of each."""
+    """Return the figures. The target of each is less than a second."""
     return tuple(Figure(name, "ms", False, 1000) for name in ("first", "leave", "join", "unequal", "racks"))
 
 

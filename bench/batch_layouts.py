@@ -1,7 +1,7 @@
-"""Compares column layouts of a batch body: the measurement behind ADR 0002.
+"""Compare column layouts of a batch body. ADR 0002 uses this measurement.
 
-Run: ``python bench/batch_layouts.py`` (``--csv`` for machines). Nanoseconds per record, best of many runs, values only.
-Every layout starts from a list of bytes and ends in the same list or the same Arrow array; the results are compared first.
+Run: ``python bench/batch_layouts.py`` (``--csv`` for machines). Figures are nanoseconds per record, best of many runs, values only.
+Every layout starts from a list of bytes and ends in the same list or the same Arrow array. The results are compared first.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def offsets_layout(reads: bool) -> Layout:
 
 
 def nanoseconds(function: Callable[[], object], count: int) -> float:
-    """Best of many, per record: the machine's other work only ever adds."""
+    """Return the best of many runs, per record. The best counts because the machine's other work only adds time."""
     best = float("inf")
     for _ in range(REPETITIONS):
         started = time.perf_counter()
@@ -117,7 +117,7 @@ def nanoseconds(function: Callable[[], object], count: int) -> float:
 
 
 def sample(count: int, size: int) -> list[bytes]:
-    """Records of about `size` bytes with varying lengths, half random, half repetitive (so that compression has work)."""
+    """Return records of about `size` bytes with varying lengths, half random and half repetitive, which compression needs."""
     source = random.Random(1)
     return [source.randbytes(size // 2) + b"x" * source.randrange(size // 4, size * 3 // 4) for _ in range(count)]
 
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def _print_product(values: list[bytes], size: int, separator: str) -> None:
-    """The codec as built: seal and CRC included in `encode`; presence, bounds and whole `Record`s in the others."""
+    """Print the product's codec. `encode` includes seal and CRC, the others presence, bounds or whole `Record`s."""
     count = len(values)
     batch = encode_body(values, None, 0).seal()
     header = parse_header(batch)

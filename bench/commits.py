@@ -1,8 +1,8 @@
-"""Measures transactions of many rows on a writer thread while the event loop is busy.
+"""Measure transactions of many rows on a writer thread while the event loop is busy.
 
-Usage: python -m bench --only commits, or python -m bench.commits. Milliseconds for one transaction, the median of many. The files lie
-in memory where the system has such a volume, so that the disk's part is left out. The loop echoes to twenty connections over
-sockets, which keeps a processor busy. `_disturbed` is the same without `LoopPause`. `stall` is how long the loop stood still at most.
+Usage: python -m bench --only commits, or python -m bench.commits. Figures are milliseconds for one transaction, the median of many. The
+files are in memory where the system has such a volume, to exclude the disk. The loop echoes to twenty connections over sockets, which
+keeps a processor busy. `_disturbed` is the same without `LoopPause`. `stall` is the longest time for which the loop was blocked.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from raftmq.types import GroupId, LogIndex, ReplicaId
 from bench.workloads import Figure
 
 SIZES = (35, 100, 400, 1000)
-"""Entries of one transaction."""
+"""Numbers of entries in one transaction."""
 DELETED = 256
-"""Rows of a slice that is deleted behind a truncation point."""
+"""Number of rows in a slice that is deleted after a truncation point was set."""
 ROUNDS = 40
 CONNECTIONS = 20
 PAYLOAD_BYTES = 100
@@ -43,14 +43,14 @@ IN_MEMORY = Path("/dev/shm")
 
 
 class _Echo(asyncio.Protocol):
-    """Sends back what comes, after some work."""
+    """Send received data back, after some work."""
 
     gaps: list[float] = []  # noqa: RUF012 -- one run at a time
     last = 0.0
     is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the methods but not the class
 
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
@@ -62,7 +62,7 @@ class _Echo(asyncio.Protocol):
 
 
 class _Writes:
-    """Transactions on one replica's file, each as a writer thread does it."""
+    """Run transactions on one replica's file, as a writer thread does."""
 
     def __init__(self, directory: Path, undisturbed: Undisturbed) -> None:
         self._store = LmdbLogStore(directory, map_bytes=1 << 32, undisturbed=undisturbed)
@@ -74,7 +74,7 @@ class _Writes:
         self._store.open(KEY)
 
     def append(self, count: int) -> float:
-        """Milliseconds for one transaction of so many entries."""
+        """Return the milliseconds for one transaction of `count` entries."""
         last = self._last
         entries = tuple(
             Entry(LogIndex(last.index + n), last.term, EntryKind.COMMAND, last.next_offset, 0, 0, bytes(PAYLOAD_BYTES))
@@ -84,7 +84,7 @@ class _Writes:
         return _milliseconds(lambda: self._store.append_batch([(KEY, Update(None, entries))]))
 
     def delete(self, count: int) -> float:
-        """Milliseconds for deleting so many rows behind a truncation point."""
+        """Return the milliseconds for deleting `count` truncated rows."""
         self.append(count)
         self._store.append_batch([(KEY, Update(truncation=self._last, state_index=self._last.index))])
         found = _milliseconds(lambda: self._store.delete_truncated(KEY, count))
@@ -102,7 +102,7 @@ def _milliseconds(write: Callable[[], object]) -> float:
 
 
 def _all(writes: _Writes) -> dict[str, float]:
-    """Appends last: a slice that is deleted must have nothing before it."""
+    """Measure deletions, then appends, because a deleted slice must have no rows before it."""
     found = {f"delete_{DELETED}": statistics.median(writes.delete(DELETED) for _ in range(ROUNDS))}
     return found | {f"append_{size}": statistics.median(writes.append(size) for _ in range(ROUNDS)) for size in SIZES}
 
@@ -149,7 +149,7 @@ def bench_commits() -> dict[str, float]:
 
 
 def figures() -> tuple[Figure, ...]:
-    """What is measured; nothing has a target."""
+    """Return the figures, which have no targets."""
     names = (*(f"append_{size}" for size in SIZES), f"delete_{DELETED}", "stall")
     return tuple(Figure(f"{name}{kind}", "ms", False) for kind in ("", "_disturbed") for name in names)
 

@@ -1,7 +1,7 @@
-"""Many members of consumer groups in one process, as the protocol asks them to be and without reading a record.
+"""Run many members of consumer groups in one process, which follow the protocol without reading records.
 
-A member joins, sends heartbeats, gives up and opens partitions, and writes down what happened to it. A thousand of them share
-one connection to each broker.
+A member joins, sends heartbeats, releases and opens partitions, and records its changes. A thousand of them share one connection to
+each broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Brokers:
-    """One connection to each broker, and who is believed to coordinate."""
+    """Hold one connection to each broker, and the presumed coordinator."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self._channels = {address: _channel(address) for address in addresses}
@@ -37,18 +37,18 @@ class Brokers:
         self.coordinator_node_id = 0
 
     def channel(self) -> grpc.aio.Channel:
-        """The coordinator's, or any."""
+        """Return the connection to the coordinator, or to any broker if it is unknown."""
         return self.to(self.coordinator or random.choice(self._all))
 
     def to(self, address: str) -> grpc.aio.Channel:
-        """The connection to an address."""
+        """Return the connection to an address."""
         found = self._channels.get(address)
         if found is None:
             found = self._channels[address] = _channel(address)
         return found
 
     async def call(self, path: str, request: Message, response_type: type[ResponseT], address: str = "") -> ResponseT:
-        """Call a method of the coordinator, or of who is at an address."""
+        """Call a method of the coordinator, or of the broker at an address."""
         channel = self.to(address) if address else self.channel()
         method = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
@@ -56,7 +56,7 @@ class Brokers:
         return await method(request, timeout=CALL_SECONDS)
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for channel in self._channels.values():
             await channel.close()
 
@@ -67,7 +67,7 @@ def _channel(address: str) -> grpc.aio.Channel:
 
 
 def code_of(error: grpc.aio.AioRpcError) -> int:
-    """The protocol's error code of a failed call; 0 when the broker did not say one."""
+    """Return the protocol's error code of a failed call, or 0 when the broker sent none."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             for packed in status_pb2.Status.FromString(value).details:
@@ -78,7 +78,7 @@ def code_of(error: grpc.aio.AioRpcError) -> int:
 
 
 class Leaders:
-    """Which broker leads which partition: asked when a partition is opened, and again when that was wrong."""
+    """Hold the leader of each partition. The table is fetched when a partition is opened, and again when it was wrong."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -87,13 +87,13 @@ class Leaders:
         self._version = 0
 
     async def address(self, partition: PartitionId) -> str:
-        """Its leader's; empty when nobody knows."""
+        """Return the address of the partition's leader, or an empty text when it is unknown."""
         if partition not in self._address:
             await self.refresh(self._version)
         return self._address.get(partition, "")
 
     async def refresh(self, version: int) -> None:
-        """Ask for the whole table, unless somebody did since."""
+        """Fetch the whole table, unless it was fetched since `version`."""
         async with self._asked:
             if version != self._version:
                 return
@@ -116,12 +116,12 @@ class Leaders:
 
     @property
     def version(self) -> int:
-        """Counts tables."""
+        """Return the number of fetched tables."""
         return self._version
 
 
 class ProtocolMember:
-    """One member."""
+    """Represent one member of a consumer group."""
 
     def __init__(
         self,
@@ -132,20 +132,20 @@ class ProtocolMember:
         leaders: Leaders | None = None,
         session_timeout_ms: int = 45_000,
     ) -> None:
-        """With `leaders` it opens its partitions, else it only says that it has them."""
+        """Create a member. With `leaders` it opens its partitions. Otherwise it only reports that it has them."""
         self.brokers = brokers
         self.group = group
         self.member_id = str(uuid.uuid4())
         self.held: dict[PartitionId, int] = {}
-        """What it has, with the owner epoch."""
+        """The partitions that it has, with their owner epochs."""
         self.assigned: dict[PartitionId, int] = {}
         self.epoch = 0
         self.is_rebalancing = True
         self.heartbeats = 0
         self.lost = 0
-        """How often it was told that it is no member."""
+        """How often the coordinator did not know it as a member."""
         self.changes: list[tuple[int, int]] = []
-        """(taken, given up) of each new assignment."""
+        """Numbers of (added, removed) partitions of each new assignment."""
         self.slowest_seconds = 0.0
         self._leaders = leaders
         self._subscription = pb.Subscription(topics=topics)
@@ -153,16 +153,16 @@ class ProtocolMember:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Live."""
+        """Start the member."""
         self._task = asyncio.create_task(self._run())
 
     def kill(self) -> None:
-        """Say nothing any more."""
+        """Stop the member without a message."""
         if self._task is not None:
             self._task.cancel()
 
     async def leave(self) -> None:
-        """End, and say so."""
+        """Stop the member, and leave the consumer group."""
         self.kill()
         with contextlib.suppress(grpc.aio.AioRpcError):
             request = pb.LeaveRequest(group=self.group, member_id=self.member_id)
@@ -170,7 +170,7 @@ class ProtocolMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has all it shall have, as far as it was told."""
+        """Return whether it has all partitions of its latest assignment and is not rebalancing."""
         return self.epoch > 0 and not self.is_rebalancing and self.held == self.assigned
 
     async def _run(self) -> None:
@@ -229,7 +229,7 @@ class ProtocolMember:
             raise error
 
     async def _follow(self) -> bool:
-        """Give up and open; whether something was given up, so that the coordinator hears of it at once."""
+        """Release and open partitions. Return whether any was released, to tell the coordinator immediately."""
         kept = {part: epoch for part, epoch in self.held.items() if self.assigned.get(part) == epoch}
         gave_up = len(kept) < len(self.held)
         self.held = kept
@@ -266,7 +266,7 @@ class ProtocolMember:
 
 
 async def wait_settled(members: Iterable[ProtocolMember], seconds: float) -> float:
-    """Until every member is settled at one time; returns how long it took. Raises TimeoutError."""
+    """Wait until all members are settled simultaneously. Return the seconds that it took. Raises TimeoutError."""
     everyone = list(members)
     started = time.perf_counter()
     async with asyncio.timeout(seconds):

@@ -1,8 +1,8 @@
-"""Measures consumer groups: a thousand members in fifty groups, a coordinator's death, and a rebalance of 900 partitions.
+"""Measure consumer groups: a thousand members in fifty groups, a coordinator's death, and a rebalance of 900 partitions.
 
-Usage: python -m bench --only groups, or python -m bench.groups. A thousand are protocol members of one process (`group_members`), those
-that rebalance consumers of the SDK; three brokers, replication factor 3. Every figure is checked: nobody expires, nothing moves that
-need not, every partition has one owner.
+Usage: python -m bench --only groups, or python -m bench.groups. The thousand members are protocol members in one process
+(`group_members`). The rebalanced members are consumers of the SDK. There are three brokers, with replication factor 3. Every run is
+checked: no member expires, no partition moves needlessly, and every partition has one owner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REBALANCED_PARTITIONS = 900
 
 
 async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
-    """Join, hold still, lose the coordinator, hold still again."""
+    """Measure the join, a steady time, the loss of the coordinator, and another steady time."""
     servers = cluster.bootstrap_servers
     async with raftmq.Admin(bootstrap_servers=servers) as admin:
         await admin.create_topic("bench-groups", partitions=PARTITIONS, replication_factor=3)
@@ -72,7 +72,7 @@ async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
 
 
 async def bench_rebalance(cluster: LocalCluster) -> dict[str, float]:
-    """Ten members that have everything, and ten more: half of the partitions move, fenced in their logs before they are read."""
+    """Measure ten members, and ten more. Half of the partitions move, and their logs fence the former owners."""
     servers = cluster.bootstrap_servers
     async with raftmq.Admin(bootstrap_servers=servers) as admin:
         await admin.create_topic("bench-rebalance", partitions=REBALANCED_PARTITIONS, replication_factor=3)
@@ -101,7 +101,7 @@ async def bench_rebalance(cluster: LocalCluster) -> dict[str, float]:
 
 
 class _Timed(raftmq.RebalanceListener):
-    """Notes when a member of the SDK heard last that it gets or gives up partitions."""
+    """Record the last time that an SDK consumer was told to get or release partitions."""
 
     def __init__(self) -> None:
         self.heard_at = 0.0
@@ -116,7 +116,7 @@ class _Timed(raftmq.RebalanceListener):
 
 
 async def bench_sdk_rebalance(cluster: LocalCluster, partitions: int = REBALANCED_PARTITIONS) -> dict[str, float]:
-    """Ten consumers of the SDK that read everything, and ten more: half of the partitions move while the rest is read on."""
+    """Measure ten SDK consumers, and ten more. Half of the partitions move while the others are still read."""
     servers, topic, half = cluster.bootstrap_servers, "bench-rebalance", MEMBERS_REBALANCED
     async with raftmq.Admin(bootstrap_servers=servers) as admin:
         await admin.create_topic(topic, partitions=partitions, replication_factor=3)
@@ -151,7 +151,7 @@ async def _started(
     share: int,
     running: list[raftmq.Consumer] | None = None,
 ) -> float:
-    """Start consumers at once; seconds until all of the group have their share."""
+    """Start consumers simultaneously. Return the seconds until all of the consumer group have their share."""
     began = time.perf_counter()
     await asyncio.gather(*(stack.enter_async_context(consumer) for consumer in starting))
     reading += [asyncio.create_task(_read(consumer)) for consumer in starting]
@@ -168,7 +168,7 @@ async def _read(consumer: raftmq.Consumer) -> None:
 
 
 def check_division(members: list[ProtocolMember]) -> None:
-    """Every partition of a group has one owner, and counts differ by at most one."""
+    """Check that every partition of a consumer group has one owner, and that counts differ by at most one."""
     by_group: dict[str, list[ProtocolMember]] = {}
     for member in members:
         by_group.setdefault(member.group, []).append(member)
@@ -189,7 +189,7 @@ def _cpu(cluster: LocalCluster) -> float:
 
 
 def figures() -> tuple[Figure, ...]:
-    """What is measured, with its targets."""
+    """Return the figures and their targets."""
     return (
         Figure("join_all", "s", is_higher_better=False),
         Figure("heartbeats", "/s", is_higher_better=True),
@@ -201,7 +201,7 @@ def figures() -> tuple[Figure, ...]:
 
 
 def measure() -> dict[str, float]:
-    """Both, each on a cluster of its own."""
+    """Measure both, each on its own cluster."""
     with LocalCluster(brokers=3) as cluster:
         found = asyncio.run(bench_thousand_members(cluster))
     with LocalCluster(brokers=3) as cluster:

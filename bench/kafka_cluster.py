@@ -1,11 +1,11 @@
-"""Kafka as systems: three KRaft brokers on loopback from `KAFKA_HOME`, measured through aiokafka, confluent-kafka and its own Java tool.
+"""Provide Kafka as systems: three KRaft brokers on loopback from `KAFKA_HOME`, measured by aiokafka, confluent-kafka and its Java tool.
 
-Replication factor 3, `min.insync.replicas` 2, `acks=all`, idempotent producers: what an acknowledged record survives is as near to RaftMQ's
-as Kafka comes. Each client is measured twice: with Kafka's default flush (the operating system writes when it likes) and with
-`flush.messages=1` (fsync before the acknowledgement).
+With replication factor 3, `min.insync.replicas` 2, `acks=all` and idempotent producers, the durability of an acknowledged record is as
+near to RaftMQ's as Kafka allows. Each client is measured twice: with Kafka's default flush (the operating system chooses the time) and
+with `flush.messages=1` (fsync before the acknowledgement).
 
-`KAFKA_HOME` is an unpacked Kafka or any folder whose `libs/` has its jars: the JVM is started directly, with the options of Kafka's own
-scripts. The client libraries are optional imports. Nothing is downloaded, nothing is written outside a temporary directory.
+`KAFKA_HOME` is an unpacked Kafka or any folder whose `libs/` has its jars. The JVM is started directly, with the options of Kafka's own
+scripts. The client libraries are optional imports. Nothing is downloaded, and nothing is written outside a temporary directory.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ SERVER_OPTIONS = (
     *("-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
-"""What Kafka's start scripts give a broker."""
+"""The options that Kafka's start scripts give a broker."""
 TOOL_OPTIONS = ("-Xmx512M", "-Djava.awt.headless=true")
 START_SECONDS = 120.0
 TOOL_SECONDS = 600.0
 LINGER_MS = 5
 BATCH_BYTES = 512 * 1024
-"""As RaftMQ's producer has it by default."""
+"""The default of RaftMQ's producer."""
 QUEUED_RECORDS_MAX = 1_000_000
 READ_RECORDS_MAX = 20_000
 CONSUME_RECORDS_MAX = 1000
@@ -59,19 +59,19 @@ FLUSHES: Mapping[str, Mapping[str, str]] = {"default": {}, "fsync": {"flush.mess
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Kafka that can be started."""
+    """Describe a Kafka that can be started."""
 
     java: str
     libraries: Path
     version: str
 
     def command(self, main_class: str, *arguments: str, options: Sequence[str] = TOOL_OPTIONS) -> list[str]:
-        """The command line of one of Kafka's programs, found by the last part of its name: packages changed between versions."""
+        """Return the command line of a Kafka program, found by its class name, because packages changed between versions."""
         return [self.java, *options, "-cp", f"{self.libraries}/*", find_class(self.libraries, main_class), *arguments]
 
 
 def find_installation(environment: Mapping[str, str]) -> Installation:
-    """Raises `UnavailableError` with what to set or install."""
+    """Find the Kafka to start. Raises `UnavailableError`, which says how to provide it."""
     home = environment.get("KAFKA_HOME", "")
     if not home:
         raise UnavailableError(
@@ -97,7 +97,7 @@ def find_installation(environment: Mapping[str, str]) -> Installation:
 
 
 def find_class(libraries: Path, name: str) -> str:
-    """The full name of a class of Kafka."""
+    """Return the full name of a class of Kafka."""
     for jar in sorted(libraries.glob("kafka*.jar")):
         with zipfile.ZipFile(jar) as archive:
             for entry in archive.namelist():
@@ -110,7 +110,7 @@ def find_class(libraries: Path, name: str) -> str:
 
 
 def broker_properties(node: int, ports: Sequence[tuple[int, int]], directory: Path) -> str:
-    """`server.properties` of broker `node` (from 1), which is a controller too; a (client, controller) port for each broker."""
+    """Return `server.properties` of broker `node` (from 1), also a controller. `ports` has each broker's (client, controller)."""
     client_port, controller_port = ports[node - 1]
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, (_, port) in enumerate(ports, 1))
     return "\n".join(
@@ -136,7 +136,7 @@ def broker_properties(node: int, ports: Sequence[tuple[int, int]], directory: Pa
 
 @contextmanager
 def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
-    """Start the brokers; a system for each client library that can be imported, with and without fsync."""
+    """Start the brokers. Yield a system for each client library that can be imported, with and without fsync."""
     kafka = find_installation(environment)
     with Servers("kafka") as servers:
         ports = free_ports(6)
@@ -149,7 +149,7 @@ def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
                 kafka.command("StorageTool", "format", "-t", cluster_id, "-c", str(properties)),
                 check=True,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # the jars alone have no logger to say less with
+                stderr=subprocess.DEVNULL,  # without a logger's jar its messages cannot be reduced
                 cwd=servers.directory,
                 timeout=START_SECONDS,
             )
@@ -191,7 +191,7 @@ class AiokafkaClient(Client):
     def __init__(self, addresses: str, config: Mapping[str, str]) -> None:
         self._addresses = addresses
         self._config = dict(config)
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it retries what it warns of
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it retries after its warnings
         self._library: Any = import_module("aiokafka")  # an optional import: it has no types here
         self._admin_library: Any = import_module("aiokafka.admin")  # the same
         self._admin: Any = None  # the same
@@ -233,7 +233,7 @@ class AiokafkaClient(Client):
         sent = [await send(topic, value) for value in islice(cycle(values), count)]
         await self._producer.flush()
         seconds = time.perf_counter() - started
-        await asyncio.gather(*sent)  # raises what failed
+        await asyncio.gather(*sent)  # raises a record's failure
         return seconds
 
     async def send_one(self, topic: str, value: bytes) -> None:
@@ -271,10 +271,13 @@ class AiokafkaClient(Client):
 
 
 class ConfluentClient(Client):
-    """confluent-kafka, whose calls block: it is measured only with what has one caller."""
+    """Use confluent-kafka. Its calls block, so it is measured only by workloads with one caller."""
 
     def __init__(self, addresses: str, config: Mapping[str, str]) -> None:
-        self._servers = {"bootstrap.servers": addresses, "log_level": 2}  # critical: what it retries is no news
+        self._servers = {
+            "bootstrap.servers": addresses,
+            "log_level": 2,
+        }  # critical only, because it retries after other errors
         self._config = dict(config)
         self._library: Any = import_module("confluent_kafka")  # an optional import: it has no types here
         self._admin_library: Any = import_module("confluent_kafka.admin")  # the same
@@ -328,7 +331,7 @@ class ConfluentClient(Client):
             started = time.perf_counter()
             got = 0
             while got < count:
-                # It returns when it has as many as asked for, and else only after the time: so never more than are left.
+                # Ask for no more than remain: with fewer records than asked for, it returns only after the timeout.
                 records = consumer.consume(min(CONSUME_RECORDS_MAX, count - got), CONSUME_SECONDS)
                 got += len(records)
                 if any(record.error() for record in records):
@@ -345,7 +348,7 @@ class ConfluentClient(Client):
         return list(self._producer.list_topics(topic, timeout=30).topics[topic].partitions)
 
     def _count(self, topic: str) -> int:
-        """Records that the topic has."""
+        """Return the number of records in the topic."""
         consumer = self._consumer()
         try:
             ends = [
@@ -359,11 +362,11 @@ class ConfluentClient(Client):
 
 def _raise_failure(error: object, record: object) -> None:
     if error is not None:
-        raise RuntimeError(f"Kafka did not take a record: {error}")
+        raise RuntimeError(f"Kafka did not accept a record: {error}")
 
 
 class JavaClient(Client):
-    """Kafka's own producer benchmark, in a JVM of its own for each run; its start is not counted."""
+    """Run Kafka's own producer benchmark, in a new JVM for each run. The JVM's start is not counted."""
 
     def __init__(self, kafka: Installation, addresses: str, admin: Callable[[], Client]) -> None:
         self._kafka = kafka
@@ -389,7 +392,7 @@ class JavaClient(Client):
         await self._admin.send_one(topic, value)
 
     async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
-        """The tool makes its own random records; only the size of ours counts."""
+        """Send `count` random records that the tool generates, with the size of the first value."""
         settings = (f"bootstrap.servers={self._addresses}", "acks=all", f"linger.ms={LINGER_MS}")
         command = self._kafka.command(
             "ProducerPerformance",
@@ -418,7 +421,7 @@ class JavaClient(Client):
 
 
 def records_per_second(output: str, count: int) -> float:
-    """The rate in the last line of kafka-producer-perf-test, which must be about all records."""
+    """Return the rate in the last line of kafka-producer-perf-test, which must cover all records."""
     rates = re.findall(rf"^{count} records sent, ([\d.]+) records/sec", output, re.MULTILINE)
     if not rates:
         raise RuntimeError(f"the producer benchmark of Kafka did not send {count} records:\n{output[-2000:]}")

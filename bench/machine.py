@@ -1,7 +1,7 @@
-"""What the figures were measured on: processors, kernel, versions, load, and how fast disk and processor are without any broker.
+"""Describe the machine: processors, kernel, versions, load, and the speed of disk and processor without any broker.
 
-Both stand beside the other figures because they explain them: what is fsynced before it is acknowledged is never faster than the disk,
-and a virtual machine's processor is as fast as its neighbours leave it.
+The speeds explain the other figures. An append that is fsynced before its acknowledgement is never faster than the disk, and other
+virtual machines on the same host can slow the processor.
 """
 
 import os
@@ -18,13 +18,13 @@ PACKAGES = ("raftmq", "grpcio", "lmdb", "protobuf", "uvloop", "cramjam")
 
 @dataclass(frozen=True, slots=True)
 class DiskFigures:
-    """Writes of one process, one after the other, each on disk before the next (`O_DSYNC`), where brokers of a run have their data."""
+    """Hold the speed of consecutive `O_DSYNC` writes of one process, in the place where a run's brokers have their data."""
 
     small_ms: float
     """Median of 4 KiB writes."""
     small_ms_max: float
     large_megabytes_per_second: float
-    """Of 1 MiB writes, by their median."""
+    """Rate of 1 MiB writes, by their median."""
 
     def __str__(self) -> str:
         return (
@@ -34,7 +34,7 @@ class DiskFigures:
 
 
 def probe_disk(small_writes: int = 200, large_writes: int = 30) -> DiskFigures:
-    """Write to a temporary file, which is removed."""
+    """Measure writes to a temporary file, which is then removed."""
     small = _write_seconds(4096, small_writes)
     large = _write_seconds(2**20, large_writes)
     return DiskFigures(
@@ -60,7 +60,7 @@ def _write_seconds(size: int, writes: int) -> list[float]:
 
 
 def probe_processor() -> float:
-    """Milliseconds that one million rounds of a plain Python loop take: the best of three. The same work always; only the machine varies."""
+    """Return the milliseconds for one million rounds of a plain Python loop, the best of three. Only the machine varies it."""
     best = float("inf")
     for _ in range(3):
         started = time.perf_counter()
@@ -72,12 +72,12 @@ def probe_processor() -> float:
 
 
 def load_average() -> float:
-    """Of the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
 def facts(disk: DiskFigures) -> dict[str, object]:
-    """For the JSON; no name and no address of the machine."""
+    """Return the machine's facts for the JSON, without its name or address."""
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cpus": os.cpu_count(),

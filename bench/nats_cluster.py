@@ -1,9 +1,9 @@
-"""NATS JetStream as systems: two clusters of three servers on loopback from `NATS_SERVER`, measured through nats-py.
+"""Provide NATS JetStream as systems: two clusters of three servers on loopback from `NATS_SERVER`, measured through nats-py.
 
-R3 file streams. One cluster has JetStream's default `sync_interval` (fsync every two minutes), the other `always` (before each
-acknowledgement). A partition is a stream of its own, which is a Raft group of its own, as in RaftMQ; records go round them.
+Streams are R3 file streams. One cluster has JetStream's default `sync_interval` (fsync every two minutes), the other `always` (fsync
+before each acknowledgement). Each partition is a stream and so a Raft group, as in RaftMQ. Records are sent to them in turn.
 
-nats-py is an optional import. Nothing is downloaded, nothing is written outside a temporary directory.
+nats-py is an optional import. Nothing is downloaded, and nothing is written outside a temporary directory.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ SYNCS: Mapping[str, str] = {"default": "", "always": "sync_interval: always"}
 
 
 def find_server(environment: Mapping[str, str]) -> str:
-    """The path of the server. Raises `UnavailableError` with what to set or install."""
+    """Return the path of the server. Raises `UnavailableError`, which says how to provide it."""
     named = environment.get("NATS_SERVER", "")
     if not named:
         raise UnavailableError("NATS is left out: set NATS_SERVER to the path of nats-server")
     found = shutil.which(named, path=environment.get("PATH", ""))
     if found is None:
-        raise UnavailableError(f"NATS is left out: NATS_SERVER is {named}, which is no program")
+        raise UnavailableError(f"NATS is left out: NATS_SERVER is {named}, which is not a program")
     if not find_spec("nats"):
         raise UnavailableError("NATS is left out: install nats-py")
     return found
 
 
 def server_configuration(node: int, ports: Sequence[tuple[int, int]], directory: Path, sync: str) -> str:
-    """The configuration of server `node` (from 1); a (client, cluster) port for each server."""
+    """Return the configuration of server `node` (from 1). `ports` has a (client, cluster) port for each server."""
     client_port, cluster_port = ports[node - 1]
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for _, port in ports)
     return "\n".join(
@@ -168,4 +168,4 @@ class NatsClient(Client):
 
 
 async def _ignore_error(error: Exception) -> None:
-    """Connections that are refused while servers start; a call that fails raises by itself."""
+    """Ignore connections that are refused while servers start. A failed call raises its own error."""

@@ -1,12 +1,12 @@
-"""What many partitions cost while nothing happens, and what a failover does to them: 300 and 1,000 partitions on three brokers.
+"""Measure the cost of idle partitions and of their failover, with 300 and 1,000 partitions on three brokers.
 
 Usage: python -m bench.partitions [300] [--quick]
 
-In this order: create; settle; idle processor time, memory, descriptors, threads; SIGTERM and start of one broker; SIGTERM and start of
-all; kill -9 of each broker in turn, with the terms of all groups before and after. Terms and leaders are those that a living broker
-reports. Linux only: it reads /proc.
+The order is: create, settle, measure idle processor time, memory, descriptors and threads, restart one broker by SIGTERM, restart all, then
+several times kill -9 the broker with most leaders, with the terms of all groups before and after. A living broker reports terms and leaders.
+Linux only, because it reads /proc.
 
-Invariants: polling for leaders is slow enough (`POLL_SECONDS`) not to become the load; a figure about brokers or kills has one value for each.
+Invariants: polling for leaders is slow enough (`POLL_SECONDS`) not to become the load. A figure of brokers or kills has a value for each.
 """
 
 import argparse
@@ -32,19 +32,19 @@ from bench.workloads import Figure
 TOPIC = "idle"
 POLL_SECONDS = 0.2
 CLUSTER_SECONDS = 300.0
-"""How long creating, starting and electing may each take."""
+"""Limit for each of creating, starting and electing."""
 ASK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionScale:
-    """How long is looked, and how often killed."""
+    """Hold the durations of the measurement and the number of kills."""
 
     settle_seconds: float = 15.0
-    """After creating and after each restart, before anything is measured."""
+    """Pause after creating and after each restart, before a measurement."""
     idle_seconds: float = 30.0
     aftermath_seconds: float = 6.0
-    """After every group has a leader again: a second election that nobody needed would come within an election timeout."""
+    """Pause after every group has a leader again. A needless second election would come within an election timeout."""
     kills: int = 3
     partitions_max: int = 10**6
 
@@ -54,7 +54,7 @@ QUICK = PartitionScale(settle_seconds=0.3, idle_seconds=0.5, aftermath_seconds=0
 
 
 def figures(count: int) -> tuple[Figure, ...]:
-    """What is measured, with its targets."""
+    """Return the figures and their targets."""
     return (
         Figure("create", "s", False),
         Figure("idle_cpu", "% of a core", False, 5.0 if count >= 1000 else None),
@@ -79,15 +79,15 @@ def figures(count: int) -> tuple[Figure, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads a group, as one broker sees it."""
+    """Hold the leader of a group, as one broker sees it."""
 
     node_id: int
-    """0: nobody known."""
+    """The leader's id. 0: no known leader."""
     term: int
 
 
 class Observer:
-    """Asks one broker about the topic over one connection, kept: a connection for each question would be a load itself."""
+    """Ask one broker about the topic over one connection. A connection for each request would be a load itself."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -108,13 +108,13 @@ class Observer:
         self._channel.close()
 
     def leaderships(self) -> dict[int, Leadership]:
-        """Group → leadership, of every partition."""
+        """Return group → leadership, for every partition."""
         answer = self._describe(queue_pb2.DescribeTopicRequest(name=TOPIC), timeout=ASK_SECONDS, wait_for_ready=True)
         known = {leader.group_id: Leadership(leader.node_id, leader.leader_epoch) for leader in answer.leaders}
         return {p.group_id: known.get(p.group_id, Leadership(0, 0)) for p in answer.topic.partitions}
 
     def wait_led(self, count: int, avoiding: int = 0) -> dict[int, Leadership]:
-        """Until each of `count` partitions has a leader other than node `avoiding`."""
+        """Wait until each of `count` partitions has a leader other than node `avoiding`."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
             found = self.leaderships()
@@ -128,14 +128,14 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class TermRise:
-    """What an election did to the terms."""
+    """Report the rise of terms in an election."""
 
     by_one_percent: float
-    """Of the groups that the killed broker led."""
+    """Percentage, among the groups that the killed broker led, whose term rose by one."""
     maximum: int
-    """Of all groups."""
+    """Largest rise of any group."""
     bystanders: int
-    """Groups led by another broker whose term rose all the same."""
+    """Number of groups led by another broker whose term rose nevertheless."""
 
 
 def term_rise(before: dict[int, Leadership], after: dict[int, Leadership], killed: int) -> TermRise:
@@ -155,13 +155,13 @@ def term_rise(before: dict[int, Leadership], after: dict[int, Leadership], kille
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far, user and system."""
+    """Return the processor time of a process so far, user and system."""
     values = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident, and resident with shared pages divided among those who share them: (RSS, PSS)."""
+    """Return (RSS, PSS): resident memory, and resident memory with shared pages divided among the sharing processes."""
     values = {
         line.split(":")[0]: line.split()[1] for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     }
@@ -180,7 +180,7 @@ def threads(pid: int) -> int:
 
 
 class _Measurement:
-    """One cluster and what was found so far."""
+    """Measure one cluster, and hold the results so far."""
 
     def __init__(self, cluster: LocalCluster, count: int, scale: PartitionScale, tell: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -270,7 +270,7 @@ class _Measurement:
 
 
 def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """{figure: values} of `count` partitions. Raises `UnavailableError` where so many cannot be."""
+    """Return figure → values of `count` partitions. Raises `UnavailableError` where so many cannot be measured."""
     if not Path("/proc/self/smaps_rollup").exists():
         raise UnavailableError(f"{count} partitions are left out: memory and descriptors are read from Linux's /proc")
     with LocalCluster(brokers=3, timeout_seconds=CLUSTER_SECONDS) as cluster:
@@ -283,7 +283,7 @@ def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> d
         measurement.restart_all()
         for _ in range(scale.kills):
             measurement.settle()
-            # The broker that leads most: one that came back after a kill leads nothing, and its end would show nothing.
+            # Kill the broker that leads most: one that returned after a kill leads no group, so its end would show nothing.
             measurement.kill(max(cluster.node_ids, key=measurement.leaders_of))
         return measurement.values
 

@@ -1,6 +1,6 @@
-"""What a peer frame costs over gRPC streams and over our framed TCP (the measurement behind ADR 0004).
+"""Measure the cost of a peer frame over gRPC streams and over framed TCP. ADR 0004 uses this measurement.
 
-One process, one loop, loopback: sender and receiver share a core, so the figure is the sum of both sides' work per frame.
+Sender and receiver share one process, one loop and a core, over loopback. So a figure is the sum of both sides' work per frame.
 
 Usage: python -m bench.peer_channels
 """

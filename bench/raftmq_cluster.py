@@ -1,6 +1,6 @@
-"""RaftMQ as a system: three broker processes on loopback, its own SDK.
+"""Provide RaftMQ as a system: three broker processes on loopback, used through its SDK.
 
-The brokers run as they are installed: every record is fsynced on a majority before it is acknowledged.
+The brokers run as installed: every record is fsynced on a majority before it is acknowledged.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ READ_RECORDS_MAX = 20_000
 
 
 class _HasAll(raftmq.RebalanceListener):
-    """When a member has all partitions of its topic, and nothing was fetched of them."""
+    """Record the time at which a member has all partitions of its topic, before any fetch."""
 
     def __init__(self, count: int) -> None:
         self._count = count

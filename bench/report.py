@@ -1,4 +1,4 @@
-"""Turns samples into rows: median, spread, target, and RaftMQ's ratio to each peer; as a table for people and as JSON.
+"""Turn samples into rows with median, spread, target and RaftMQ's ratio to each peer, as a table and as JSON.
 
 Must not measure. A ratio compares medians of the same run and is above 1 where RaftMQ is better, for rates and for times.
 """
@@ -16,7 +16,7 @@ HEADER: tuple[str, ...] = ("workload", "figure", "system", "n", "median", "min �
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of one system."""
+    """Hold one figure of one system."""
 
     workload: str
     figure: str
@@ -27,16 +27,16 @@ class Row:
     minimum: float
     maximum: float
     target: float | None
-    """RaftMQ's; None on rows of peers."""
+    """RaftMQ's target. None on rows of peers."""
     is_met: bool | None
-    """None without a target. The median counts."""
+    """Whether the median meets the target. None without a target."""
     ratio: float | None
-    """On rows of peers: how many times better RaftMQ's median is."""
+    """On rows of peers, how many times better RaftMQ's median is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run of the benchmarks."""
+    """Hold the results of one run of the benchmarks."""
 
     machine: dict[str, object]
     systems: dict[str, str]
@@ -45,14 +45,14 @@ class Report:
     samples: list[Sample]
     failures: list[Failure]
     notes: list[str]
-    """What was left out, and why; what the figures do not mean."""
+    """Notes on peers and rows that were left out, with the reasons, and on the limits of the figures."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
 def rows_of(figures: Mapping[str, Sequence[Figure]], samples: Iterable[Sample]) -> list[Row]:
-    """Rows in the order of `figures` (workload → its figures), RaftMQ first among the systems."""
+    """Return rows in the order of `figures` (workload → its figures), with RaftMQ first among the systems."""
     values: dict[tuple[str, str, str], list[float]] = {}
     systems: dict[str, None] = {RAFTMQ: None}
     for sample in samples:
@@ -93,7 +93,7 @@ def _ratio(figure: Figure, ours: float, theirs: float) -> float | None:
 
 
 def table(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Row]) -> str:
-    """The rows as text, in columns."""
+    """Return the rows as text, in columns."""
     signs = {
         (workload, figure.name): "≥" if figure.is_higher_better else "≤"
         for workload, known in figures.items()
@@ -134,7 +134,7 @@ def _verdict(row: Row) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, or all of them: 1,234,567 · 12.3 · 0.123."""
+    """Format a number for the table: no decimals from 100 on, one from 10 on, otherwise two."""
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,7 +1,7 @@
-"""Runs workloads on systems, round by round: A B A B …, so that a noisy minute hits all systems and not one.
+"""Run workloads on systems in alternating rounds (A B A B …), so that a noisy minute affects all systems.
 
-Must not format. Invariants: one system works at a time; each round has a topic of its own, deleted afterwards; before a workload's first
-round every system does it once at the smallest scale, which counts for nothing (connections, caches, a JVM that compiles).
+Must not format. Invariants: one system works at a time. Each round has its own topic, which is deleted afterwards. Before a workload's
+first round, every system does it once at the smallest scale without a result, to warm up connections, caches and a JVM's compiler.
 """
 
 import asyncio
@@ -16,32 +16,32 @@ from bench.systems import System
 from bench.workloads import PARTITIONS, QUICK, Scale, Workload
 
 ROUND_SECONDS_MAX = 900.0
-"""A round that takes longer is given up."""
+"""A round that takes longer is aborted."""
 WARM_UP = 0
 """The number of the round that does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one system gave for one workload in one round."""
+    """Hold the result of one system for one workload in one round."""
 
     workload: str
     system: str
     round: int
-    """From 1."""
+    """Number of the round, from 1."""
     load_average: float
-    """Of the machine, right before."""
+    """The machine's load average right before the round."""
     processor_ms: float
-    """`probe_processor`, right before: what the machine was worth in this round."""
+    """Result of `probe_processor` right before the round, which shows the machine's speed then."""
     seconds: float
-    """The whole round, preparation included."""
+    """Duration of the whole round, including preparation."""
     figures: dict[str, list[float]]
-    """Name → values; several where a round measures several brokers or kills."""
+    """Name → values. There are several where a round measures several brokers or kills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A system that failed; it is not measured further with this workload."""
+    """Report a system that failed. It is not measured further with this workload."""
 
     workload: str
     system: str
@@ -52,7 +52,7 @@ _topic_numbers = itertools.count(1)
 
 
 async def run_round(system: System, workload: Workload, scale: Scale) -> dict[str, float]:
-    """One workload once, on a fresh topic with a fresh client."""
+    """Run one workload once, on a new topic with a new client."""
     topic = f"bench-{next(_topic_numbers)}"
     async with asyncio.timeout(ROUND_SECONDS_MAX), system.connect() as client:
         await client.create_topic(topic, PARTITIONS)
@@ -68,7 +68,7 @@ def run_interleaved(
     rounds: int,
     tell: Callable[[str], None],
 ) -> tuple[list[Sample], list[Failure]]:
-    """Every round of one workload, on every system that can do it. A system that fails does not take the others with it."""
+    """Run every round of one workload on every capable system. A failing system does not stop the others."""
     samples: list[Sample] = []
     failures: dict[str, Failure] = {}
     capable = [system for system in systems if workload.name in system.workloads]
@@ -82,7 +82,7 @@ def run_interleaved(
             started = time.perf_counter()
             try:
                 figures = asyncio.run(run_round(system, workload, QUICK if number == WARM_UP else scale))
-            except Exception as error:  # noqa: BLE001 -- the root of a round; whatever it is, it is told at the end
+            except Exception as error:  # noqa: BLE001 -- the root of a round; the report shows every error
                 failures[system.name] = Failure(workload.name, system.name, f"{type(error).__name__}: {error}")
                 tell(f"{workload.name}, {system.name}: failed: {error}")
                 continue

@@ -1,7 +1,7 @@
-"""Processes of a peer's cluster on loopback, with a temporary directory.
+"""Run the processes of a peer's cluster on loopback, with a temporary directory.
 
-Must not know the peer. Invariant: when the context ends, however it ends (SIGKILL of this process too: the guard of `LocalCluster` does
-that), no process runs and the directory is gone.
+Must not know the peer. Invariant: after the context ends in any way, no process runs and the directory is removed. The guard of
+`LocalCluster` ensures this even after SIGKILL of this process.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ POLL_SECONDS = 0.2
 
 
 class ServerError(RuntimeError):
-    """A server ended or did not get ready; the message ends with its log's last lines."""
+    """Raised when a server ended or did not get ready. The message of an ended one ends with its log's last lines."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of 127.0.0.1 that were free a moment ago."""
+    """Return distinct ports of 127.0.0.1 that were free a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -49,7 +49,7 @@ def _is_listening(port: int) -> bool:
 
 
 class Servers:
-    """Starts processes and ends them."""
+    """Start processes, and end them with the context."""
 
     def __init__(self, name: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"raftmq-bench-{name}-"))
@@ -75,14 +75,14 @@ class Servers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            self._tell_guard(f"-{process.pid}")  # reaped: its pid may belong to somebody else soon
+            self._tell_guard(f"-{process.pid}")  # reaped: another process may soon get its pid
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait()
         shutil.rmtree(self.directory, ignore_errors=True)  # again, in case the guard was killed
 
     def start(self, label: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a server; what it prints goes to LABEL.log in the directory."""
+        """Start a server. Its output goes to LABEL.log in the directory."""
         with (self.directory / f"{label}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -97,17 +97,17 @@ class Servers:
         self._tell_guard(f"+{process.pid}")
 
     def wait_listening(self, ports: Sequence[int], timeout_seconds: float) -> None:
-        """Until each port of 127.0.0.1 takes connections."""
+        """Wait until each port of 127.0.0.1 accepts connections."""
         deadline = time.monotonic() + timeout_seconds
         for port in ports:
             while not _is_listening(port):
                 self.check_running()
                 if time.monotonic() > deadline:
-                    raise ServerError(f"nobody listens on port {port} after {timeout_seconds:.0f} s")
+                    raise ServerError(f"no server listens on port {port} after {timeout_seconds:.0f} s")
                 time.sleep(POLL_SECONDS)
 
     async def wait_serving(self, connect: Callable[[], Client], timeout_seconds: float) -> None:
-        """Until a client can make a topic, as the system does: of three replicas."""
+        """Wait until a client can create a topic with the system's three replicas."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             self.check_running()
@@ -116,7 +116,7 @@ class Servers:
                     await client.create_topic("ready", 1)
                     await client.delete_topic("ready")
                     return
-            except Exception:  # each client library has its own errors for a cluster that is not there yet
+            except Exception:  # each client library has its own errors for a cluster that is not ready
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(POLL_SECONDS)

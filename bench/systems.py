@@ -1,6 +1,6 @@
-"""What is measured side by side: a system is a running cluster with one client library.
+"""Define a system, which is a running cluster with one client library.
 
-Must not measure. A peer that is not installed says what to set or install, and downloads nothing.
+Must not measure. A missing peer raises an error that says how to provide it. It downloads nothing.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from bench.workloads import Client
 
 
 class UnavailableError(Exception):
-    """A peer cannot run here; the text says what to set or install."""
+    """Raised when a peer cannot run here. The text says how to provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A cluster that runs, and how to connect to it with one client library."""
+    """Describe a running cluster and the connection to it with one client library."""
 
     name: str
     version: str
-    """Of the brokers and of the client."""
+    """Versions of the brokers and of the client."""
     connect: Callable[[], Client]
-    """A fresh client for a round, used as `async with`."""
+    """Creates a client for a round, used with `async with`."""
     workloads: frozenset[str]
-    """What this client library is measured with."""
+    """Names of the workloads that measure this client library."""
     share: float = 1.0
-    """The part of the bulk workloads' records that a round has: less where the full count would take minutes."""
+    """Share of the bulk workloads' records in a round, below 1 where the full count would take minutes."""

@@ -1,9 +1,9 @@
-"""What is measured: each row of the table of targets, written once over `Client`, so that every system does the same work.
+"""Define the workloads, one for each row of the table of targets, over `Client`, so that every system does the same work.
 
-Must not know any system: a client library is used through `Client` only.
+Must not know any system. A client library is used through `Client` only.
 
-Invariants: a workload ends only when every record it sent is acknowledged, or when every record it waits for has come; the values of
-records are random, so that no compression helps anybody; time is `perf_counter`, in this process, and starts after connecting.
+Invariants: a workload ends only when all records it sent are acknowledged, or all records it waits for have come. Values are random, so
+that compression helps no system. Times are `perf_counter` of this process, and start after connecting.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ GROUP_TURNS = 3
 
 
 class Client:
-    """A client library connected to one cluster, for one round. A subclass has the methods that its workloads need."""
+    """Use a client library on one cluster for one round. A subclass has the methods that its workloads need."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -36,14 +36,14 @@ class Client:
     ) -> None: ...
 
     async def create_topic(self, topic: str, partitions: int) -> None:
-        """Three replicas of each partition."""
+        """Create a topic with three replicas of each partition."""
         raise NotImplementedError
 
     async def delete_topic(self, topic: str) -> None:
         raise NotImplementedError
 
     async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
-        """Send `count` records, going round `values`, the fastest way; seconds from the first to the last acknowledgement."""
+        """Send `count` records in the fastest way, repeating `values`. Return the seconds from start to last acknowledgement."""
         raise NotImplementedError
 
     async def send_one(self, topic: str, value: bytes) -> None:
@@ -51,38 +51,38 @@ class Client:
         raise NotImplementedError
 
     def producer(self) -> "Client":
-        """Another client of the cluster, with a producer of its own; only `send_one` is called."""
+        """Return another client of the cluster, with its own producer. Only its `send_one` is called."""
         raise NotImplementedError
 
     async def read_all(self, topic: str, count: int) -> float:
-        """Read a topic of `count` records from its beginning; seconds from asking first to having the last."""
+        """Read a topic of `count` records from its beginning. Return the seconds from the first request to the last record."""
         raise NotImplementedError
 
     async def read_all_in_group(self, topic: str, count: int) -> float:
-        """As `read_all`, as the only member of a consumer group that commits as it does by default, from having its partitions on."""
+        """Read as `read_all`, as the only member of a consumer group with default commits. Time starts at its assignment."""
         raise NotImplementedError
 
     def receive(self, topic: str) -> AsyncGenerator[bytes, None]:
-        """The values of the topic's records as they come, from its beginning."""
+        """Yield the values of the topic's records as they come, from its beginning."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of each is done in a round."""
+    """Hold the number of records of each workload in a round."""
 
     produce_100b: int = 1_500_000
     produce_1kib: int = 300_000
     latency: int = 3000
     senders: int = 400
-    """Records of each sender."""
+    """Number of records of each sender."""
     producers: int = 40
-    """Records of each producer."""
+    """Number of records of each producer."""
     read_back: int = 1_500_000
     read_back_group: int = 1_500_000
     end_to_end: int = 5000
     warm_up: int = 200
-    """Records sent one at a time before anything is measured: by then everybody knows the topic's leaders."""
+    """Records sent one at a time before the measurement, so that clients and brokers know the topic's leaders."""
 
 
 FULL = Scale()
@@ -97,18 +97,18 @@ QUICK = Scale(
     end_to_end=200,
     warm_up=5,
 )
-"""Proves that the code works, and warms what is measured up; its figures mean nothing."""
+"""The scale that proves that the code works, and that warms systems up. Its figures mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number that a workload gives."""
+    """Describe one number that a workload gives."""
 
     name: str
     unit: str
     is_higher_better: bool
     target: float | None = None
-    """What RaftMQ must reach: at least, or at most, as `is_higher_better` says. None: for information."""
+    """The value that RaftMQ must reach, a minimum if `is_higher_better`, otherwise a maximum. None: for information."""
 
     def is_met(self, value: float) -> bool:
         return self.target is None or (value >= self.target if self.is_higher_better else value <= self.target)
@@ -116,13 +116,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One row of the table."""
+    """Describe one row of the table."""
 
     name: str
     title: str
     figures: tuple[Figure, ...]
     run: Callable[[Client, str, Scale, float], Awaitable[dict[str, float]]]
-    """(client, an empty topic, scale, share) → figure → value. `share`: the part of the bulk that a slow client is given."""
+    """(client, an empty topic, scale, share) → figure → value. `share` is the part of the bulk for a slow client."""
 
 
 def random_values(size: int) -> list[bytes]:
@@ -202,7 +202,7 @@ async def read_back(client: Client, topic: str, scale: Scale, share: float) -> d
 
 
 async def read_back_group(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
-    """Alone and in a group in turns, so that a noisy moment hits both; the best of each."""
+    """Read without and with a consumer group in turns, so that a noisy moment affects both. Compare the best of each."""
     count = int(scale.read_back_group * share)
     await warm_up(client, topic, scale)
     await client.send_many(topic, random_values(VALUE_BYTES), count - scale.warm_up)
@@ -214,7 +214,7 @@ async def read_back_group(client: Client, topic: str, scale: Scale, share: float
 
 
 async def end_to_end(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
-    """A record carries the moment it was given to the client. None waits for the one before it: a slow one delays nothing."""
+    """Send records that carry their time of sending. They do not wait for each other, so a slow one delays no other."""
     times: list[float] = []
     is_receiving = asyncio.Event()
 

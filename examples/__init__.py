@@ -1,1 +1,1 @@
-"""Programs to read, run and copy."""
+"""Provide programs to read, run and copy."""

@@ -1,4 +1,4 @@
-"""The first program of the README: write one record and read it back.
+"""Write one record and read it back. This is the first program of the README.
 
 It expects `raftmq dev` in another terminal, and a topic: ``raftmq topic create greetings``.
 

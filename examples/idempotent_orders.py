@@ -1,6 +1,6 @@
-"""An idempotent handler: however often a record comes, and whenever the process is killed, its effect on the database is there once.
+"""Handle records idempotently: each has its effect on the database once, even if it comes twice or the process is killed.
 
-``python -m examples.idempotent_orders shop.db`` works on the topic `orders` until it gets SIGTERM or Ctrl-C.
+``python -m examples.idempotent_orders shop.db`` processes the topic `orders` until it gets SIGTERM or Ctrl-C.
 """
 
 import os
@@ -14,7 +14,7 @@ SERVERS = os.environ.get("RAFTMQ_BOOTSTRAP_SERVERS", "127.0.0.1:9400")
 
 
 class Shop:
-    """Counts orders in a database, each once."""
+    """Count orders in a database, each once."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, check_same_thread=False, timeout=30)
@@ -25,7 +25,7 @@ class Shop:
             self._database.execute("CREATE TABLE IF NOT EXISTS sold (article BLOB PRIMARY KEY, count INTEGER)")
 
     def handle(self, record: Record) -> None:
-        """Book an order. The note that it is done and its effect are one transaction."""
+        """Book an order. One transaction holds its effect and the mark that it is done."""
         with self._lock, self._database:
             noted = self._database.execute("INSERT INTO done VALUES (?) ON CONFLICT DO NOTHING", (record.key,))
             if noted.rowcount:
@@ -36,7 +36,7 @@ class Shop:
 
 
 def main() -> None:
-    """Work until a signal comes."""
+    """Process orders until a signal comes."""
     Worker("orders", "shop", Shop(sys.argv[1]).handle, session_timeout_ms=6_000, bootstrap_servers=SERVERS).run()
 
 

@@ -1,4 +1,4 @@
-"""Orders become invoices, each exactly once: kill this program whenever you like, and start it again.
+"""Turn orders into invoices, each exactly once. You may kill this program at any time and start it again.
 
 raftmq dev                                  # brokers, in another terminal
 raftmq topic create orders --partitions 6
@@ -14,7 +14,7 @@ from raftmq import Output, Record, Transformer
 
 
 def to_invoice(record: Record) -> Output:
-    """Called with one order; an invoice or, for what is no order, a dead letter."""
+    """Return the invoice of an order or, for a record that is not an order, a dead letter."""
     try:
         order = json.loads(record.value or b"")
         invoice = {"order": order["number"], "total": order["price"] * order["count"]}

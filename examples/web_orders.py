@@ -1,4 +1,6 @@
-"""A web service in front of a topic. It answers 202 when an order is on disk on a majority, refuses orders when brokers cannot keep up, and loses none at its end.
+"""Serve a topic over HTTP.
+
+The service answers 202 when an order is on disk on a majority, refuses orders when brokers cannot keep up, and loses none at its end.
 
 Run it with any ASGI server: ``uvicorn examples.web_orders:app``. The topic `orders` must exist.
 """
@@ -19,14 +21,14 @@ SERVERS = os.environ.get("RAFTMQ_BOOTSTRAP_SERVERS", "127.0.0.1:9400")
 
 
 class State(TypedDict):
-    """What requests share."""
+    """Hold the state that requests share."""
 
     producer: Producer
 
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[State]:
-    """Open the producer in the process that serves, and close it after the last request."""
+    """Open the producer in the serving process, and close it after the last request."""
     async with Producer(
         bootstrap_servers=SERVERS, buffer_memory=16 * 1024 * 1024, max_block_ms=500, delivery_timeout_ms=5_000
     ) as producer:
@@ -34,7 +36,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[State]:
 
 
 async def take_order(request: Request) -> JSONResponse:
-    """Write an order. Its `Idempotency-Key` makes a repeated request the same order for whoever works on it."""
+    """Write an order. Its `Idempotency-Key` lets consumers recognize a repeated request as the same order."""
     order_id = request.headers.get("idempotency-key", "")
     if not order_id:
         return JSONResponse({"error": "the header Idempotency-Key is missing"}, 400)

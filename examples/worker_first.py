@@ -1,4 +1,4 @@
-"""The first program of the guide to workers: orders are written, and a worker sends an invoice for each."""
+"""Write orders, and send an invoice for each with a worker. This is the first program of the guide to workers."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ all_sent = threading.Event()
 
 
 def send_invoice(record: Record) -> None:
-    """Called with one order, in one of the worker's threads."""
+    """Send the invoice of one order. It runs in one of the worker's threads."""
     order = json.loads(record.value or b"{}")
     with lock:
         invoices.setdefault(order["customer"], []).append(order["number"])
@@ -23,7 +23,7 @@ def send_invoice(record: Record) -> None:
 
 
 def stop_when_all_sent(worker: Worker) -> None:
-    """Let this program end, which a service would not do."""
+    """End this program after all invoices, which a service would not do."""
     all_sent.wait()
     worker.stop()
 

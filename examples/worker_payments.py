@@ -1,4 +1,4 @@
-"""What a handler may say of a record, and what a worker calls beside it: payments and refunds are booked with a bank that is busy at first."""
+"""Book payments and refunds with a bank that is busy at first, using a handler's outcomes and a worker's callbacks."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ all_done = threading.Event()
 
 
 class BankBusyError(Exception):
-    """The bank wants to be asked later."""
+    """Raised when the bank is busy and must be called later."""
 
 
 class Bank:
-    """Stands for a service that is reached over the network."""
+    """Simulate a service that is reached over the network."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -29,11 +29,11 @@ class Bank:
         self.is_open = True
 
     async def disconnect(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.is_open = False
 
     async def book(self, amount: int, *, is_busy: bool = False) -> None:
-        """Add to the balance."""
+        """Add an amount to the balance."""
         await asyncio.sleep(0.01)
         if is_busy:
             raise BankBusyError("come again in a moment")
@@ -47,7 +47,7 @@ bank = Bank()
 
 
 async def charge(record: Record, attempt: Attempt) -> None:
-    """Book a payment; the bank is busy at the first attempt."""
+    """Book a payment. The bank is busy at the first attempt."""
     payment = json.loads(record.value or b"")
     if payment["amount"] <= 0:
         raise Reject(f"nobody pays {payment['amount']}")
@@ -63,19 +63,19 @@ async def refund(record: Record) -> None:
 
 
 def report(failure: HandlerFailure) -> None:
-    """Where a program would call `sentry_sdk.capture_exception`."""
+    """Print a failure. A real program would call `sentry_sdk.capture_exception` here."""
     end = "given up" if failure.retry_after_seconds is None else "tried again"
     print(f"{failure.record.topic}: {failure.error} ({end})")
 
 
 def stop_when_all_done(worker: Worker) -> None:
-    """Let this program end, which a service would not do."""
+    """End this program after all bookings, which a service would not do."""
     all_done.wait()
     worker.stop()
 
 
 def main() -> None:
-    """Start a broker, write payments and a refund, run a worker until they are booked."""
+    """Start a broker, write payments and a refund, and run a worker until they are booked."""
     with LocalCluster(brokers=1) as cluster:
         servers = cluster.bootstrap_servers
         with Admin(bootstrap_servers=servers) as admin:

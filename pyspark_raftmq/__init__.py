@@ -1,7 +1,7 @@
-"""The thin module that Spark discovers by name: it finds `DefaultSource` here, so ``format("raftmq")`` needs no registration.
+"""Provide `DefaultSource` to Spark, which discovers this module by its name, so ``format("raftmq")`` needs no registration.
 
-Spark imports every ``pyspark_*`` module there is, unguarded, when any Python source is looked up. So this import is light and cannot
-fail, and where the source cannot be loaded (no pyspark, or one before 4.0) there is simply no `DefaultSource`.
+Spark imports every installed ``pyspark_*`` module, unguarded, when it looks up any Python source. So this import is light and cannot
+fail. If the source cannot be loaded (no pyspark, or one before 4.0), the module has no `DefaultSource`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         from raftmq.spark.source import RaftMQDataSource
-    except ImportError as error:  # Spark asks with hasattr, which forgives this one error only
+    except ImportError as error:  # Spark asks with hasattr, which tolerates only this error
         raise AttributeError(f"the Spark data source cannot be loaded: {error}") from error
     return RaftMQDataSource

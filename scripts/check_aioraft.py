@@ -39,7 +39,7 @@ SENT_ENTRIES = re.compile(r"entries\s*=\s*([^,\n]+)")
 
 @dataclass(frozen=True)
 class Installation:
-    """What happened when pip was asked for the package and everything it pins."""
+    """Report pip's attempt to install the package and everything it pins."""
 
     mode: str
     succeeded: bool
@@ -48,7 +48,7 @@ class Installation:
 
 
 def run(command: list[str], timeout: float) -> tuple[int, str]:
-    """Run a command; its exit code (124 on timeout) and everything it said."""
+    """Run a command. Return its exit code (124 on timeout) and its whole output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ def run(command: list[str], timeout: float) -> tuple[int, str]:
 
 
 def try_install(python: Path, mode: str, options: list[str], timeout: float) -> Installation:
-    """Ask pip for the package with its own pins and report how that ended."""
+    """Install the package with its own pins by pip, and report the result."""
     started = time.monotonic()
     code, output = run([str(python), "-m", "pip", "install", *options, PACKAGE], timeout)
     said = [line.strip() for line in output.splitlines() if line.strip()]
@@ -78,7 +78,7 @@ def unpack(archive: Path, target: Path) -> Path:
 
 
 def wire_format(root: Path) -> dict[str, list[str]]:
-    """Message name → field names, read from the serialized descriptor inside the generated ``*_pb2.py`` files."""
+    """Return message name → field names, from the serialized descriptor inside the generated ``*_pb2.py`` files."""
     messages: dict[str, list[str]] = {}
     for module in root.rglob("*_pb2.py"):
         for node in ast.walk(ast.parse(module.read_text())):
@@ -91,7 +91,7 @@ def wire_format(root: Path) -> dict[str, list[str]]:
 
 
 def source_lines(root: Path, pattern: re.Pattern[str]) -> list[str]:
-    """``file:line: text`` of hand-written code lines that match; comments and docstrings do not count."""
+    """Return ``file:line: text`` of the hand-written code lines that match, without comments and docstrings."""
     found = []
     for module in sorted(root.rglob("*.py")):
         if "_pb2" in module.name or "test" in module.name:
@@ -111,7 +111,7 @@ def source_lines(root: Path, pattern: re.Pattern[str]) -> list[str]:
 
 
 def requirements(root: Path) -> list[str]:
-    """The run-time requirements in the package's metadata."""
+    """Return the run-time requirements in the package's metadata."""
     metadata = next(iter([*root.rglob("METADATA"), *root.rglob("PKG-INFO")]), None)
     lines = metadata.read_text().splitlines() if metadata else []
     return [
@@ -151,7 +151,7 @@ def report(archive: Path, root: Path, installations: list[Installation]) -> None
 
 
 def main() -> int:
-    """Fetch, try, read, report."""
+    """Fetch the package, try to install it, read its source, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--build-seconds",

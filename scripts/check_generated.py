@@ -1,4 +1,4 @@
-"""Tell whether the committed generated files are what the generators write now. Changes nothing. Usage: python -m scripts.check_generated"""
+"""Check that the committed generated files are current. Changes nothing. Usage: python -m scripts.check_generated"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def differing(fresh: Path, committed: Path) -> list[str]:
-    """Names of files in `fresh` that `committed` lacks or has with other contents."""
+    """Return the names of files in `fresh` that `committed` lacks or has with other contents."""
     return [
         str((committed / new.name).relative_to(ROOT))
         for new in sorted(fresh.iterdir())
@@ -21,7 +21,7 @@ def differing(fresh: Path, committed: Path) -> list[str]:
 
 
 def stale_protobuf() -> list[str]:
-    """Protobuf modules that differ from what protoc makes of the .proto files."""
+    """Return the protobuf modules that differ from protoc's present output."""
     with tempfile.TemporaryDirectory() as fresh:
         environment = os.environ | {"PYTHON": sys.executable}
         subprocess.run([str(ROOT / "scripts" / "generate_protobuf.sh"), fresh], check=True, env=environment)
@@ -29,7 +29,7 @@ def stale_protobuf() -> list[str]:
 
 
 def stale_docs() -> list[str]:
-    """Reference pages that differ from what the code says."""
+    """Return the reference pages that differ from the generator's present output."""
     with tempfile.TemporaryDirectory() as fresh:
         command = [sys.executable, "-m", "scripts.generate_docs", fresh]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -37,10 +37,10 @@ def stale_docs() -> list[str]:
 
 
 def main() -> int:
-    """Print what is stale; 0 when nothing is."""
+    """Print the names of stale files. Return 0 when there are none, otherwise 1."""
     stale = [*stale_protobuf(), *stale_docs()]
     for name in stale:
-        print(f"{name} is not what its generator writes; run `make fix`", file=sys.stderr)
+        print(f"{name} differs from its generator's output; run `make fix`", file=sys.stderr)
     return 1 if stale else 0
 
 

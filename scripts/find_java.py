@@ -1,6 +1,6 @@
-"""Finds the Java that Spark needs (17 or 21), or says how to get it.
+"""Find the Java that Spark needs (17 or 21), or explain how to get it.
 
-``python -m scripts.find_java`` prints its home; with ``--install`` it first installs one by apt, where that is possible.
+``python -m scripts.find_java`` prints its home. With ``--install`` it installs a missing one by apt, where that is possible.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VERSIONS = (17, 21)
-"""What PySpark 4.0 to 4.3 all run on."""
+"""The Java versions that all of PySpark 4.0 to 4.3 run on."""
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-"""Debian's and Ubuntu's; each of their releases has one of the two."""
+"""Packages of Debian and Ubuntu. Each of their releases has one of the two."""
 FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines")
 ADVICE = (
     "Spark needs Java 17 or 21, and there is none. On Debian and Ubuntu: apt-get install openjdk-17-jre-headless (or -21-);"
@@ -25,7 +25,7 @@ ADVICE = (
 
 
 def candidates() -> Iterator[Path]:
-    """Where a Java may be, the user's choice first."""
+    """Yield the folders that may hold a Java, the user's choice first."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home)
     if command := shutil.which("java"):
@@ -36,7 +36,7 @@ def candidates() -> Iterator[Path]:
 
 
 def version(home: Path) -> int:
-    """The major version of the Java in `home`; 0 if there is none."""
+    """Return the major version of the Java in `home`, or 0 if there is none."""
     release = home / "release"
     if not (home / "bin/java").is_file():
         return 0
@@ -48,12 +48,12 @@ def version(home: Path) -> int:
 
 
 def find_java() -> Path | None:
-    """The home of a Java that Spark runs on."""
+    """Return the home of a Java that Spark runs on, or None."""
     return next((home for home in candidates() if version(home) in VERSIONS), None)
 
 
 def install() -> None:
-    """Install one by apt; without effect where that cannot be done."""
+    """Install a Java by apt. No effect where that is impossible."""
     if os.name != "posix" or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}

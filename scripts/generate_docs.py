@@ -2,7 +2,7 @@
 
 errors.md from raftmq.errors · protocol.md from queue.proto · cli.md from the command tree · configuration.md from broker/base/config.py,
 fsm/topic_config.py and broker/base/limits.py · metrics.md from broker/base/metric_catalog.py and client/base/metrics.py · logs.md from
-broker/base/log_events.py, client/base/logs.py and the calls in the code. Their docstrings are the text; this file only arranges it.
+broker/base/log_events.py, client/base/logs.py and the calls in the code. Their docstrings are the text, and this file only arranges it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
-Command = Any  # typer brings its own copy of click, earlier ones the real one: no common name for the type
+Command = Any  # typer has its own copy of click, earlier versions use the real one: the type has no common name
 EXAMPLE = (
     'data_dir = "/var/lib/raftmq"',
     'listen = "127.0.0.1:9400"',
@@ -43,7 +43,7 @@ HEAD = "<!-- Written by `make docs` from the code. Change the code, not this pag
 
 
 def attribute_docs(source: str) -> dict[tuple[str, str], tuple[str, str, str]]:
-    """(class, attribute) → (type, default, docstring) of every annotated class attribute, in order."""
+    """Return (class, attribute) → (type, default, docstring) of every annotated class attribute, in order."""
     found: dict[tuple[str, str], tuple[str, str, str]] = {}
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
@@ -65,24 +65,24 @@ def attribute_docs(source: str) -> dict[tuple[str, str], tuple[str, str, str]]:
 
 
 def cell(text: str) -> str:
-    """Text that a table cell can hold."""
+    """Return the text in a form that a table cell can hold."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def sentence(text: str) -> str:
-    """Text that begins as a sentence does and ends as one."""
+    """Return the text with a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def subclasses(root: type[errors.RaftMQError]) -> Iterator[type[errors.RaftMQError]]:
-    """Every class below `root`, branches first, in the order of the source."""
+    """Yield every class below `root`, each before its own subclasses, in the order of the source."""
     for child in root.__subclasses__():
         yield child
         yield from subclasses(child)
 
 
 def errors_page() -> str:
-    """The table of exceptions, and the table of codes."""
+    """Return the page with the table of exceptions."""
     lines = ["# Errors", "", cell(inspect.getdoc(errors.RaftMQError) or ""), ""]
     lines += [
         "| exception | is a | code | again later? | may have happened? | when, and what to do |",
@@ -102,7 +102,7 @@ def errors_page() -> str:
 
 
 def protocol_page() -> str:
-    """queue.proto, section by section."""
+    """Return the page that shows queue.proto, section by section."""
     text = (ROOT / "queue.proto").read_text()
     head, *sections = re.split(r"^// -{20,} (.+)$\n", text, flags=re.MULTILINE)
     intro = " ".join(line.lstrip("/ ") for line in head.splitlines() if line.startswith("//"))
@@ -113,7 +113,7 @@ def protocol_page() -> str:
 
 
 def cli_page() -> str:
-    """Every command with its options, and the exit codes."""
+    """Return the page of all commands with their options, and of the exit codes."""
     lines = [
         "# The command line",
         "",
@@ -148,19 +148,19 @@ def cli_page() -> str:
 
 
 def taken(parameter: Any) -> str:  # noqa: ANN401 (a parameter of typer's own copy of click)
-    """The values that a parameter takes: its limits or its choices, where it has any."""
+    """Return the values that a parameter accepts: its limits or its choices, where it has any."""
     described = parameter.type_descriptor
     limits: str = getattr(described.parameter_info.parser, "limits", "")
     return limits or ", ".join(f"`{plain(choice)}`" for choice in described.choices or ())
 
 
 def plain(value: object) -> str:
-    """A default as a user would type it."""
+    """Return a default as a user would type it."""
     return str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
 
 
 def walk(path: str, command: Command) -> Iterator[tuple[str, Command]]:
-    """Every command below, depth first, with the words that call it."""
+    """Yield every command below, depth first, with the words that call it."""
     children = getattr(command, "commands", None)
     if children is None:
         yield path, command
@@ -170,7 +170,7 @@ def walk(path: str, command: Command) -> Iterator[tuple[str, Command]]:
 
 
 def configuration_page() -> str:
-    """The broker's settings, and the bounds and times behind them."""
+    """Return the page of the broker's settings, the settings of topics, and the broker's bounds and times."""
     lines = ["# Configuration of a broker", ""]
     lines += [
         "Flags of `raftmq broker start` (or `--set KEY=VALUE`) win over `RAFTMQ_KEY` in the environment, that over `raftmq.toml`.",
@@ -202,7 +202,7 @@ def configuration_page() -> str:
 
 
 def accepted(key: ConfigKey) -> str:
-    """What a key takes, in the words of the error for anything else; empty where it takes any text."""
+    """Return the values that a key accepts, in the words of its error message. Empty if it accepts any text."""
     try:
         key.parse("?")
     except ValueError as error:
@@ -211,7 +211,7 @@ def accepted(key: ConfigKey) -> str:
 
 
 def module_tables(module: ModuleType) -> list[str]:
-    """One table for each dataclass of a module."""
+    """Return one table for each dataclass of a module."""
     lines: list[str] = []
     current = ""
     for (owner, name), (kind, default, text) in attribute_docs(inspect.getsource(module)).items():
@@ -235,7 +235,7 @@ def module_tables(module: ModuleType) -> list[str]:
 
 
 def metrics_page() -> str:
-    """What a broker exports, and what a client counts."""
+    """Return the page of the broker's metrics, its reasons for not being ready, and the client's counters."""
     lines = [
         "# Metrics",
         "",
@@ -286,9 +286,9 @@ def metrics_page() -> str:
 
 
 def logged_events(folders: Iterable[str]) -> dict[str, tuple[set[str], list[str]]]:
-    """Event → (levels, fields) of every call of a module's `log` in these folders.
+    """Return event → (levels, fields) of every call of a module's `log` in these folders.
 
-    An event is the first argument, a constant. Fields are keywords, or, in the SDK's texts, what stands before ``=``.
+    An event is the first argument, a constant. Fields are keywords or, in the SDK's texts, the names before ``=``.
     """
     found: dict[str, tuple[set[str], list[str]]] = {}
     for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
@@ -310,7 +310,7 @@ def logged_events(folders: Iterable[str]) -> dict[str, tuple[set[str], list[str]
 
 
 def logs_page() -> str:
-    """Events of the broker, their fields, and those of the SDK."""
+    """Return the page of the broker's events, their fields, and the SDK's events."""
     broker = logged_events(("broker", "storage"))
     broker["library_message"] = ({"warning"}, ["library", "message"])
     lines = [
@@ -351,7 +351,7 @@ def logs_page() -> str:
 
 
 def events_table(found: Mapping[str, tuple[set[str], list[str]]], meanings: Mapping[str, str]) -> list[str]:
-    """Events in the order of their meanings."""
+    """Return the table of events, in the order of their meanings."""
     lines = ["| event | level | fields | meaning |", "|---|---|---|---|"]
     for event, meaning in meanings.items():
         levels, fields = found[event]
@@ -361,7 +361,7 @@ def events_table(found: Mapping[str, tuple[set[str], list[str]]], meanings: Mapp
 
 
 def write_all(directory: Path) -> list[Path]:
-    """Write every page; returns their paths."""
+    """Write every page and return the paths."""
     directory.mkdir(parents=True, exist_ok=True)
     pages = {
         "errors": errors_page,
@@ -380,7 +380,7 @@ def write_all(directory: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Write into the given directory, or into docs/reference."""
+    """Write the pages into the given directory, or into docs/reference."""
     for path in write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE):
         print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 

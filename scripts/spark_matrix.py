@@ -1,8 +1,8 @@
-"""Runs the Spark tests on other versions of PySpark and Python: ``python -m scripts.spark_matrix [4.0=3.11 …] [-- pytest arguments]``.
+"""Run the Spark tests on other versions of PySpark and Python: ``python -m scripts.spark_matrix [4.0=3.11 …] [-- pytest arguments]``.
 
-Each pair gets an environment of its own in ``.venv/spark-matrix/``: what `requirements.lock` pins, and then the newest PySpark of that
-line. A Python that this machine lacks is fetched by uv if it can; a pair that cannot be made is reported, and fails the run if it was asked for
-by name, or is the oldest or the newest. The end says for each pair what ran, and what was skipped and why.
+Each pair gets its own environment in ``.venv/spark-matrix/``, with the versions in `requirements.lock` and then the newest PySpark of that
+line. uv fetches a missing Python if it can. A pair whose environment cannot be created is reported. It fails the run if it was named, or if
+it is the oldest or the newest default pair. At the end, a summary for each pair shows the tests that ran, and those skipped with the reasons.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from scripts.find_java import ADVICE, find_java
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".venv/spark-matrix"
 PAIRS = ("4.0=3.11", "4.1=3.12", "4.2=3.12", "4.3=3.13")
-"""Every line of PySpark and every Python, the oldest and the newest together; the set-up's own pair runs in `make test`."""
+"""Every line of PySpark and every Python, the oldest with the oldest and the newest with the newest. `make test` runs the set-up's pair."""
 PACKAGES = ("raft", "fsm", "assignors", "storage", "broker", "client", "spark", "cli")
 
 
 PASSED = "passed"
 NOT_MADE = "could not be made"
 UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
-"""PySpark before 4.2 leaves the sockets that results come through to the garbage collector; our tests make errors of warnings."""
+"""PySpark before 4.2 leaves the sockets for results to the garbage collector, and in our tests warnings are errors."""
 QUIRKS = {"4.0": (UNCLOSED_SOCKETS,), "4.1": (UNCLOSED_SOCKETS,)}
-"""Warnings of PySpark's own, by its line, that are no errors of ours."""
+"""Warnings that PySpark itself causes, by its line."""
 
 
 def run(*command: str | Path, **environment: str) -> int:
@@ -38,14 +38,14 @@ def run(*command: str | Path, **environment: str) -> int:
 
 
 def find_python(version: str) -> str:
-    """An interpreter that is here, also one of pyenv's that is not switched on; else the version, for uv to find or fetch."""
+    """Return the path of a Python of pyenv, active or not. If there is none, return the version, which uv finds or fetches."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = sorted((pyenv / "versions").glob(f"{version}.*/bin/python"))
     return str(found[-1]) if found else version
 
 
 def environment_of(pyspark: str, python: str) -> Path | None:
-    """The environment's folder; None if it cannot be made."""
+    """Create the environment if needed, and return its folder, or None if it cannot be created."""
     folder = FOLDER / f"{pyspark}-{python}"
     made = folder / ".made"
     stamp = f"{(ROOT / 'requirements.lock').stat().st_mtime_ns}"
@@ -64,7 +64,7 @@ def environment_of(pyspark: str, python: str) -> Path | None:
 
 
 def import_view(folder: Path) -> Path:
-    """A folder in which the checkout's packages are `raftmq` and `pyspark_raftmq`, as an installation has them."""
+    """Create a folder in which the checkout's packages are `raftmq` and `pyspark_raftmq`, as in an installation."""
     view = folder / "view"
     package = view / "raftmq"
     package.mkdir(parents=True, exist_ok=True)
@@ -82,14 +82,14 @@ def import_view(folder: Path) -> Path:
 
 
 def versions_of(folder: Path) -> str:
-    """What was installed, exactly."""
+    """Return the exact versions that were installed."""
     program = "import platform, pyspark; print(f'PySpark {pyspark.__version__} on Python {platform.python_version()}')"
     done = subprocess.run([folder / "bin/python", "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def summary_of(report: Path) -> list[str]:
-    """What ran, and what was skipped, with the reasons."""
+    """Return lines with the counts of tests, the failed ones, and the reasons of skipped ones."""
     cases = ET.parse(report).getroot().iter("testcase")
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def summary_of(report: Path) -> list[str]:
 
 
 def run_pair(pair: str, java: Path, more: list[str]) -> tuple[str, list[str]]:
-    """The outcome of one pair, and what there is to say about it."""
+    """Run the tests of one pair. Return its outcome and the lines of its report."""
     pyspark, python = pair.split("=")
     folder = environment_of(pyspark, python)
     if folder is None:

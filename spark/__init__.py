@@ -1,1 +1,1 @@
-"""RaftMQ as a source and sink of Spark, named ``raftmq``; found by Spark through `pyspark_raftmq`. Imports nothing by itself."""
+"""Provide RaftMQ as the Spark source and sink ``raftmq``, which Spark finds through `pyspark_raftmq`. Imports nothing itself."""

@@ -1,4 +1,4 @@
-"""``python -m raftmq.spark archive|compact|replay|audit|mirror …``; see `raftmq.spark.jobs.main`."""
+"""Run ``python -m raftmq.spark archive|compact|replay|audit|mirror …``, the command line in `raftmq.spark.jobs.main`."""
 
 from raftmq.spark.jobs.main import main
 

@@ -1,9 +1,9 @@
-"""From RaftMQ batches to Arrow record batches, column by column: no Python object is made per record.
+"""Convert RaftMQ batches to Arrow record batches column by column, without a Python object per record.
 
-Keys, values and presence bitmaps are the batch's own bytes; offsets into them are a cumulative sum; the columns that are the same in
-every record are slices of arrays made once. Must not import Spark or fetch. Needs pyarrow 18.
+Keys, values and presence bitmaps are the batch's own bytes. Offsets into them are a cumulative sum. Columns with the same value in
+every record are slices of arrays created once. Must not import Spark or fetch. Needs pyarrow 18.
 
-Invariant: every record batch has exactly the schema given, in which Spark looks its columns up without checking again.
+Invariant: every record batch has exactly the given schema, in which Spark looks up its columns without another check.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import FetchedBatch
 
 ROWS_TARGET: Final = 16_384
-"""Small batches are gathered up to so many records: the JVM's work per record batch is then nothing beside that per record."""
+"""Small batches are gathered up to so many records. The JVM's work per record batch is then negligible beside that per record."""
 BYTES_TARGET: Final = 4 << 20
-"""And no further than this many bytes, decompressed."""
+"""Small batches are gathered up to so many decompressed bytes."""
 CREATE_TIME: Final = 0
 """``timestampType``: RaftMQ's timestamps are the producer's, which Kafka calls CreateTime."""
 TIMESTAMP_MS_MAX: Final = (1 << 63) // 1000 - 1
-"""What fits Arrow's microseconds. Producers may write any number: one outside becomes the nearest there is, not a query that fails
-for ever."""
+"""The largest time that fits Arrow's microseconds. Producers may write any number, and one outside is clamped: otherwise the query
+would fail at each run."""
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 Decoded = tuple[FetchedBatch, BatchColumns]
 Part = tuple[BinaryColumn, int, int]
-"""A column of one batch, and which of its cells: from the first to the end, exclusive."""
+"""A column of one batch, and the first and the end (exclusive) of its cells that are used."""
 Builder = Callable[[Sequence[Decoded]], pa.Array]
 
 
 def record_batches(fetched: Iterator[FetchedBatch], range_: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Arrow record batches of all records, in order. Raises `CorruptBatchError`."""
+    """Yield the Arrow record batches of all records, in order. Raises `CorruptBatchError`."""
     builders = _builders(range_, schema)
     for group in _groups(fetched, range_):
         yield pa.RecordBatch.from_arrays([builders[name](group) for name in schema.names], schema=schema)
 
 
 def _groups(fetched: Iterator[FetchedBatch], range_: OffsetRange) -> Iterator[list[Decoded]]:
-    """Decoded batches that become one record batch: their offsets follow each other without a gap."""
+    """Yield groups of decoded batches. Each group becomes one record batch and has no gap in its offsets."""
     group: list[Decoded] = []
     rows = size = next_offset = 0
     for batch in fetched:
@@ -82,7 +82,7 @@ def _corrupt(batch: FetchedBatch, range_: OffsetRange, error: Exception) -> Corr
 
 
 def _builders(range_: OffsetRange, schema: pa.Schema) -> Mapping[str, Builder]:
-    """How each column is made of a group of batches."""
+    """Return the function that builds each column from a group of batches."""
 
     def headers(group: Sequence[Decoded]) -> pa.Array:
         kind = schema.field("headers").type
@@ -111,8 +111,9 @@ def _rows(group: Sequence[Decoded]) -> int:
 
 
 def _binary(parts: Sequence[Part]) -> pa.Array:
-    """Columns one after the other. Lengths and blobs are joined before Arrow sees them: an Arrow call per batch of a hundred records
-    would cost more than the records.
+    """Concatenate columns. Lengths and blobs are joined before the Arrow call.
+
+    An Arrow call for each batch of a hundred records would cost more than the records.
     """
     if all(column.lengths is None for column, _, _ in parts):
         return pa.nulls(sum(end - first for _, first, end in parts), pa.binary())
@@ -138,7 +139,7 @@ def _constant(value: pa.Scalar, rows: int) -> pa.Array:
 
 
 def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
-    """The same in every record: a slice of an array that is made once per power of two."""
+    """Return a column with one value, as a slice of an array that is created once per power of two."""
     return _constant(value, 1 << (rows - 1).bit_length()).slice(0, rows)
 
 
@@ -176,7 +177,7 @@ def _batch_timestamps(columns: BatchColumns) -> pa.Array:
 
 
 def _headers(columns: BatchColumns, kind: pa.ListType) -> pa.Array:
-    """A list of (name, value) per record; null where there are none, as the Kafka connector has it."""
+    """Return a list of (name, value) per record, or null for a record without headers, as the Kafka connector does."""
     count = columns.record_count
     if columns.header_counts is None or columns.header_names is None or columns.header_values is None:
         return pa.nulls(count, kind)

@@ -1,6 +1,6 @@
-"""Finds the offsets that the options mean: where a query begins, and where a batch read ends.
+"""Find the offsets at which a query begins and a batch read ends, as the options define them.
 
-Must not import Spark; asks a `ClusterView` and decides nothing about data loss.
+Must not import Spark. It calls a `ClusterView` and decides nothing about data loss.
 Source: "Structured Streaming + Kafka Integration Guide", startingOffsets to endingOffsetsByTimestamp.
 """
 
@@ -27,10 +27,10 @@ from raftmq.types import TopicPartition
 
 
 def existing_topics(view: ClusterView, subscription: Subscription) -> dict[str, TopicView]:
-    """The topics of a query that begins, as they are now: every one that it names must be there.
+    """Return the current topics of a new query. Every topic and partition that it names must exist.
 
     Raises:
-        UnknownTopicError, UnknownPartitionError: one is not.
+        UnknownTopicError, UnknownPartitionError: a topic or partition does not exist.
     """
     topics = view.topics(subscription, is_fresh=True)
     match subscription:
@@ -51,18 +51,21 @@ def existing_topics(view: ClusterView, subscription: Subscription) -> dict[str, 
 
 
 def starting_position(view: ClusterView, options: SourceOptions, topics: Mapping[str, TopicView]) -> Position:
-    """Where a new query begins. Raises `InvalidOptionError` when the options do not say it for exactly these partitions."""
+    """Return the position at which a new query begins.
+
+    Raises `InvalidOptionError` when the options do not name exactly these partitions, or when a log has not reached an offset or time.
+    """
     missing = LATEST_TIME if options.latest_without_match else None
     return _position(view, "starting", options.starting, topics, missing)
 
 
 def ending_position(view: ClusterView, options: SourceOptions, topics: Mapping[str, TopicView]) -> Position:
-    """Where a batch read ends. A time after the last record is the end of the partition."""
+    """Return the position at which a batch read ends. A time after the last record means the end of the partition."""
     return _position(view, "ending", options.ending, topics, LATEST_TIME)
 
 
 def position_at(view: ClusterView, topics: Mapping[str, TopicView], time_ms: int) -> Position:
-    """All partitions at one end."""
+    """Return the position of all partitions at one time. `EARLIEST_TIME` and `LATEST_TIME` are the ends of the log."""
     return _position(view, "", Everywhere(time_ms), topics, None)
 
 
@@ -82,7 +85,7 @@ def _position(
             _check_complete(f"{side}Offsets", offsets, partitions)
             relative = {partition: offset for partition, offset in offsets.items() if offset < 0}
             _check_reached(view, f"{side}Offsets", {p: offset for p, offset in offsets.items() if offset >= 0})
-            found = {**offsets, **view.offsets(relative)}  # -2 and -1 are the times of the two ends, too
+            found = {**offsets, **view.offsets(relative)}  # -2 and -1 are also the times of the two ends
     return Position(
         {
             topic: TopicOffsets(
@@ -104,11 +107,14 @@ def _check_complete(name: str, given: Mapping[TopicPartition, int], partitions: 
 
 
 def _check_reached(view: ClusterView, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """An offset that a partition has not reached was meant for another topic, or for this one before it was made again.
+    """Refuse an offset that its partition has not reached.
 
-    A query would wait for that offset without a word and leave out all before it; a batch read would wait until it times out.
+    Such an offset was meant for another topic, or for this one before it was created again. A streaming query would silently wait for
+    that offset and skip all records before it. A batch read would wait until it times out.
     """
-    ends = view.offsets(dict.fromkeys(offsets, LATEST_TIME))  # confirmed by a quorum: never behind what was read
+    ends = view.offsets(
+        dict.fromkeys(offsets, LATEST_TIME)
+    )  # confirmed by a quorum: never below an offset that was read
     beyond = sorted(partition for partition, offset in offsets.items() if offset > ends[partition])
     if beyond:
         problems = ", ".join(f"{p.topic}/{p.partition} ends at {ends[p]}, before {offsets[p]}" for p in beyond[:5])

@@ -1,9 +1,9 @@
-"""The cluster as a Python process of Spark sees it: one shared connection per cluster, opened at first use, used synchronously.
+"""Give a Python process of Spark synchronous access to clusters, over one shared connection per cluster.
 
-Everything runs on the process's one event loop (`LoopThread`). Must not plan or decode.
+All calls run on the process's one event loop (`LoopThread`). Must not plan or decode.
 
-Invariants: nothing is opened before it is used, so objects that hold `ClientOptions` pickle and forked workers open their own; at
-most `CLUSTERS_MAX` are open, the one used longest ago is closed for another.
+Invariants: a connection opens at first use, so objects that hold `ClientOptions` can be pickled, and forked workers open their own
+connections. At most `CLUSTERS_MAX` are open. The least recently used one is closed for another.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 CLUSTERS_MAX: Final = 8
-"""Connections of one process. An application talks to one or two clusters; each costs a watch stream and a channel per broker."""
+"""Connections of one process. An application uses one or two clusters. Each costs a watch stream and a channel per broker."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One incarnation of a topic."""
+    """Describe one incarnation of a topic."""
 
     topic_id: int
     partitions: frozenset[int]
-    """Those that the query wants."""
+    """The partitions that the query subscribes to."""
 
 
 class ClusterView(Protocol):
-    """What planning asks; a real cluster or, in tests, a dictionary."""
+    """Answer the questions of planning. It is a real cluster or, in tests, a dictionary."""
 
     def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
-        """The topics there are, of those subscribed to. One that does not exist is left out.
+        """Return the subscribed topics that exist.
 
-        Those that are there may be shown as they were a moment ago (fewer partitions, an incarnation before the last), but not `is_fresh`.
+        Without `is_fresh` a topic may be shown as it was a moment ago, with fewer partitions or as an earlier incarnation.
         """
         ...
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The first offset at or after a time, per partition; -1 where there is none.
+        """Return the first offset at or after a time for each partition, or -1 where there is none.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is none, which is certain.
+            UnknownTopicError, UnknownPartitionError: a topic or partition certainly does not exist.
         """
         ...
 
 
 class Cluster:
-    """See the module. Thread-safe; closed by the pool."""
+    """Represent one cluster, with its connection. Thread-safe. The pool closes it."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._loop = LoopThread.get()
@@ -71,21 +71,21 @@ class Cluster:
         self._resolver = self.run(lambda: _started(options))
 
     def run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run what `coroutine_of` makes on the process's loop, and wait."""
+        """Run the coroutine that `coroutine_of` creates on the process's loop, and wait for its result."""
         return self._loop.run(coroutine_of())
 
     def start(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> Future[T]:
-        """The same without waiting; cancelling the future cancels it."""
+        """Start the coroutine that `coroutine_of` creates. Cancelling the future cancels it."""
         return self._loop.start(coroutine_of())
 
     @property
     def resolver(self) -> Resolver:
-        """Whom to ask; on the loop only."""
+        """Return the resolver, which finds the leaders. Use it on the loop only."""
         return self._resolver
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be asked: not closed, and no defect ended it."""
+        """Return whether the connection is open and was not ended by a defect."""
         return self._resolver.failure is None
 
     def close(self) -> None:
@@ -95,11 +95,14 @@ class Cluster:
     # --------------------------------------------------------------------------------------------------------- planning
 
     def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
-        """See `ClusterView`."""
+        """Return the subscribed topics that exist, as `ClusterView.topics` describes."""
         return self.run(lambda: self._topics(subscription, is_fresh))
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `ClusterView`. Raises `UnknownTopicError`, `NoLeaderError`, or what else kept a leader from answering in time."""
+        """Return the first offsets at or after the times, as `ClusterView.offsets` describes.
+
+        Raises `UnknownTopicError`, `NoLeaderError`, or the error that kept a leader from answering in time.
+        """
         if not times:
             return {}
 
@@ -144,7 +147,7 @@ class Cluster:
     # ---------------------------------------------------------------------------------------------------------- reading
 
     async def poll(self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float) -> Polled:
-        """See `poll_leader`; on the loop only."""
+        """Poll a partition once, as `poll_leader` describes. Use it on the loop only."""
         return await poll_leader(self._resolver, topic, topic_id, partition, offset, timeout_seconds)
 
 
@@ -159,7 +162,7 @@ async def _started(options: ClientOptions) -> Resolver:
 
 
 class _Pool:
-    """The clusters that this process has open."""
+    """Hold the clusters that this process has open."""
 
     def __init__(self) -> None:
         self.generation = current_generation()
@@ -171,9 +174,9 @@ _pools = [_Pool()]
 
 
 def cluster_of(options: ClientOptions) -> Cluster:
-    """The shared connection of this process; opened if there is none. Raises `BootstrapError`."""
+    """Return this process's shared connection, and open it if there is none. Raises `BootstrapError`."""
     if _pools[0].generation != current_generation():
-        _pools[0] = _Pool()  # the parent's connections, and a lock that nobody may release, stay behind at a fork
+        _pools[0] = _Pool()  # a fork leaves the parent's connections behind, and a lock that nobody may ever release
     pool = _pools[0]
     with pool.lock:
         cluster = pool.clusters.pop(options, None)

@@ -1,4 +1,4 @@
-"""What the Spark source raises beside the SDK's errors, and the category of its warnings. Must not import Spark."""
+"""Define the errors that the Spark source raises beside the SDK's, and the category of its warnings. Must not import Spark."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ __all__ = ["InvalidOptionError", "RaftMQSparkWarning", "RecordsLostError"]
 
 
 class RaftMQSparkWarning(UserWarning):
-    """Something a user of the data source should know; it goes to the standard error of the Python worker, once per process.
+    """Warn the user of the data source on the standard error of the Python worker, once per process.
 
-    Not the SDK's logger: nothing configures logging in Spark's Python workers, so there it would be silent.
+    The SDK's logger would be silent, because nothing configures logging in Spark's Python workers.
     """
 
 
 class InvalidOptionError(UsageError):
-    """An option of the data source is missing, malformed, refused or contradicts another; nothing was read or written."""
+    """Raised when an option of the data source is missing, malformed, refused or contradicts another.
+
+    Nothing was read or written.
+    """
 
 
 class RecordsLostError(RejectedError):
-    """Records that the query has not read are gone: trimmed by retention or by hand, or their topic was deleted.
+    """Raised when records that the query has not read were trimmed by retention or by hand, or their topic was deleted.
 
-    Raised with ``failOnDataLoss=true``, the default; nothing was skipped. With ``failOnDataLoss=false`` the query warns and goes on
-    with what there is.
+    It is raised with ``failOnDataLoss=true``, the default, and nothing was skipped. With ``failOnDataLoss=false`` the query warns and
+    continues with the remaining records.
     """
 
-    advice = "set failOnDataLoss=false to go on with what is left"
+    advice = "set failOnDataLoss=false to continue with the remaining records"

@@ -1,4 +1,4 @@
-"""One poll of one partition, at whoever leads it: follows leaders and hints until there are records, or it is certain that there are none.
+"""Poll one partition at its leader, following changes of the leader and hints until there are records or a final error.
 
 Must not plan, decode or know of ranges.
 """
@@ -18,12 +18,12 @@ from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 POLL_WAIT_MS: Final = 500
-"""How long a broker holds a poll without news. What a task asks for is there: only a leader that is behind has none."""
+"""How long a broker holds a poll without news. The records that a task wants exist, so only a leader that lags has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Batches of one partition in one answer."""
+    """Hold the batches of one partition in one answer."""
 
     base_offsets: tuple[int, ...]
     batches: tuple[bytes, ...]
@@ -32,12 +32,12 @@ class Polled:
 async def poll_leader(
     resolver: Resolver, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float
 ) -> Polled:
-    """The next batches of a partition from `offset` on; the first may begin before it.
+    """Return the next batches of a partition from `offset` on. The first batch may begin before it.
 
     Raises:
-        UnknownTopicError: this incarnation of the topic is gone.
+        UnknownTopicError: this incarnation of the topic was deleted.
         OffsetOutOfRangeError: the offset was trimmed.
-        RequestTimedOutError: no record came in time; its cause is what was wrong last.
+        RequestTimedOutError: no record came in time. Its cause is the last error.
         RaftMQError: another refusal that waiting does not heal.
     """
     loop = asyncio.get_running_loop()
@@ -49,11 +49,11 @@ async def poll_leader(
         try:
             info = await resolver.topic(topic, remaining, partition=partition, is_fresh=is_behind)
         except RequestTimedOutError as error:
-            cause = cause or error  # the time is over: what an earlier try found says more than that
+            cause = cause or error  # an earlier error says more than the timeout
             break
         if info.topic_id > topic_id:
             raise UnknownTopicError(f"{topic} was deleted and created again")
-        # Whoever planned has seen the partition; ids ascend and partitions are only added: who does not know it is behind.
+        # Planning saw this partition. Ids ascend and partitions are only added, so a broker that does not know it lags.
         is_behind = info.topic_id < topic_id or partition >= info.partition_count
         if is_behind:
             cause = NotReadyError(f"the brokers that were asked do not know {topic}/{partition} yet")
@@ -72,7 +72,7 @@ async def poll_leader(
             else:
                 if found is not None:
                     return found
-                continue  # the broker waited already
+                continue  # without a pause, because the broker has waited
         pause = max(backoff.next_seconds(), cause.retry_after_ms / 1000 if cause else 0.0)
         await resolver.wait_change(min(pause, max(deadline - loop.time(), 0.0)))
     raise RequestTimedOutError(

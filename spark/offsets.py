@@ -1,10 +1,11 @@
-"""A query's offsets: per topic its incarnation and, per partition, the next offset to read; to and from the JSON that Spark keeps.
+"""Represent a query's offsets, and convert them to and from the JSON that Spark keeps.
 
-The shape is the Kafka connector's, ``{"flights": {"0": 12, "1": 7, "topic_id": 3}}``, with the topic's id beside the partitions: a
-topic that was deleted and created again has another one, so its offsets are never taken for those of its predecessor.
-Must not import Spark or ask anybody.
+Offsets hold each topic's incarnation and the next offset to read of each partition. The shape is the Kafka connector's,
+``{"flights": {"0": 12, "1": 7, "topic_id": 3}}``, with the topic's id beside the partitions. A topic that was deleted and created
+again has another id, so its offsets are never mistaken for those of its predecessor.
+Must not import Spark or call the cluster.
 
-Invariants: equal offsets are equal JSON, as Spark compares the texts: topics are sorted, then partitions by number.
+Invariants: equal offsets are equal JSON, because Spark compares the texts. Topics are sorted by name, partitions by number.
 Source: Kafka's ``JsonUtils.partitionOffsets`` (Spark SQL Kafka integration).
 """
 
@@ -18,47 +19,47 @@ from raftmq.types import TopicPartition
 
 TOPIC_ID_KEY: Final = "topic_id"
 INITIAL_KEY: Final = "@initial"
-"""Not a topic's name: those have letters, digits, ``.``, ``_`` and ``-``."""
+"""No topic can have this name: topic names consist of letters, digits, ``.``, ``_`` and ``-``."""
 
 OffsetsJson = dict[str, "int | OffsetsJson"]
-"""What Spark takes as an offset: a dictionary of primitive values and such dictionaries."""
+"""An offset as Spark accepts it: a dictionary of primitive values and such dictionaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """One incarnation of a topic."""
+    """Hold the offsets of one incarnation of a topic."""
 
     topic_id: int
     offsets: Mapping[int, int]
-    """Partition → the next offset to read. A partition that is not there was not known yet."""
+    """The next offset to read, by partition. A missing partition was not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query stands."""
+    """Hold the next offsets that a query will read."""
 
     topics: Mapping[str, TopicOffsets]
     initial: Position | None = None
-    """Where the query began; only in the end of its first batch.
+    """The position at which the query began. Set only in the end of its first batch.
 
-    Scenario: a query starts at ``latest``, logs the end of batch 0 and dies before it finished it. At the restart Spark asks for the
-    initial offset again, and ``latest`` is another one by then: between the two lie records that nobody would read. So the end of
-    batch 0 says where that batch began.
+    Scenario: a query starts at ``latest``, logs the end of batch 0 and dies before it finishes that batch. At the restart Spark asks
+    for the initial offset again, and ``latest`` has moved by then. The records between the two would never be read. So the end of
+    batch 0 also stores the beginning of that batch.
     """
 
     def get(self, topic: str, topic_id: int, partition: int) -> int | None:
-        """The next offset of a partition; None when this incarnation or partition was not known."""
+        """Return the next offset of a partition, or None when this incarnation or partition was not known."""
         known = self.topics.get(topic)
         return None if known is None or known.topic_id != topic_id else known.offsets.get(partition)
 
     def partitions(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Every partition and its next offset."""
+        """Yield every partition and its next offset."""
         for topic, known in self.topics.items():
             for partition, offset in known.offsets.items():
                 yield TopicPartition(topic, partition), offset
 
     def to_json(self) -> OffsetsJson:
-        """As Spark keeps it."""
+        """Return the position in the form that Spark keeps."""
         written: OffsetsJson = {}
         if self.initial is not None:
             written[INITIAL_KEY] = self.initial.to_json()
@@ -69,7 +70,7 @@ class Position:
 
 
 def position_from_json(written: Mapping[str, object]) -> Position:
-    """What `Position.to_json` wrote. Raises `ValueError` for anything else."""
+    """Return the position that `Position.to_json` wrote. Raises `ValueError` for anything else."""
     topics: dict[str, TopicOffsets] = {}
     initial: Position | None = None
     for name, value in written.items():

@@ -1,10 +1,10 @@
-"""Reads the options of the data source: one reader for source and sink, and the settings of their connections.
+"""Read the options of the data source, for source and sink, and the settings of their connections.
 
-Names are the Kafka connector's, so that moving a job is changing the format's name; a setting of the client (``x.y``) may be given
-as ``kafka.x.y``, too. Must not import Spark or open anything.
+Names are the Kafka connector's, so that a job is moved by changing the format's name. A setting of the client (``x.y``) may also
+be given as ``kafka.x.y``. Must not import Spark or open anything.
 
-Invariants: an option that nobody asks for is warned about once per process, never an error, as Spark passes options of its own;
-one that asks for protection which does not exist is refused, never ignored.
+Invariants: an unknown option causes one warning per process and never an error, because Spark passes options of its own. An option
+that asks for protection that does not exist is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ KAFKA_PREFIX: Final = "kafka."
 SECURITY: Final = re.compile(
     r"(?:kafka\.)?(?:security\.|sasl\.|ssl\.|kerberos\.|truststore|keystore|delegation\.)", re.IGNORECASE
 )
-"""Options of protected connections. Ignoring one would send records in the clear that the user believes protected."""
+"""Options of protected connections. Ignoring one would send records in clear text that the user believes to be protected."""
 SPARKS_OWN: Final = frozenset(
     {"path", "checkpointlocation", "queryname", "outputmode", "header", "__datasource_options__", "pathoptionbeforev30"}
 )
-"""What Spark itself puts among the options of a source or sink, in lower case."""
+"""Options that Spark itself passes to a source or sink, in lower case."""
 REQUEST_TIMEOUT_MS: Final = 30_000
-"""The SDK's default: longer than an election with a lost node, so that planning survives one."""
+"""The SDK's default. It is longer than an election with a lost node, so that planning survives one."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)")
 _DURATION_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to reach the cluster. Hashable: connections are pooled by it."""
+    """Hold the settings for reaching a cluster. Hashable, because connections are pooled by it."""
 
     bootstrap_servers: str
     request_timeout_ms: int
-    """For each lookup of topics and offsets, finding a broker included."""
+    """Limit for each lookup of topics or offsets, including the time to find a broker."""
 
 
 class OptionReader:
-    """One data source's options, whatever the case of their names; remembers what was asked for, to warn about the rest."""
+    """Read one data source's options, ignoring the case of their names. Remember the options read, to warn about the rest."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
         self._names = {name.lower(): name for name in options}
         self.asked: dict[str, None] = {}
-        """Every option that was asked for, in its documented spelling; the documents are checked against it."""
+        """Every option that was read, in its documented spelling. A test checks the documents against it."""
 
     def has(self, name: str) -> bool:
-        """Whether the option was given."""
+        """Return whether the option was given."""
         self.asked[name] = None
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """The option as it was given, without surrounding blanks; None when it was not, or is empty."""
+        """Return the option as given, without surrounding blanks, or None when it is absent or empty."""
         self.asked[name] = None
         value = self._values.get(name.lower())
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -66,24 +66,24 @@ class OptionReader:
         return value.strip() or None if isinstance(value, str) else None
 
     def setting(self, name: str) -> str | None:
-        """A setting of the client: ``name`` or ``kafka.name``. Raises `InvalidOptionError` when both are given and differ."""
+        """Return a client setting, ``name`` or ``kafka.name``. Raises `InvalidOptionError` when both are given and differ."""
         ours, kafkas = self.text(name), self.text(KAFKA_PREFIX + name)
         if ours is not None and kafkas is not None and ours != kafkas:
             raise InvalidOptionError(f"{name} and {KAFKA_PREFIX}{name} are both given and differ: {ours!r}, {kafkas!r}")
         return ours if ours is not None else kafkas
 
     def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
-        """A whole number of at least `minimum`. Raises `InvalidOptionError`."""
+        """Return an option that is a whole number of at least `minimum`. Raises `InvalidOptionError`."""
         return _integer(name, self.text(name), default, minimum)
 
     def setting_integer(self, name: str, default: int, *, minimum: int = 1) -> int:
-        """A setting of the client that is a whole number. Raises `InvalidOptionError`."""
+        """Return a client setting that is a whole number of at least `minimum`. Raises `InvalidOptionError`."""
         number = _integer(name, self.setting(name), default, minimum)
         assert number is not None
         return number
 
     def boolean(self, name: str, default: bool) -> bool:
-        """``true`` or ``false``. Raises `InvalidOptionError`."""
+        """Return an option that is ``true`` or ``false``. Raises `InvalidOptionError`."""
         value = self.text(name)
         if value is None:
             return default
@@ -92,7 +92,10 @@ class OptionReader:
         return value.lower() == "true"
 
     def milliseconds(self, name: str, default: int) -> int:
-        """A duration such as ``500ms``, ``30s``, ``15m``, ``2h``; milliseconds without a unit. Raises `InvalidOptionError`."""
+        """Return a duration such as ``500ms``, ``30s``, ``15m`` or ``2h`` in milliseconds, the default unit.
+
+        Raises `InvalidOptionError`.
+        """
         value = self.text(name)
         if value is None:
             return default
@@ -102,14 +105,14 @@ class OptionReader:
         return int(match[1]) * _DURATION_MS[match[2]]
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        """One of a few words, in lower case. Raises `InvalidOptionError`."""
+        """Return an option that is one of the words `allowed`, in lower case. Raises `InvalidOptionError`."""
         value = (self.text(name) or default).lower()
         if value not in allowed:
             raise InvalidOptionError(f"{name} is {' or '.join(allowed)}, not {value!r}")
         return value
 
     def finish(self) -> None:
-        """Every option was asked for that there is: refuse protection that does not exist, and warn about the rest."""
+        """Refuse protection that does not exist, and warn about unknown options. Call it after all options were read."""
         known = {name.lower(): name for name in self.asked}
         for name, spelling in self._names.items():
             if SECURITY.match(name):
@@ -123,20 +126,20 @@ class OptionReader:
     def _refuse_security(self, name: str, spelling: str) -> None:
         value = self._values[name]
         if name.endswith("security.protocol") and str(value).strip().upper() == "PLAINTEXT":
-            return  # what we do
+            return  # the protocol in use
         raise InvalidOptionError(
             f"{spelling}: this release has neither encryption nor authentication, so the option is refused rather than"
-            " ignored; take it out if records may travel in the clear"
+            " ignored; remove it if records may travel in clear text"
         )
 
 
 def read_client_options(reader: OptionReader) -> ClientOptions:
-    """The settings of the connection. A client's name is accepted, and without effect: brokers keep none.
+    """Return the settings of the connection. The option ``client.id`` is accepted without effect, because brokers keep no names.
 
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
     """
-    from raftmq.client.connection.resolver import parse_addresses  # brings gRPC, which looking at options does without
+    from raftmq.client.connection.resolver import parse_addresses  # imports gRPC, so only where needed
 
     servers = reader.setting("bootstrap.servers")
     if servers is None:
@@ -153,7 +156,7 @@ def read_client_options(reader: OptionReader) -> ClientOptions:
 
 
 def listed(text: str | None) -> tuple[str, ...] | None:
-    """Names separated by commas; None where there is none."""
+    """Return the names in a comma-separated text, or None when there are none."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip()) or None
 
 

@@ -1,7 +1,7 @@
-"""Writes a task's sorted rows: cuts them into batches under consecutive sequences, partition by partition, and sends those.
+"""Write a task's sorted rows: cut each partition's rows into batches with consecutive sequences, and send the batches.
 
-While a request is under way the next one is encoded; a partition has one under way at a time, so its order holds. Must not choose
-the producer's identity, nor sort. Invariant: the n-th row of a partition has sequence n, whatever the batches.
+While a request is in flight the next one is encoded. A partition has at most one in flight, so its order holds. Must not choose the
+producer's identity, nor sort. Invariant: the n-th row of a partition has sequence n, however the rows are cut.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from raftmq.spark.sink_columns import SinkRow
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB
-"""Of rows in a batch, before compression, unless one row alone has more: as the SDK's producer."""
+"""Size of a batch's rows before compression, unless a single row is larger. Equal to the SDK's producer."""
 REQUESTS_IN_FLIGHT_MAX: Final = 4
-"""Of one task, each to another partition and of at most 3.5 MiB."""
+"""Requests of one task in flight, each to another partition and of at most 3.5 MiB."""
 
 
 class Identity(NamedTuple):
-    """Under what a task writes."""
+    """Identify the producer under which a task writes."""
 
     producer_id: int
     epoch: int
 
 
 class Starter(Protocol):
-    """Runs a coroutine in the background."""
+    """Run coroutines in the background."""
 
     def start(self, coroutine_of: Callable[[], Coroutine[object, object, list[int]]]) -> Future[list[int]]:
-        """Start it and return at once."""
+        """Start the coroutine and return immediately."""
         ...
 
 
 class PartitionWriter:
-    """Writes all rows of one task. Use once."""
+    """Write all rows of one task. Use once."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PartitionWriter:
         batch_records_max: int,
         timestamp_ms: int | None,
     ) -> None:
-        """`timestamp_ms` is every record's; None: each row has its own."""
+        """Create a writer. `timestamp_ms` is the time of every record. None means that each row has its own."""
         self._starter = starter
         self._appender = appender
         self._identity = identity
@@ -67,9 +67,9 @@ class PartitionWriter:
         self._in_flight: dict[tuple[str, int], Future[list[int]]] = {}
 
     def write(self, rows: Iterable[SinkRow], topic_of: Callable[[str], TopicInfo]) -> dict[str, int]:
-        """Write rows sorted by topic and partition; returns when all are acknowledged, with the number of rows per topic.
+        """Write rows sorted by topic and partition. Return the number of rows per topic when all are acknowledged.
 
-        Raises what `SequencedAppender.append` does; what was sent before may be written.
+        Raises the errors of `SequencedAppender.append`. Rows that were sent before an error may be written.
         """
         written: dict[str, int] = {}
         try:
@@ -120,9 +120,10 @@ class PartitionWriter:
 
 
 def _cut(rows: Iterator[SinkRow], records_max: int, bytes_max: int) -> Iterator[list[SinkRow]]:
-    """Rows in pieces of at most so many, and so many bytes; a larger row is a piece of its own.
+    """Cut rows into pieces of at most `records_max` rows and `bytes_max` bytes. A larger row is a piece of its own.
 
-    Another cut would do as well, for a batch that overlaps with what is there is cut anew; by bytes, so that it fits a request.
+    A replay may be cut differently, because a batch that overlaps with written rows is cut again. The limit of bytes makes a batch fit
+    a request.
     """
     piece: list[SinkRow] = []
     size = 0

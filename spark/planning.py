@@ -1,7 +1,7 @@
-"""Arithmetic of offset ranges: how much of a backlog one trigger takes, and how ranges are cut into tasks. Pure.
+"""Compute which part of a backlog one trigger reads, and cut ranges into tasks. Pure.
 
-Invariants (each a property in the tests): shares never exceed a partition's backlog and add up to exactly what was asked for or all
-there is; while there are shares enough, every partition that has something gets one; the pieces of a range are that range.
+Invariants, each a property in the tests: shares never exceed a partition's backlog. They add up to exactly the requested total or to
+the whole backlog. While there are enough shares, every partition with a backlog gets one. The pieces of a range make up that range.
 Source: the Kafka connector's ``KafkaMicroBatchStream.rateLimit`` and ``KafkaOffsetRangeCalculator``.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records of one partition, from `start` (inclusive) to `end` (exclusive)."""
+    """Represent the records of one partition from `start` (inclusive) to `end` (exclusive)."""
 
     topic: str
     topic_id: int
@@ -23,17 +23,17 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return self.end - self.start
 
 
 def apportion(sizes: Sequence[int], total: int, turn: int = 0) -> list[int]:
-    """Divide `total` over `sizes` in proportion, none beyond its size.
+    """Divide `total` over `sizes` in proportion. No share exceeds its size.
 
-    With fewer shares than there are sizes above zero, one goes to each of `total` neighbours, beginning at number `turn`: a caller
-    that counts on makes everybody's turn come.
+    When `total` is below the number of sizes above zero, one share goes to each of `total` neighbours, beginning at number `turn`. A
+    caller that advances `turn` lets every size have its turn.
 
-    Deviation: Kafka's rounds each share up, so that many small partitions take more than was asked for; here the rest of the division
+    Deviation: Kafka's connector rounds each share up, so many small partitions get more than the total. Here the rest of the division
     goes to the largest remainders, and the sum is exact.
     """
     if total >= sum(sizes):
@@ -44,7 +44,7 @@ def apportion(sizes: Sequence[int], total: int, turn: int = 0) -> list[int]:
         for step in range(total):
             shares[filled[(turn + step) % len(filled)]] = 1
         return shares
-    # One each, then the rest in proportion to what is left of each.
+    # Give each one share, then divide the rest in proportion to the remaining sizes.
     spare, left = total - len(filled), sum(sizes) - len(filled)
     remainders = []
     for number in filled:
@@ -57,15 +57,15 @@ def apportion(sizes: Sequence[int], total: int, turn: int = 0) -> list[int]:
 
 
 def cap(ranges: Sequence[OffsetRange], rows_max: int) -> list[OffsetRange]:
-    """The ranges shortened to `rows_max` records together, in proportion to their lengths."""
-    # Starts grow by what was read before: with fewer records per trigger than partitions, the turn goes round.
+    """Shorten the ranges to `rows_max` records in all, in proportion to their lengths."""
+    # Starts grow with every record read. So the turn rotates when a trigger reads fewer records than there are partitions.
     turn = sum(range_.start for range_ in ranges)
     shares = apportion([range_.count for range_ in ranges], rows_max, turn)
     return [replace(range_, end=range_.start + share) for range_, share in zip(ranges, shares, strict=True)]
 
 
 def split(ranges: Sequence[OffsetRange], minimum: int | None) -> list[OffsetRange]:
-    """The ranges that hold records, the large ones cut so that there are at least `minimum` (or as many as there are records)."""
+    """Return the ranges that hold records, with the large ones cut to have at least `minimum` ranges, or one per record."""
     filled = [range_ for range_ in ranges if range_.count > 0]
     if minimum is None or len(filled) >= minimum:
         return filled

@@ -1,9 +1,9 @@
-"""What filters say about partitions, offsets and times, so that a batch read asks brokers for less.
+"""Derive bounds on partitions, offsets and times from filters, so that a batch read fetches less.
 
-Must not decide which rows a query sees: Spark applies every filter again, so bounds here are inclusive where the filter's are not.
-Filters are known by their class's name, as Spark before 4.1 has none to import. Invariant: a record that all filters let through is
-never left out.
-Source: ``pyspark.sql.datasource.Filter``; filters of one query are AND-ed, and never hold an OR.
+Must not decide which rows a query sees. Spark applies every filter again, so bounds here are inclusive even where the filter's are
+not. Filters are recognized by the name of their class, because Spark before 4.1 has no classes to import. Invariant: a record that
+passes all filters is never left out.
+Source: ``pyspark.sql.datasource.Filter``. The filters of one query are AND-ed and never hold an OR.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ UPPER: Final = frozenset({"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqu
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Bounds that every record wanted lies within, by column; a column that is not there has none."""
+    """Hold bounds by column. Every record that can match lies within them. A missing column has no bound."""
 
     allowed: Mapping[str, frozenset[object]] = field(default_factory=dict)
-    """Of ``topic`` and ``partition``."""
+    """Possible values of ``topic`` and ``partition``."""
     least: Mapping[str, int] = field(default_factory=dict)
-    """Of ``offset``, and of ``timestamp`` in milliseconds; inclusive."""
+    """Lower bounds, inclusive, of ``offset`` and of ``timestamp`` in milliseconds."""
     most: Mapping[str, int] = field(default_factory=dict)
+    """Upper bounds, inclusive, of the same columns."""
 
     def cut(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """The ranges without what cannot match."""
+        """Return the ranges without the offsets that cannot match."""
         kept = []
         for range_ in ranges:
             start = max(range_.start, self.least.get("offset", range_.start))
@@ -44,7 +45,7 @@ class Pushed:
         return kept
 
     def may_match_times(self, header: BatchHeader) -> bool:
-        """Whether a batch may hold a record in the time wanted; if not, it need not be decoded."""
+        """Return whether a batch may hold a record within the bounds of time. If not, it need not be decoded."""
         least = self.least.get("timestamp", header.max_timestamp_ms)
         most = self.most.get("timestamp", header.base_timestamp_ms)
         return least <= header.max_timestamp_ms and header.base_timestamp_ms <= most
@@ -57,7 +58,7 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def pushed_from(filters: Sequence[object]) -> Pushed:
-    """What the filters say together; those that say nothing of use are passed over."""
+    """Return the bounds of all filters together, ignoring filters that give no bound."""
     allowed: dict[str, frozenset[object]] = {}
     least: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -85,7 +86,10 @@ def _values(kind: str, value: object) -> frozenset[object] | None:
 
 
 def _number(value: object) -> int | None:
-    """An offset, or a time in milliseconds, rounded down: records have no finer part. Without a zone no moment is meant."""
+    """Return an offset, or a time in milliseconds rounded down, because records have no finer times.
+
+    A time without a zone gives no number, because it names no moment.
+    """
     if isinstance(value, datetime):
         return None if value.tzinfo is None else (value - EPOCH) // timedelta(milliseconds=1)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

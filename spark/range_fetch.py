@@ -1,7 +1,7 @@
-"""Fetches one range of a partition from its leader, on the executor: raw batches in order, one answer ahead of the reader.
+"""Fetch the raw batches of one range in order from the partition's leader, on the executor, one answer ahead of the reader.
 
-Must not decode bodies. Invariants: batches come without a gap, or the gap is reported as loss; at most two answers (3.5 MiB each, or
-one batch that is larger) are held.
+Must not decode bodies. Invariants: batches come without a gap, or the gap is reported as loss. At most two answers (3.5 MiB each, or
+one larger batch) are held.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_plan import report_loss
 
 USELESS_ANSWERS_MAX: Final = 10
-"""Answers in a row with records, but not those asked for. A broker that does so has a defect; asking for ever would hide it."""
+"""Consecutive answers without a wanted record. A broker that sends them has a defect, which endless polling would hide."""
 
 
 class FetchedBatch(NamedTuple):
-    """A batch whose frame and checksum were checked, and which of its records belong to the range."""
+    """Hold a batch whose frame and checksum were checked, and the part of it that belongs to the range."""
 
     base_offset: int
     header: BatchHeader
     data: bytes
     first: int
-    """The first record wanted, counted from the batch's first."""
+    """The first record of the range, counted from the batch's first record."""
     end: int
-    """One past the last."""
+    """One past the last record of the range, counted likewise."""
 
 
 def fetch_range(
     cluster: Cluster, range_: OffsetRange, *, timeout_ms: int, fail_on_data_loss: bool
 ) -> Generator[FetchedBatch, None, None]:
-    """All batches of a range; closing it early leaves no poll behind.
+    """Yield all batches of a range. Closing the generator early cancels its poll.
 
     Raises:
-        RecordsLostError: records were trimmed, or the topic deleted, and `fail_on_data_loss`; otherwise it warns and goes on.
+        RecordsLostError: records were trimmed, or the topic was deleted, and `fail_on_data_loss` is set. Without it, a warning is
+            issued and the fetch continues.
         CorruptBatchError: a batch fails its checks.
         RequestTimedOutError: no record came in `timeout_ms`.
+        ProtocolError: the broker's answers did not continue the range, `USELESS_ANSWERS_MAX` times in a row.
     """
     name = f"{range_.topic}/{range_.partition}"
     offset = range_.start
@@ -61,7 +63,7 @@ def fetch_range(
             except OffsetOutOfRangeError as error:
                 lost_to = min(error.log_start_offset, range_.end)
                 if lost_to <= offset:
-                    raise  # above the end: planned offsets are committed, so this is no trim
+                    raise  # above the log's end. Planned offsets are committed, so this is no trim.
                 report_loss(
                     f"{name}: offsets {offset} to {lost_to - 1} were deleted before they were read", fail_on_data_loss
                 )
@@ -76,7 +78,7 @@ def fetch_range(
             batches = list(_wanted(answer, range_, offset))
             useless = 0 if batches else useless + 1
             if useless == USELESS_ANSWERS_MAX:
-                raise ProtocolError(f"{name}: what the broker sends does not continue at offset {offset}")
+                raise ProtocolError(f"{name}: the broker's answer does not continue at offset {offset}")
             if batches:
                 offset = batches[-1].base_offset + batches[-1].end
             pending = ask(offset) if offset < range_.end else None
@@ -87,7 +89,7 @@ def fetch_range(
 
 
 def _wanted(answer: Polled, range_: OffsetRange, offset: int) -> Iterator[FetchedBatch]:
-    """The batches of an answer that continue at `offset`, checked."""
+    """Check and yield the batches of an answer that continue at `offset`."""
     for base_offset, data in zip(answer.base_offsets, answer.batches, strict=True):
         try:
             header = validate(data, MESSAGE_BYTES_MAX)
@@ -95,7 +97,7 @@ def _wanted(answer: Polled, range_: OffsetRange, offset: int) -> Iterator[Fetche
             raise CorruptBatchError(range_.topic, range_.partition, base_offset, base_offset + 1, str(error)) from error
         next_offset = base_offset + header.record_count
         if base_offset > offset or offset >= range_.end:
-            return  # a hole, which the next poll must not begin behind; or the range is done
+            return  # a gap, after which the next poll must not begin, or the end of the range
         if next_offset > offset:
             end = min(next_offset, range_.end)
             yield FetchedBatch(base_offset, header, data, offset - base_offset, end - base_offset)

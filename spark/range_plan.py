@@ -1,6 +1,6 @@
-"""From two positions to the ranges that tasks read: what is new, what was trimmed or deleted meanwhile, and what that means.
+"""Turn two positions into the ranges that tasks read, and report records that were trimmed or deleted in between.
 
-Must not import Spark. Invariant: a record between two positions is read, or its loss is reported: nothing is skipped in silence.
+Must not import Spark. Invariant: a record between two positions is read, or its loss is reported. No record is skipped silently.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from raftmq.spark.source_options import Named, Subscription
 from raftmq.types import TopicPartition
 
 LOOKS_MAX = 3
-"""How often a topic may vanish between two questions about it before that is an error."""
+"""How often a topic may vanish between two requests about it before that is an error."""
 
 
 def report_loss(message: str, fail: bool) -> None:
-    """Records are gone. Raises `RecordsLostError` if `fail`; otherwise warns, and the caller goes on behind them."""
+    """Report lost records. Raise `RecordsLostError` if `fail`, otherwise warn, and the caller continues after them."""
     if fail:
         raise RecordsLostError(message)
     warnings.warn(f"raftmq: {message}; going on without them", RaftMQSparkWarning, stacklevel=2)
@@ -31,13 +31,13 @@ def report_loss(message: str, fail: bool) -> None:
 def look(
     view: ClusterView, subscription: Subscription, known: Mapping[str, int], *, is_fresh: bool = False
 ) -> dict[str, TopicView]:
-    """The topics there are, as of a moment that is not before the one in which the query learned their ids, `known`.
+    """Return the topics that exist, in a state that is not older than the ids that the query has learned, `known`.
 
-    Scenario: a topic is deleted and created again, and a query reads it; the driver dies. The next driver hears of the topic from a broker that
-    is behind and shows the topic that was deleted. Ids ascend, so the lower one is no reason to call the query's own topic deleted.
+    Scenario: a topic is deleted and created again, a query reads the new one, and the driver dies. The next driver asks a broker that
+    lags and still shows the deleted topic. Ids ascend, so the lower id does not mean that the query's own topic was deleted.
 
     Raises:
-        NotReadyError: the brokers do not know yet what the query knows.
+        NotReadyError: the brokers know only older topics than the query does.
     """
     behind: list[str] = []
     for fresh in (True,) if is_fresh else (False, True):
@@ -49,7 +49,7 @@ def look(
 
 
 def first_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The log start of each partition whose topic, the one with that id, is still there."""
+    """Return the log start of each partition whose topic still exists under its id."""
     known = {partition.topic: topic_id for partition, topic_id in topic_ids.items()}
     for number in range(LOOKS_MAX):
         topics = look(view, Named(tuple(known)), known, is_fresh=number > 0)
@@ -57,18 +57,18 @@ def first_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int]) ->
         try:
             return view.offsets({partition: EARLIEST_TIME for partition in topic_ids if partition.topic in there})
         except (UnknownTopicError, UnknownPartitionError):
-            continue  # deleted after the first question
+            continue  # deleted after the first request
     raise UnknownTopicError(f"{', '.join(known)}: topics keep vanishing")
 
 
 def plan_ranges(view: ClusterView, start: Position, end: Position, *, fail_on_data_loss: bool) -> list[OffsetRange]:
-    """What lies between two positions.
+    """Return the ranges between two positions.
 
-    A topic (or incarnation of one) that `start` does not know begins at its first record that is left, a new partition of a known one
-    at offset 0.
+    A topic (or incarnation of one) that `start` does not know begins at its first remaining record. A new partition of a known topic
+    begins at offset 0.
 
     Raises:
-        RecordsLostError: some of it is gone, and `fail_on_data_loss`.
+        RecordsLostError: some of the records are gone, and `fail_on_data_loss` is set.
     """
     start = end.initial or start
     wanted = _wanted(start, end)
@@ -96,7 +96,7 @@ def plan_ranges(view: ClusterView, start: Position, end: Position, *, fail_on_da
 
 
 def _wanted(start: Position, end: Position) -> list[tuple[str, int, int, int | None, int]]:
-    """Topic, its id, partition, first offset (None: whatever is left) and end, of each partition with something between."""
+    """Return topic, topic id, partition, first offset (None: the first remaining) and end of each partition with new records."""
     wanted = []
     for topic, known in end.topics.items():
         is_known = topic in start.topics and start.topics[topic].topic_id == known.topic_id

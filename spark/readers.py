@@ -1,9 +1,9 @@
-"""Spark's reader interfaces: the driver's half plans, the executors' half reads. One class serves PySpark 4.0 to 4.3.
+"""Implement Spark's reader interfaces, which plan on the driver and read on the executors. One class serves PySpark 4.0 to 4.3.
 
-Two objects live apart: the one whose `partitions` and `latestOffset` run on the driver, and a pickled copy whose `read` runs in tasks.
-So what a task needs is in its `RangePartition`, and what the driver tracks is made there at first use.
+Each reader exists twice: `partitions` and `latestOffset` run on the driver, and `read` of a pickled copy runs in tasks. So a task
+gets its data from its `RangePartition` and the reader's options, and the driver creates its state at first use.
 
-Must not hold logic: see `stream_plan`, `range_plan`, `range_fetch`, `arrow_batches`.
+Must not hold logic, which is in `stream_plan`, `range_plan`, `range_fetch` and `arrow_batches`.
 Source: ``pyspark.sql.datasource`` and ``pyspark.sql.streaming.datasource`` (4.2 for admission control, SPARK-55304).
 """
 
@@ -32,12 +32,12 @@ else:
     except ImportError:  # before 4.2
 
         class SupportsTriggerAvailableNow:
-            """Stands for the interface that is not there."""
+            """Replace the interface that this version lacks."""
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task: a range and what it takes to read it."""
+    """Carry the range that one task reads."""
 
     range: OffsetRange
 
@@ -56,7 +56,7 @@ def _read(reader: _Planned, partition: InputPartition, pushed: Pushed = NOTHING_
     from raftmq.spark.schema import arrow_schema
 
     if not isinstance(partition, RangePartition):
-        return  # Spark makes a partition of its own where there is none
+        return  # Spark creates a partition of its own where there is none
     options = reader.options
     batches = fetch_range(
         cluster_of(options.client),
@@ -69,7 +69,7 @@ def _read(reader: _Planned, partition: InputPartition, pushed: Pushed = NOTHING_
 
 
 class BatchReader(DataSourceReader):
-    """``spark.read``."""
+    """Read for ``spark.read``."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
         self.pushed = NOTHING_PUSHED
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges between the two bounds, split as asked. Runs on the driver."""
+        """Return the ranges between the two bounds, split to ``minPartitions``. Runs on the driver."""
         from raftmq.spark.bounds import ending_position, existing_topics, starting_position
         from raftmq.spark.cluster import cluster_of
         from raftmq.spark.range_plan import plan_ranges
@@ -91,27 +91,27 @@ class BatchReader(DataSourceReader):
         return [RangePartition(range_) for range_ in split(self.pushed.cut(planned), options.partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one range. Runs in a task."""
+        """Read the Arrow batches of one range. Runs in a task."""
         return _read(self, partition, self.pushed)
 
 
 class PushdownReader(BatchReader):
-    """The same for queries that ask for pushdown: Spark refuses a reader that can do it while its own switch is off."""
+    """Read for queries that enable pushdown. It is a class of its own because Spark refuses such a reader while its switch is off."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Note what helps to read less. All filters are left to Spark, too: what is read may still hold more."""
+        """Record the bounds that the filters give. Return all filters, because the records read may still exceed them."""
         self.pushed = pushed_from(filters)
         return filters
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream``."""
+    """Read for ``spark.readStream``."""
 
     def __init__(self, options: SourceOptions | RaftMQError, schema: StructType) -> None:
-        """Instead of `options`, what is wrong with them.
+        """Create a reader. `options` may be the error in them, which is raised at Spark's first call.
 
-        It is raised at Spark's first question: whatever leaves `streamReader` itself, Spark (4.0 to 4.3) buries under an
-        ``UnboundLocalError`` of its own, as it stops a reader that it does not have.
+        If `streamReader` itself raised it, Spark (4.0 to 4.3) would hide it under an ``UnboundLocalError`` of its own, because it
+        then stops a reader that it does not have.
         """
         self._options = options
         self.schema = schema
@@ -119,14 +119,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def options(self) -> SourceOptions:
-        """What was asked for. Raises `InvalidOptionError` when that cannot be."""
+        """Return the checked options. Raises `InvalidOptionError` when they are invalid."""
         if isinstance(self._options, RaftMQError):
             raise self._options
         return self._options
 
     @property
     def plan(self) -> StreamPlan:
-        """The query's progress; in the driver's process only."""
+        """Return the query's plan, which exists in the driver's process only."""
         if self._plan is None:
             from raftmq.spark.cluster import cluster_of
             from raftmq.spark.stream_plan import StreamPlan
@@ -135,31 +135,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def __getstate__(self) -> dict[str, object]:
-        """What travels to tasks: never the progress, which holds connections."""
+        """Return the state that travels to tasks, without the plan, which holds connections."""
         return {"_options": self._options, "schema": self.schema, "_plan": None}
 
     # ---------------------------------------------------------------------------------------------------- on the driver
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's names, here and below
-        """Where a new query begins."""
+        """Return the offsets at which a new query begins."""
         return self.plan.initial().to_json()
 
     def latestOffset(self, start: Mapping[str, object] | None = None, limit: ReadLimit | None = None) -> OffsetsJson:  # noqa: N802
-        """The end of the next batch. Spark before 4.2 calls it without arguments; later ones look at the signature."""
+        """Return the end of the next batch. Spark before 4.2 passes no arguments, later versions inspect the signature."""
         from raftmq.spark.stream_plan import UNLIMITED, check_blind_cap, limits_of
 
         if limit is None:
             check_blind_cap(self.options)
             return self.plan.next_end(None, limits_of(self.options)).to_json()
         position = None if start is None else position_from_json(start)
-        # Spark has no limit of two sides: it hands back the one of `getDefaultReadLimit`, or "all" where the trigger wants that.
+        # Spark has no limit with both bounds. It passes the one of `getDefaultReadLimit`, or "all" where the trigger wants that.
         limits = UNLIMITED if type(limit).__name__ == "ReadAllAvailable" else limits_of(self.options)
         if (rows_max := getattr(limit, "max_rows", None)) is not None:
             limits = replace(limits, rows_max=rows_max)
         return self.plan.next_end(position, limits).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit that the options name (4.2)."""
+        """Return the limit that the options set (4.2)."""
         options = self.options
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
@@ -170,27 +170,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends when it has read what is there now (4.2)."""
+        """End the query after the records that exist now (4.2)."""
         self.plan.prepare_available_now()
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
-        """Where the partitions end, for the query's progress (4.2)."""
+        """Return the ends of the partitions for the query's progress (4.2)."""
         newest: Position | None = self.plan.newest
         return None if newest is None else newest.to_json()
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
-        """The tasks of a batch."""
+        """Return the tasks of a batch."""
         ranges = self.plan.ranges(position_from_json(start), position_from_json(end))
         return [RangePartition(range_) for range_ in ranges]
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Nothing: the query's checkpoint is the only truth about what was read."""
+        """Do nothing, because only the query's checkpoint records its progress."""
 
     def stop(self) -> None:
-        """Nothing: the connection ends with the process, which Spark ends with the query."""
+        """Do nothing. The connection ends with the process, which Spark ends with the query."""
 
     # ------------------------------------------------------------------------------------------------------- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one range."""
+        """Read the Arrow batches of one range."""
         return _read(self, partition)

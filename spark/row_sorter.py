@@ -1,9 +1,9 @@
-"""Sorts a task's rows in bounded memory, and takes a digest of them that does not depend on their order.
+"""Sort a task's rows in bounded memory, and compute a digest of them that does not depend on their order.
 
-Rows are tuples of bytes and whole numbers, all of the same shape. Beyond the memory allowed they go to temporary files in sorted runs,
-which are merged as they are read back; the files have no names, so a killed process leaves nothing.
+Rows are tuples of bytes and whole numbers, all of the same shape. Rows that exceed the memory go to temporary files in sorted runs,
+which are merged when they are read back. The files have no names, so a killed process leaves nothing.
 
-Must not know what the rows mean. Invariant: the same multiset of rows gives the same sequence and the same digest, in every process.
+Must not know the meaning of rows. Invariant: the same multiset of rows gives the same sequence and digest in every process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import IO, Any, Final, Generic, TypeVar
 RowT = TypeVar("RowT", bound=tuple[bytes | int, ...])
 
 ROW_OVERHEAD_BYTES: Final = 400
-"""A tuple of nine, and the heads of its objects."""
+"""Memory of a tuple of nine and of the headers of its objects."""
 CHUNK_ROWS: Final = 256
 CHUNK_BYTES: Final = 256 * 1024
-"""Rows are read back in pieces no larger than either, one piece of each run in memory."""
+"""Rows are read back in pieces within both limits. One piece of each run is in memory."""
 DIGEST_BYTES: Final = 16
 _DIGEST_MODULUS: Final = 1 << 8 * DIGEST_BYTES
 _MARSHAL_VERSION: Final = 2
@@ -33,7 +33,7 @@ _int_of: Final = partial(int.from_bytes, byteorder="little")
 
 
 class RowSorter(Generic[RowT]):
-    """Add rows, then iterate once; `close` (or ``with``) frees the files."""
+    """Sort rows. Add them, then iterate once. `close` (or ``with``) frees the files."""
 
     def __init__(self, memory_bytes: int, directory: str | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -46,7 +46,7 @@ class RowSorter(Generic[RowT]):
         """Rows added."""
 
     def add(self, rows: Sequence[RowT], payload_bytes: int) -> None:
-        """Take rows of about that many bytes in all; sorts and writes to disk what is in memory when there is too much."""
+        """Add rows with `payload_bytes` in all. When the memory is exceeded, sort the rows in memory and write them to disk."""
         self._rows += rows
         digests = [blake2b(marshal.dumps(row, _MARSHAL_VERSION), digest_size=DIGEST_BYTES).digest() for row in rows]
         self._sum += sum(map(_int_of, digests))
@@ -57,11 +57,11 @@ class RowSorter(Generic[RowT]):
 
     @property
     def spilled_runs(self) -> int:
-        """Files in use."""
+        """Return the number of files in use."""
         return len(self._runs)
 
     def digest(self) -> bytes:
-        """Of all rows so far, whatever their order: the number of rows and the sum of their hashes."""
+        """Return the digest of all rows so far, in any order: the number of rows and the sum of their hashes."""
         return self.count.to_bytes(8, "little") + (self._sum % _DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "little")
 
     def __iter__(self) -> Iterator[RowT]:
@@ -99,6 +99,6 @@ class RowSorter(Generic[RowT]):
 
 def _read_run(run: IO[bytes]) -> Iterator[Any]:
     run.seek(0)
-    # in one piece each: `marshal.load` asks the file for every cell, which takes eight times as long
+    # read each chunk in one piece: `marshal.load` would read every cell from the file, which takes eight times as long
     while length := run.read(_LENGTH.size):
         yield from marshal.loads(run.read(_LENGTH.unpack(length)[0]))

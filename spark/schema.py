@@ -1,6 +1,6 @@
-"""The columns of the source: the Kafka connector's names and types, as Spark's and as Arrow's schema.
+"""Define the columns of the source, with the Kafka connector's names and types, as Spark's and as Arrow's schema.
 
-The only module, with the readers, that imports Spark; nothing here needs a session.
+It imports Spark, but nothing here needs a session.
 Source: "Structured Streaming + Kafka Integration Guide", schema of the source.
 """
 
@@ -40,7 +40,7 @@ COLUMNS: Final[Mapping[str, DataType]] = {
 
 
 def source_schema(columns: Sequence[str] | None, include_headers: bool) -> StructType:
-    """What a read delivers: `columns` in their order, or all; headers only if asked for by either.
+    """Return the schema of a read: `columns` in their order, or all columns. `include_headers` adds the headers.
 
     Raises:
         InvalidOptionError: a column is unknown or named twice.
@@ -57,10 +57,10 @@ def source_schema(columns: Sequence[str] | None, include_headers: bool) -> Struc
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema given by the user may leave columns out; anything else would be converted behind his back.
+    """Check a schema that the user gave. It may leave columns out, but Spark would silently convert other types.
 
     Raises:
-        InvalidOptionError: a column is unknown, or of another type than ours.
+        InvalidOptionError: a column is unknown, is not nullable, or has another type than the source's column.
     """
     for field in schema.fields:
         ours = COLUMNS.get(field.name)
@@ -68,12 +68,15 @@ def check_schema(schema: StructType) -> None:
             raise InvalidOptionError(
                 f"the schema has {field.simpleString()}, and the source"
                 + (f" has {field.name}:{ours.simpleString()}, nullable" if ours else " has no such column")
-                + "; leave schema() out, and choose columns with the option columns"
+                + "; omit schema() and choose columns with the option columns"
             )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Exactly the Arrow schema that Spark expects of the batches (4.2 and later compare, earlier ones fail in the JVM)."""
+    """Return the exact Arrow schema that Spark expects of the batches.
+
+    On a difference, Spark from 4.2 on reports it, and earlier versions fail in the JVM.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:

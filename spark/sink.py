@@ -1,8 +1,8 @@
-"""The sink: what Spark calls to write to topics, exactly once per (query, batch, task).
+"""Implement Spark's writer interfaces, which write to topics exactly once per (query, batch, task).
 
-`batch_writer` and `stream_writer` are called on the driver, once for each run of a batch, and what they return travels to the tasks.
-A batch `write` has no query, so its name is a new uuid, or the options ``writerName`` and ``writerEpoch``. Must not do the work:
-that is `sink_task`'s. The writers hold plain values only, as they are pickled.
+`batch_writer` and `stream_writer` are called on the driver, once for each run of a batch. The writers that they return travel to the
+tasks, so they hold plain values only. A batch write has no query, so its name is a new uuid, or the options ``writerName`` and
+``writerEpoch``. Must not do the work, which is in `sink_task`.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Report a finished task to the driver."""
 
     rows: dict[str, int]
-    """Per topic."""
+    """Number of rows per topic."""
     replay_of: WriteIdentity | None = None
-    """What was written, if an earlier run had begun it: whether all came back that wrote then is still to be seen."""
+    """The batch, if an earlier run had begun it. The driver then checks that all tasks of that run came back."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
+    """Create the writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
     found, columns = _checked(options, schema, overwrite)
     name = found.writer_name if found.writer_name is not None else str(uuid.uuid4())
     return BatchWriter(found, columns, WriteIdentity(name, found.writer_epoch, _attempt()))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    """The writer of a run of one batch of a streaming query. Raises `InvalidOptionError`, `InvalidSchemaError`."""
+    """Create the writer of one run of a streaming query's batch. Raises `InvalidOptionError`, `InvalidSchemaError`."""
     found, columns = _checked(options, schema, overwrite)
     if found.writer_name is not None:
         raise InvalidOptionError("writerName and writerEpoch are for batch writes; a query has its id and its batches'")
@@ -74,7 +74,7 @@ def _attempt() -> int:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one DataFrame."""
+    """Write one DataFrame."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity) -> None:
         self._options = options
@@ -87,15 +87,15 @@ class BatchWriter(DataSourceArrowWriter):
         return _run(self._options, self._columns, identity, chunks_of_batches(iterator, self._columns))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have written. Raises `ReplayMismatchError` when one that wrote in an earlier run did not come back."""
+        """Check the write after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
         _check_ledger(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some tasks have not written. What was written stays: the write's next run writes the rest."""
+        """Do nothing after a failed write. Written rows stay, and the write's next run writes the rest."""
 
 
 class _StreamWriter:
-    """What the stream writers for rows and for Arrow share."""
+    """Share the code of the stream writers for rows and for Arrow."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, attempt: int) -> None:
         self._options = options
@@ -107,15 +107,15 @@ class _StreamWriter:
         return _run(self._options, self._columns, identity, chunks)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks have written. Raises `ReplayMismatchError` when one that wrote in an earlier run did not come back."""
+        """Check the batch after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
         _check_ledger(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Some tasks have not written. What was written stays: the batch's next run writes the rest."""
+        """Do nothing after a failed batch. Written rows stay, and the batch's next run writes the rest."""
 
 
 class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
-    """For PySpark 4.0, which hands a stream writer rows only."""
+    """Write rows, for PySpark 4.0, which passes only rows to a stream writer."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`."""
@@ -127,8 +127,8 @@ def _arrow_stream_writer() -> Callable[[SinkOptions, SinkColumns, int], DataSour
     if base is None:
         return None
 
-    class ArrowStreamWriter(_StreamWriter, base):  # type: ignore[misc, valid-type] # of whatever version runs
-        """For PySpark from 4.1 on."""
+    class ArrowStreamWriter(_StreamWriter, base):  # type: ignore[misc, valid-type] # the base exists from 4.1 on
+        """Write Arrow batches, for PySpark from 4.1 on."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             """Write one task's rows. Raises as `SinkTask.run`."""
@@ -161,7 +161,7 @@ def _run(
 
 
 def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Every task that wrote in an earlier run has written the same again, or the batch has other tasks now."""
+    """Check that every task that wrote in an earlier run has come back. Raises `ReplayMismatchError` otherwise."""
     identity = next((m.replay_of for m in messages if isinstance(m, TaskDone) and m.replay_of is not None), None)
     if identity is None:
         return
@@ -174,6 +174,6 @@ def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
     missing = BatchLedger.decode(found.stamp).missing(identity.attempt)
     if missing:
         raise ReplayMismatchError(
-            f"tasks {missing} of batch {identity.epoch} wrote in an earlier run of it and have no rows in this one; what they"
-            " wrote stays"
+            f"tasks {missing} of batch {identity.epoch} wrote in an earlier run and have no rows in this one; the rows that they"
+            " wrote stay"
         )

@@ -1,7 +1,7 @@
-"""The columns a sink takes, and their way from Arrow or Spark rows to sortable rows.
+"""Find the columns that the sink accepts, and convert Arrow batches or Spark rows to sortable rows.
 
-Must not import Spark: types are told by their names. Invariant: what comes out depends on a row's contents alone, so a row that is
-computed again goes to the same partition, in the same place of the order.
+Must not import Spark. Types are recognized by their names. Invariant: the result depends on a row's contents alone, so a row that is
+computed again goes to the same partition and to the same place in the order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raftmq.spark.sink_options import SinkOptions
 
 ROWS_PER_CHUNK: Final = 1000
-"""Spark rows gathered into columns at a time, where there is no Arrow."""
+"""Number of Spark rows gathered into columns at a time, where Spark passes no Arrow batches."""
 WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
@@ -36,38 +36,38 @@ _NULL = _LENGTH.pack(-1)
 
 
 SinkRow = tuple[bytes, int, int, bool, bytes, bool, bytes, bytes, int]
-"""A row as it is sorted, by its parts in this order; a plain tuple, for speed and for `marshal`.
+"""A row that is sorted by its parts in this order. It is a plain tuple, for speed and for `marshal`.
 
-- topic (UTF-8), partition;
-- order: of the order column, 0 without one;
-- whether there is a key, the key; whether there is a value, the value: nulls come first;
-- headers, packed by `pack_headers`, empty for none;
-- timestamp in milliseconds: of the timestamp column, 0 without one.
+- topic (UTF-8), partition
+- value of the order column, or 0 without one
+- whether there is a key, the key, whether there is a value, the value (so nulls come first)
+- headers, packed by `pack_headers`, or empty for none
+- value of the timestamp column in milliseconds, or 0 without one
 """
 
 
 class Field(Protocol):
-    """What is needed of a Spark `StructField`."""
+    """Describe the part of Spark's `StructField` that is used."""
 
     name: str
 
     @property
     def dataType(self) -> FieldType:  # noqa: N802 - Spark's name
-        """Its type."""
+        """Return the field's type."""
         ...
 
 
 class FieldType(Protocol):
-    """What is needed of a Spark `DataType`."""
+    """Describe the part of Spark's `DataType` that is used."""
 
     def simpleString(self) -> str:  # noqa: N802 - Spark's name
-        """The type's name, as in DDL."""
+        """Return the type's name, as in DDL."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Position of each column in the data; None: there is none."""
+    """Hold the position of each column in the data. None means that the column is absent."""
 
     value: int
     key: int | None
@@ -77,11 +77,11 @@ class SinkColumns:
     order: int | None
     timestamp: int | None
     width: int
-    """Columns in all; those with other names are ignored."""
+    """Number of all columns. Columns with other names are ignored."""
 
 
 def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
-    """Find the columns. Raises `InvalidSchemaError` when one is missing, there twice, or of another type."""
+    """Find the columns. Raises `InvalidSchemaError` when a column is missing, duplicated or of another type."""
     positions: dict[str, int] = {}
     for position, field in enumerate(fields):
         if field.name.lower() in positions:
@@ -137,11 +137,11 @@ def _plain(found: str) -> str:
 # ---------------------------------------------------------------------------------------------------- from Spark to columns
 
 Chunk = Sequence[Sequence[object]]
-"""Columns of a few rows, in the order of the schema; those that the sink ignores are empty."""
+"""The columns of a few rows, in the order of the schema. Columns that the sink ignores are empty."""
 
 
 def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: SinkColumns) -> Iterator[Chunk]:
-    """Arrow's columns as Python values; times as microseconds."""
+    """Convert Arrow's columns to Python values, with times as microseconds."""
     import pyarrow as pa
 
     used = _used(columns)
@@ -162,7 +162,7 @@ def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: SinkColumns) -
 
 
 def chunks_of_rows(rows: Iterable[Sequence[object]], columns: SinkColumns) -> Iterator[Chunk]:
-    """Spark's rows, some at a time, as columns."""
+    """Convert Spark's rows to columns, `ROWS_PER_CHUNK` rows at a time."""
     source = iter(rows)
     used = _used(columns)
     while gathered := list(islice(source, ROWS_PER_CHUNK)):
@@ -184,7 +184,7 @@ def _used(columns: SinkColumns) -> set[int]:
 
 
 def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
-    """As Arrow's would be: bytes instead of bytearrays, microseconds instead of times."""
+    """Convert cells to the values that Arrow gives: bytearrays to bytes, times to microseconds."""
     return [
         bytes(cell)
         if isinstance(cell, bytearray)
@@ -199,7 +199,7 @@ def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
 
 
 class RowBuilder:
-    """Makes sortable rows of chunks. One per task."""
+    """Build sortable rows from chunks. Each task has one."""
 
     def __init__(
         self,
@@ -208,13 +208,14 @@ class RowBuilder:
         partition_count: Callable[[str, int | None], int],
         record_bytes_max: Callable[[str], int],
     ) -> None:
-        """Make a builder of rows.
+        """Create a builder of rows.
 
         Args:
-            columns: What each column of a chunk is.
-            options: The sink's.
-            partition_count: The number of partitions of a topic, for a row that names one or None. Raises without a topic.
-            record_bytes_max: The largest record of a topic, overhead included. Asked for large rows only.
+            columns: The positions of the columns in a chunk.
+            options: The sink's options.
+            partition_count: Returns the number of partitions of a topic, given the partition that a row names, or None. Raises if
+                the topic does not exist.
+            record_bytes_max: Returns the size of the largest record of a topic, overhead included. Called for large rows only.
         """
         self._columns = columns
         self._topic = options.topic
@@ -224,13 +225,13 @@ class RowBuilder:
         self._record_bytes_max = record_bytes_max
 
     def rows(self, chunk: Chunk) -> tuple[list[SinkRow], int]:
-        """All rows, and the bytes of their keys, values and headers together.
+        """Return all rows of a chunk, and the total bytes of their keys, values and headers.
 
         Raises:
-            InvalidSchemaError: a topic is null.
-            UnknownTopicError: there is no such topic.
+            InvalidSchemaError: a row's topic or a header's name is null.
+            UnknownTopicError: a topic does not exist.
             UnknownPartitionError: a partition is negative or above the topic's last.
-            RecordTooLargeError: a row is larger than its topic takes.
+            RecordTooLargeError: a row is larger than the largest record of its topic.
         """
         columns = self._columns
         if self._topic is not None and columns.headers is None and columns.partition is None:
@@ -260,7 +261,7 @@ class RowBuilder:
         return rows, total
 
     def _plain_rows(self, chunk: Chunk, topic: str) -> tuple[list[SinkRow], int]:
-        """The same for what is usual, keys and values for one topic, column by column: a third of the time."""
+        """Return the rows in the usual case, keys and values for one topic. Working by column takes a third of the time."""
         columns = self._columns
         cells = chunk[columns.value]
         values = list(map(_bytes_of, cells))
@@ -283,7 +284,7 @@ class RowBuilder:
             values,
             repeat(b""),
             repeat(0) if columns.timestamp is None else map(_millis_or_0, chunk[columns.timestamp]),
-            strict=False,  # some repeat for ever
+            strict=False,  # some are endless
         )
         return list(rows), sum(sizes)
 
@@ -291,16 +292,16 @@ class RowBuilder:
         needed = size + settings.RECORD_OVERHEAD_BYTES
         if needed > settings.RECORD_BYTES_MAX and needed > (bytes_max := self._record_bytes_max(topic)):
             from raftmq.client.producer.record_checks import (
-                too_large,  # here: it loads codecs, which a driver does not need
+                too_large,  # imported here, because it loads codecs, which a driver does not need
             )
 
             raise too_large(needed, bytes_max)
 
     def _chosen(self, has_key: bool, key: bytes, value: bytes, partition_count: int, packed: bytes = b"") -> int:
-        """The partition of a row that names none."""
+        """Return the partition of a row that names none."""
         if key or (has_key and self._is_empty_a_key):
             return self._partitioner(key, partition_count)
-        # by contents, not in turn: the row must come to the same partition when it is computed again
+        # by contents, not in turn, because the row must go to the same partition when it is computed again
         return crc32(packed, crc32(value)) % partition_count
 
     def _row(
@@ -355,9 +356,10 @@ def _bytes_of(cell: object) -> bytes:
 
 
 def pack_headers(headers: object) -> bytes:
-    """A row's headers as bytes that compare and hash: length and bytes of each name and value; a null value has length -1.
+    """Pack a row's headers into bytes that can be compared and hashed.
 
-    Raises `InvalidSchemaError` for a header without a name.
+    They hold the length and the bytes of each name and value. A null value has length -1. Raises `InvalidSchemaError` for a header
+    without a name.
     """
     if not headers:
         return b""
@@ -380,7 +382,7 @@ def _header(header: Mapping[str, object]) -> tuple[str, bytes | None]:
 
 
 def unpack_headers(packed: bytes) -> Headers:
-    """What `pack_headers` packed."""
+    """Return the headers that `pack_headers` packed."""
     pairs: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(packed):

@@ -1,4 +1,4 @@
-"""The sink's options, read once on the driver and sent to the tasks. Must not import Spark or open anything."""
+"""Read the sink's options once on the driver. They are sent to the tasks. Must not import Spark or open anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
 
 BATCH_RECORDS: Final = 5000
-"""Records of 100 bytes then make the SDK's usual batch of 512 KiB."""
+"""With records of 100 bytes this gives the SDK's usual batch of 512 KiB."""
 SORT_MEMORY_BYTES: Final = 64 * settings.MIB
-"""Rows of one task in memory; Python objects take part of a Spark task's memory overhead, of which 384 MiB is the least."""
+"""Memory for one task's rows. Python objects use a Spark task's memory overhead, which is at least 384 MiB."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 REPLAY_TIMEOUT_MS: Final = 300_000
 WRITER_NAME_BYTES_MAX: Final = 200
@@ -25,11 +25,11 @@ AT_LEAST_ONCE: Final = "at-least-once"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """How to write."""
+    """Hold the checked options of one write."""
 
     client: ClientOptions
     topic: str | None
-    """Where all rows go; None: the column says."""
+    """The topic of all rows. None: the column ``topic`` names it."""
     codec: int
     """Codec number of the batch header."""
     partitioner: str
@@ -37,15 +37,15 @@ class SinkOptions:
     sort_memory_bytes: int
     delivery_timeout_seconds: float
     replay_timeout_seconds: float
-    """How long a task of a batch that is run again waits for those that wrote in the earlier run."""
+    """How long a task of a batch that runs again waits for the tasks that wrote in an earlier run."""
     is_exactly_once: bool
     writer_name: str | None
-    """Makes a batch write repeatable: the same name, epoch and rows are written once. None: each write is its own."""
+    """Makes a batch write idempotent: the same name, epoch and rows are written once. None: each write gets its own name."""
     writer_epoch: int
     timestamp_column: str | None
-    """Gives the records their timestamps; None: the time of writing."""
+    """The column of the records' timestamps. None: the time of writing."""
     order_column: str | None
-    """Rows of one task and partition are written in this column's order; None: in that of their bytes."""
+    """The column that orders the rows of one task and partition. None: they are ordered by their bytes."""
 
 
 def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -58,7 +58,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     writer_name = reader.text("writerName")
     writer_epoch = reader.integer("writerEpoch", minimum=0)
     if (writer_name is None) != (writer_epoch is None):
-        raise InvalidOptionError("writerName and writerEpoch go together: the same two are written once")
+        raise InvalidOptionError("writerName and writerEpoch go together: set both, or neither")
     if writer_name is not None and len(writer_name.encode()) > WRITER_NAME_BYTES_MAX:
         raise InvalidOptionError(f"writerName has at most {WRITER_NAME_BYTES_MAX} bytes")
     delivery_timeout_ms = reader.setting_integer("delivery.timeout.ms", DELIVERY_TIMEOUT_MS)

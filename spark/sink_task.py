@@ -1,13 +1,13 @@
-"""One task of a write: gathers and sorts its rows, proves that they are the batch's, and writes each of them once.
+"""Run one task of a write: gather and sort its rows, prove that they are the batch's, and write each of them once.
 
-What makes it once: the task writes under a producer of its own (name of query and task, epoch the batch), its n-th row in a partition
-under sequence n, and brokers take each sequence once. That needs the same rows each time the task runs, so before anything is written
+The task writes under a producer of its own, named by query and task, whose epoch is the batch. Its n-th row in a partition has
+sequence n, and brokers accept each sequence once. That needs the same rows each time the task runs. So before anything is written
 
-1. the ledger of the batch is opened, which also fixes how many partitions the topic has for this batch;
-2. all rows are read, and sorted;
-3. their digest is claimed and the task enters the ledger, as `batch_ledger` explains.
+1. the ledger of the batch is opened, which also fixes the topic's number of partitions for this batch,
+2. all rows are read and sorted,
+3. their digest is claimed, and the task enters the ledger, as `batch_ledger` explains.
 
-Must not decide who may write (`batch_ledger`), nor cut or send (`partition_writer`).
+Must not decide which tasks may write (`batch_ledger`), nor cut or send batches (`partition_writer`).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from raftmq.spark.sink_options import SinkOptions
 
 LEDGER_POLL_SECONDS: Final = 0.5
-"""Between looks at the ledger while a task waits for others; each look is an entry in the metadata log."""
+"""Pause between reads of the ledger while a task waits for others. Each read is an entry in the metadata log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task wrote."""
+    """Report the rows that a task wrote."""
 
     rows: dict[str, int]
-    """Per topic; those count that an earlier run of the task had written already."""
+    """Number of rows per topic, including rows that an earlier run of the task had written."""
     is_replay: bool
     """Whether the batch was begun by an earlier attempt."""
 
 
 class SinkTask:
-    """See the module. Use once, in the task's process."""
+    """Write the rows of one task. Use once, in the task's process."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity | None, task: int) -> None:
-        """Without `identity` the rows are written at least once: each run of the task writes all of them."""
+        """Create a task. Without `identity` its rows are written at least once, because each run of it writes all of them."""
         self._options = options
         self._columns = columns
         self._identity = identity
@@ -61,13 +61,13 @@ class SinkTask:
         self._topics: dict[str, TopicInfo] = {}
         self._ledger = BatchLedger(0, 0)
         self._producer_ids: dict[str, int] = {}
-        """By the names that were claimed."""
+        """Producer ids, by the claimed names."""
 
     def run(self, chunks: Iterable[Chunk]) -> Written:
-        """Write all rows; returns when they are on disk on a majority.
+        """Write all rows. Returns when they are on disk on a majority.
 
         Raises:
-            ReplayMismatchError: the rows, or the tasks, are not those of an earlier run of the batch. Nothing was written.
+            ReplayMismatchError: the rows or the tasks differ from an earlier run of the batch. Nothing was written.
             SupersededError, ProducerFencedError: a later run of the batch, or a later batch, has begun.
             RaftMQError: as `RowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
         """
@@ -103,7 +103,7 @@ class SinkTask:
     # ------------------------------------------------------------------------------------------------------------ topics
 
     def _topic(self, name: str, partition: int = 0) -> TopicInfo:
-        """The topic; with `partition`, if it has that, though it may be new and this process not know it yet."""
+        """Return the topic. Refresh it if this process does not know `partition` yet, which may be new."""
         found = self._topics.get(name)
         if found is None or partition >= found.partition_count:
             known = max(partition, self._ledger.partition_counts.get(name, 1) - 1)
@@ -114,7 +114,10 @@ class SinkTask:
         return found
 
     def _partition_count(self, name: str, partition: int | None) -> int:
-        """As many as the topic had when the batch was first run; for a row that names its `partition`, as many as there are."""
+        """Return the topic's number of partitions at the batch's first run.
+
+        For a row that names its `partition`, return the current number.
+        """
         if partition is not None:
             return self._topic(name, partition).partition_count
         count = self._topic(name).partition_count
@@ -123,7 +126,7 @@ class SinkTask:
     # ---------------------------------------------------------------------------------------------------------- agreeing
 
     def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[SinkRow]) -> Identity | None:
-        """Prove the rows; returns under what to write them, or None when there are none."""
+        """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
         if not sorter.count:
             if identity is not None and self._ledger.has(self._task):
                 raise ReplayMismatchError(
@@ -136,7 +139,7 @@ class SinkTask:
         return Identity(self._producer_ids[identity.task_name(self._task)], identity.epoch)
 
     def _agree(self, identity: WriteIdentity, steps: Generator[Ask, bytes, BatchLedger]) -> BatchLedger:
-        """Do what the steps ask for, until they end."""
+        """Execute the requests of the steps until they end."""
         deadline = time.monotonic() + self._options.replay_timeout_seconds
         try:
             ask = next(steps)
@@ -149,8 +152,8 @@ class SinkTask:
                 else:
                     raise ReplayMismatchError(
                         f"task {ask.waiting_for} wrote in an earlier run of batch {identity.epoch} and did not come back within"
-                        f" {self._options.replay_timeout_seconds:g} s (replayTimeout): there are other tasks than before, or too"
-                        " few cores to run as many at once"
+                        f" {self._options.replay_timeout_seconds:g} s (replayTimeout): the tasks differ from before, or there are"
+                        " too few cores to run them all simultaneously"
                     )
                 ask = steps.send(answer)
         except StopIteration as end:

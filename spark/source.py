@@ -1,7 +1,7 @@
-"""The data source that Spark knows as ``raftmq``: makes readers and writers of options.
+"""Define the data source that Spark knows as ``raftmq``, which turns options into readers and writers.
 
-Must stay light: Spark imports it in every planning process, through `pyspark_raftmq`. So whatever needs gRPC or Arrow is imported
-inside methods.
+Must stay light: Spark imports it in every planning process, through `pyspark_raftmq`. Modules that need gRPC or Arrow are therefore
+imported inside methods.
 
 ::
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class RaftMQDataSource(DataSource):
-    """See the module; `docs/guides/spark.md` has all options."""
+    """Create the readers and writers of the format ``raftmq``. `docs/guides/spark.md` lists all options."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "raftmq"
 
     def schema(self) -> StructType:
-        """The Kafka connector's columns, or those asked for."""
+        """Return the Kafka connector's columns, or those that the options name."""
         from raftmq.spark.options import OptionReader, listed
         from raftmq.spark.schema import source_schema
 
@@ -41,7 +41,7 @@ class RaftMQDataSource(DataSource):
         return source_schema(listed(reader.text("columns")), reader.boolean("includeHeaders", False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """``spark.read``. Raises `InvalidOptionError`."""
+        """Create the reader of ``spark.read``. Raises `InvalidOptionError`."""
         from raftmq.spark.readers import BatchReader, PushdownReader
         from raftmq.spark.schema import check_schema
         from raftmq.spark.source_options import read_source_options
@@ -51,7 +51,7 @@ class RaftMQDataSource(DataSource):
         return (PushdownReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
-        """``spark.readStream``. What is wrong with the options, the reader raises: see there."""
+        """Create the reader of ``spark.readStream``. The reader raises errors of the options, as `StreamReader` explains."""
         from raftmq.spark.errors import InvalidOptionError
         from raftmq.spark.readers import StreamReader
         from raftmq.spark.schema import check_schema
@@ -65,13 +65,13 @@ class RaftMQDataSource(DataSource):
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """``df.write``. Raises `InvalidOptionError`."""
+        """Create the writer of ``df.write``. Raises `InvalidOptionError`."""
         from raftmq.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """``df.writeStream``. Raises `InvalidOptionError`."""
+        """Create the writer of ``df.writeStream``. Raises `InvalidOptionError`."""
         from raftmq.spark.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -1,6 +1,6 @@
-"""The source's options: read once, checked, and turned into small values that travel to the executors.
+"""Read and check the source's options once, and turn them into small values that travel to the executors.
 
-Must not import Spark or ask the cluster. Names, precedence and defaults are the Kafka connector's.
+Must not import Spark or call the cluster. Names, precedence and defaults are the Kafka connector's.
 Source: "Structured Streaming + Kafka Integration Guide", options of the source.
 """
 
@@ -21,33 +21,33 @@ from raftmq.types import TopicPartition
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 """Kafka's default."""
 POLL_TIMEOUT_MS: Final = 120_000
-"""Kafka's default: how long a task goes without a record before it fails; Spark then runs it again."""
+"""Kafka's default. A task that receives no record for so long fails, and Spark runs it again."""
 
 
-# -------------------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------------------------- subscriptions
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Topics by name, all their partitions."""
+    """Subscribe to all partitions of named topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Every topic whose whole name matches a regular expression (Python's), but those that begin with ``__``."""
+    """Subscribe to topics whose whole name matches a Python regular expression, except names that begin with ``__``."""
 
     pattern: str
 
     def takes(self, topic: str) -> bool:
-        """Whether the topic is one of them."""
+        """Return whether the subscription includes the topic."""
         return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Single partitions."""
+    """Subscribe to single partitions."""
 
     partitions: frozenset[TopicPartition]
 
@@ -55,26 +55,26 @@ class Assigned:
 Subscription = Named | Matching | Assigned
 
 
-# ------------------------------------------------------------------------------------------------------ where it begins
+# -------------------------------------------------------------------------------------------------------------- bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """Every partition at one time; `EARLIEST_TIME` and `LATEST_TIME` are its ends."""
+    """Bound every partition at one time. `EARLIEST_TIME` and `LATEST_TIME` are the ends of the log."""
 
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Each partition at an offset of its own; -2 is the earliest, -1 the latest."""
+    """Bound each partition at its own offset. -2 is the earliest offset, -1 the latest."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """Each partition at a time of its own."""
+    """Bound each partition at its own time."""
 
     times_ms: Mapping[TopicPartition, int]
 
@@ -84,14 +84,14 @@ Bound = Everywhere | AtOffsets | AtTimes
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that was asked for. Pickled into every task."""
+    """Hold the checked options of one read. Pickled into every task."""
 
     client: ClientOptions
     subscription: Subscription
     starting: Bound
     ending: Bound
     latest_without_match: bool
-    """A starting time after the last record means the latest offset; otherwise it is an error."""
+    """Whether a starting time after the last record means the latest offset. Otherwise it is an error."""
     columns: tuple[str, ...] | None
     include_headers: bool
     fail_on_data_loss: bool
@@ -102,15 +102,15 @@ class SourceOptions:
     trigger_delay_max_ms: int
     poll_timeout_ms: int
     allow_blind_cap: bool
-    """Limits per trigger also where Spark has no admission control (before 4.2)."""
+    """Whether limits per trigger are allowed where Spark has no admission control (before 4.2)."""
     push_filters: bool
 
 
 def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tuple[SourceOptions, OptionReader]:
-    """Read and check all options; returns the reader, too, which knows the names that there are.
+    """Read and check all options. Also return the reader, which knows all option names.
 
     Raises:
-        InvalidOptionError: one is missing, malformed, refused or contradicts another.
+        InvalidOptionError: an option is missing, malformed, refused or contradicts another.
     """
     reader = OptionReader(options)
     rows_max = reader.integer("maxOffsetsPerTrigger")
@@ -145,7 +145,10 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
 
 
 def _client(reader: OptionReader) -> ClientOptions:
-    """A group's name is accepted, and without effect: it authorizes nothing here, and like the connector, the source commits nothing to a group."""
+    """Read the settings of the connection, and accept the name of a consumer group without effect.
+
+    The name authorizes nothing here. Like the connector, the source commits nothing to a consumer group.
+    """
     for name in ("groupIdPrefix", "group.id", KAFKA_PREFIX + "group.id"):
         reader.has(name)
     return read_client_options(reader)
@@ -182,7 +185,7 @@ def _assigned(text: str) -> frozenset[TopicPartition]:
 
 
 def _bound(reader: OptionReader, side: str, default: Bound) -> Bound:
-    """The options of one side, by the connector's precedence: one time for all, times, offsets."""
+    """Read the options of one side, by the connector's precedence: one time for all partitions, times, offsets."""
     everywhere = reader.integer(f"{side}Timestamp", minimum=0)
     times = reader.text(f"{side}OffsetsByTimestamp")
     offsets = reader.text(f"{side}Offsets")
@@ -200,7 +203,7 @@ def _bound(reader: OptionReader, side: str, default: Bound) -> Bound:
     if not offsets.startswith("{"):
         words = "earliest, latest" if side == "starting" else "latest"
         raise InvalidOptionError(f'{side}Offsets is {words} or JSON such as {{"topic": {{"0": 5}}}}, not {offsets!r}')
-    least = EARLIEST_TIME if side == "starting" else LATEST_TIME  # a read cannot end at the earliest
+    least = EARLIEST_TIME if side == "starting" else LATEST_TIME  # a read cannot end at the earliest offset
     return AtOffsets(_per_partition(f"{side}Offsets", offsets, lambda number: _is_number(number, least)))
 
 
@@ -208,7 +211,7 @@ def _per_partition(name: str, text: str, is_allowed: Callable[[object], bool]) -
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(name, text).items():
         if topic == INITIAL_KEY:
-            continue  # copied from the progress of a query, as the topic's id below
+            continue  # copied from a query's progress, like the topic's id below
         if not isinstance(numbers, dict):
             raise InvalidOptionError(f'{name}: {topic!r} has an object such as {{"0": 5}}, not {numbers!r}')
         for partition, number in numbers.items():

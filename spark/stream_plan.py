@@ -1,9 +1,9 @@
-"""What one trigger of a streaming query reads: new records, new partitions and topics, limits, and the end of an AvailableNow run.
+"""Plan the reads of each trigger of a streaming query: new records, partitions and topics, limits, and AvailableNow runs.
 
 Lives on the driver, in the one process that tracks a query's offsets. Must not import Spark or fetch records.
 
-Invariants: an offset never goes back; without news the start is returned as it is, so that Spark runs no batch; after
-`prepare_available_now` nothing beyond what was there then is offered, and what was there is offered completely.
+Invariants: an offset never goes back. Without new records the start is returned unchanged, so that Spark runs no batch. After
+`prepare_available_now`, exactly the records that existed then are offered.
 Source: Kafka's ``KafkaMicroBatchStream`` (latestOffset, delayBatch, rateLimit).
 """
 
@@ -28,7 +28,7 @@ from raftmq.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds one trigger; None where nothing does."""
+    """Hold the limits of one trigger. None means no limit."""
 
     rows_max: int | None = None
     rows_min: int | None = None
@@ -38,44 +38,47 @@ UNLIMITED = Limits()
 
 
 class StreamPlan:
-    """One query's source. `clock` counts seconds."""
+    """Plan the batches of one query. `clock` counts seconds."""
 
     def __init__(self, view: ClusterView, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._view = view
         self._options = options
         self._clock = clock
         self._initial: Position | None = None
-        """Where this process began the query; None if it went on with one."""
+        """The position at which this process began the query. None if it resumed one."""
         self._reached: Position | None = None
-        """The end of the batch planned last."""
+        """The end of the last planned batch."""
         self._target: Position | None = None
-        """What an AvailableNow run reads up to."""
+        """The position at which an AvailableNow run ends."""
         self._triggered_at: float | None = None
         self.newest: Position | None = None
-        """Where the partitions ended at the last look."""
+        """The ends of the partitions at the last look."""
 
     # ------------------------------------------------------------------------------------------------------- for Spark
 
     def initial(self) -> Position:
-        """Where a new query begins; the same each time, as Spark asks again until the first batch is logged."""
+        """Return the position at which a new query begins.
+
+        It is the same for each call, because Spark asks again until the first batch is logged.
+        """
         if self._initial is None:
             topics = existing_topics(self._view, self._options.subscription)
             self._initial = starting_position(self._view, self._options, topics)
         return self._initial
 
     def prepare_available_now(self) -> None:
-        """Read up to what is there now, and nothing beyond it."""
+        """Read exactly the records that exist now, and end."""
         self._target = self._ends({}, is_fresh=True)[1]
 
     def next_end(self, start: Position | None, limits: Limits) -> Position:
-        """How far the next batch goes; `start` itself when there is nothing to do.
+        """Return the end of the next batch, or `start` itself when there is nothing to read.
 
         Args:
-            start: None where Spark does not tell (before 4.2): the end of the batch planned last then.
-            limits: of this trigger.
+            start: The start of the batch. None (Spark before 4.2) means the end of the last planned batch.
+            limits: The limits of this trigger.
 
         Raises:
-            RecordsLostError: a topic was deleted, and `fail_on_data_loss`.
+            RecordsLostError: a topic was deleted, and `fail_on_data_loss` is set.
         """
         if start is None:
             start = self._reached or self.initial()
@@ -97,27 +100,27 @@ class StreamPlan:
         return replace(end, initial=self._initial if start == self._initial else None)
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
-        """What the tasks of a batch read. Raises `RecordsLostError`."""
+        """Return the ranges that the tasks of a batch read. Raises `RecordsLostError`."""
         self._reached = end
         if start == end:
-            return []  # how Spark (before 4.2) tells where a query that goes on stands
+            return []  # Spark before 4.2 tells the position of a resumed query by this call
         planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
         return split(planned, self._options.partitions_min)
 
     # ---------------------------------------------------------------------------------------------------------- looking
 
     def _ends(self, known: Mapping[str, int], is_fresh: bool = False) -> tuple[dict[str, TopicView], Position]:
-        """The topics of the query and where they end. `known`: the ids of topics that it has read."""
+        """Return the query's topics and their ends. `known` holds the ids of the topics that it has read."""
         for number in range(LOOKS_MAX):
             topics = look(self._view, self._options.subscription, known, is_fresh=is_fresh or number > 0)
             try:
                 return topics, position_at(self._view, topics, LATEST_TIME)
             except (UnknownTopicError, UnknownPartitionError):
-                continue  # deleted between the two questions
+                continue  # deleted between the two requests
         raise UnknownTopicError("topics of the query keep vanishing")
 
     def _warn_of_missing(self, start: Position, topics: dict[str, TopicView]) -> None:
-        """A query that goes on may name a topic that is not there: forgotten as deleted before, or misspelt."""
+        """Warn of named topics that do not exist. A resumed query may name a topic that was deleted before, or misspell it."""
         if isinstance(self._options.subscription, Named):
             names = self._options.subscription.topics
             missing = [topic for topic in names if topic not in topics and topic not in start.topics]
@@ -126,10 +129,10 @@ class StreamPlan:
                 warnings.warn(text, RaftMQSparkWarning, stacklevel=2)
 
     def _without_deleted(self, start: Position, topics: dict[str, TopicView]) -> Position:
-        """Forget topics that are gone, or were created again, if that is allowed."""
+        """Forget topics that were deleted or created again, if that is allowed."""
         left = {}
         absent = {topic: known.topic_id for topic, known in start.topics.items() if topic not in topics}
-        # Not subscribed to any more is not deleted: its offsets stay, should it be read again one day.
+        # A topic that the query no longer subscribes to is not deleted. Its offsets stay, in case it is read again.
         there = topics | look(self._view, Named(tuple(absent)), absent) if absent else topics
         for topic, known in start.topics.items():
             now = there.get(topic)
@@ -141,16 +144,16 @@ class StreamPlan:
         return start if len(left) == len(start.topics) else Position(left)
 
     def _backlog(self, start: Position, ends: Position, limits: Limits) -> list[OffsetRange]:
-        """What could be read, from the first record that is left where that matters for counting."""
+        """Return the ranges that could be read. They begin at the first remaining record where that matters for counting."""
         begins: dict[TopicPartition, int | None] = {}
         for partition, _ in ends.partitions():
             known = start.topics.get(partition.topic)
             begin = start.get(partition.topic, ends.topics[partition.topic].topic_id, partition.partition)
             begins[partition] = 0 if begin is None and known is not None else begin
-        # A trimmed backlog must not use up a limit: the query would crawl over records that are gone.
+        # Trimmed records must not use up a limit, or the query would crawl over records that no longer exist.
         skips_lost = limits.rows_max is not None and not self._options.fail_on_data_loss
         unsure = [p for p, end in ends.partitions() if (begin := begins[p]) is None or (skips_lost and begin < end)]
-        # One whose topic is deleted meanwhile has none: `ranges` says what is lost.
+        # A partition whose topic has just been deleted has no first offset. `ranges` reports the loss.
         firsts = first_offsets(self._view, {p: ends.topics[p.topic].topic_id for p in unsure}) if unsure else {}
         ranges = []
         for partition, end in ends.partitions():
@@ -158,26 +161,30 @@ class StreamPlan:
             first = firsts.get(partition, 0)
             begin = first if begin is None else max(begin, first)
             topic_id = ends.topics[partition.topic].topic_id
-            # A leader that is new may lag for a moment behind what was read before.
+            # A new leader may lag for a moment behind the records that were read before.
             ranges.append(OffsetRange(partition.topic, topic_id, partition.partition, begin, max(begin, end)))
         return ranges
 
     def _is_delayed(self, rows: int, limits: Limits) -> bool:
-        """Fewer records than wanted, and the last trigger is not long ago. An AvailableNow run and the first trigger do not wait."""
+        """Return whether to wait for more records, up to the delay since the last trigger.
+
+        An AvailableNow run and the first trigger do not wait.
+        """
         if limits.rows_min is None or rows >= limits.rows_min or self._target is not None or self._triggered_at is None:
             return False
         return self._clock() - self._triggered_at < self._options.trigger_delay_max_ms / 1000
 
 
 def limits_of(options: SourceOptions) -> Limits:
-    """What the options say."""
+    """Return the limits that the options set."""
     return Limits(options.rows_max, options.rows_min)
 
 
 def check_blind_cap(options: SourceOptions) -> None:
-    """Spark before 4.2 asks a Python source for its latest offset once per trigger, and AvailableNow runs one batch to that.
+    """Refuse limits that the user has not confirmed where Spark has no admission control. Raises `InvalidOptionError`.
 
-    A capped source would then end such a run early without a word, so a cap has to be asked for twice.
+    Spark before 4.2 asks a Python source for its latest offset once per trigger, and AvailableNow runs one batch up to that offset. A
+    capped source would silently end such a run early, so the cap must be confirmed by a second option.
     """
     if (options.rows_max is not None or options.rows_min is not None) and not options.allow_blind_cap:
         raise InvalidOptionError(
@@ -188,7 +195,7 @@ def check_blind_cap(options: SourceOptions) -> None:
 
 
 def _not_beyond(ends: Position, target: Position) -> Position:
-    """The ends, cut to what was there when the run began; topics and partitions created since are left for the next run."""
+    """Cut the ends to those at the beginning of the run. Topics and partitions created since are left for the next run."""
     topics = {}
     for topic, known in ends.topics.items():
         offsets = {
@@ -202,7 +209,7 @@ def _not_beyond(ends: Position, target: Position) -> Position:
 
 
 def _advanced(start: Position, ends: Position, read: list[OffsetRange]) -> Position:
-    """`start` with what is read; a partition that is new and has nothing to read yet stays unknown, so that it makes no batch."""
+    """Return `start` advanced by the ranges read. A new partition without records stays unknown, so that it makes no batch."""
     topics = {topic: dict(known.offsets) for topic, known in start.topics.items()}
     ids = {topic: known.topic_id for topic, known in (*start.topics.items(), *ends.topics.items())}
     for range_ in read:

@@ -1,1 +1,1 @@
-"""How fast Spark reads and writes RaftMQ, beside what bounds it. Importing it costs nothing: pyspark is imported when it is needed."""
+"""Measure how fast Spark reads and writes RaftMQ, beside the bounds. The import is cheap, as pyspark is imported when needed."""

@@ -1,6 +1,6 @@
-"""Measures Spark's source and sink: ``python -m bench.spark [--records N] [--rounds 3] [--codec none] [--output results.json]``.
+"""Measure Spark's source and sink: ``python -m bench.spark [--records N] [--rounds 3] [--codec none] [--output results.json]``.
 
-The same as ``python -m bench --only spark``, with the number of records and a codec to choose. Run it when nothing else runs.
+It equals ``python -m bench --only spark``, with a choice of the number of records and the codec. Run it when nothing else runs.
 """
 
 import argparse
@@ -17,7 +17,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--codec", default="none", choices=("none", "lz4", "zstd", "snappy"), help="of what is read")
+    parser.add_argument(
+        "--codec", default="none", choices=("none", "lz4", "zstd", "snappy"), help="codec of the records that are read"
+    )
     parser.add_argument("--output", type=Path, default=Path(".venv/bench-spark.json"))
     found = parser.parse_args()
     machine = facts(probe_disk()) | {"records": found.records, "codec": found.codec}

@@ -1,8 +1,8 @@
-"""Sources and sinks that do nothing, or the same the plain way: what ours are measured against. Nobody should use them.
+"""Provide sources and sinks that do nothing, or do the work the plain way, for comparison only.
 
-- `ReadySource` hands over Arrow batches that it has ready: no source in Python can be faster.
-- `RowSource` reads RaftMQ as one Python tuple per record: what Arrow gains.
-- `NothingSink` takes Arrow batches and forgets them: no sink in Python can be faster.
+- `ReadySource` hands over prepared Arrow batches. No source in Python can be faster.
+- `RowSource` reads RaftMQ as one Python tuple per record, which shows the gain of Arrow.
+- `NothingSink` drops Arrow batches. No sink in Python can be faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READY_ROWS = 16_384
-"""In a batch, as the source's own."""
+"""Rows in a batch, as in the source's own."""
 Row = tuple[bytes | None, bytes | None, str, int, int, datetime, int]
 
 

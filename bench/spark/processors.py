@@ -1,6 +1,6 @@
-"""Processor time of the three kinds of processes that work together: brokers, Spark's JVM, Python. Linux only (``/proc``).
+"""Measure the processor time of brokers, Spark's JVM and Python processes. Linux only (``/proc``).
 
-On a machine that others use, too, times by the clock say what the neighbours left; these say what the work takes.
+On a shared machine, times by the clock depend on its other work. Processor times show the cost of the work itself.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Processors(NamedTuple):
-    """Seconds since each process began."""
+    """Hold the processor seconds since each process began."""
 
     brokers: float
     jvm: float
     python: dict[int, float]
-    """Of this process and of Spark's Python workers, by process id."""
+    """Seconds of this process and of Spark's Python workers, by process id."""
 
     def per_record(self, before: Processors, records: int) -> dict[str, list[float]]:
-        """Microseconds for each record since `before`, by name.
+        """Return the microseconds for each record since `before`, by name.
 
-        Workers that ended in between do not count. That is a query's planning, half a second; those that read and write live on for a minute.
+        Workers that ended in between do not count. Those did a query's planning, half a second. Workers that read and write live on for
+        a minute.
         """
         spent = {
             "brokers": self.brokers - before.brokers,
@@ -35,13 +36,13 @@ class Processors(NamedTuple):
 
 
 def read_processors(brokers: Sequence[int], jvm: int) -> Processors:
-    """The times so far, by process ids; Python workers are the JVM's descendants."""
+    """Read the times so far, given process ids. Python workers are the JVM's descendants."""
     python = {pid: _seconds(pid) for pid in (os.getpid(), *_descendants(jvm))}
     return Processors(sum(map(_seconds, brokers)), _seconds(jvm), python)
 
 
 def _seconds(pid: int) -> float:
-    """Of the process without its children; 0 for one that is gone."""
+    """Return the seconds of a process without its children, or 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Runs the ways round by round, A B A B …, in one Spark session of two cores beside three brokers. Must not format.
+"""Run the ways in alternating rounds (A B A B …), in one Spark session of two cores beside three brokers. Must not format.
 
-Samples have more than the table shows: the processor time of brokers, JVM and Python, in microseconds for each record.
+Beyond the table, samples have the processor time of brokers, JVM and Python, in microseconds for each record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS: Final = {
 
 
 def figures() -> tuple[Figure, ...]:
-    """What is measured, with its targets."""
+    """Return the figures and their targets."""
     return (
         Figure("source", "records/s", is_higher_better=True, target=1_000_000),
         Figure("sink", "records/s", is_higher_better=True),
@@ -45,7 +45,7 @@ def figures() -> tuple[Figure, ...]:
 
 
 def measure(rounds: int, tell: Callable[[str], None], records: int = RECORDS, codec: str = "none") -> list[Sample]:
-    """All ways, after one round that warms up. Raises `UnavailableError` where Spark cannot run."""
+    """Measure all ways after one round of warm-up. Raises `UnavailableError` where Spark cannot run."""
     with LocalCluster(brokers=3) as cluster, session() as spark:
         from bench.spark import ways
 
@@ -80,7 +80,7 @@ def _run(figure: str, name: str, way: Way, number: int, records: int, processors
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """A Spark session of two cores; raises `UnavailableError` when there is no Java or no pyspark."""
+    """Open a Spark session of two cores. Raises `UnavailableError` when there is no Java or no pyspark."""
     home = find_java()
     if home is None:
         raise UnavailableError(ADVICE)

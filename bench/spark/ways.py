@@ -1,6 +1,6 @@
-"""The ways of reading and of writing the same records that are measured beside each other. Must not measure.
+"""Define the ways of reading and of writing the same records that are compared. Must not measure.
 
-A way is a function that does the whole of it once; each has a name, which says in the table what it is.
+A way is a function that reads or writes all records once. Its name describes it in the table.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PARTITIONS: Final = 4
 REPLICAS: Final = 3
 RECORD_BYTES: Final = 100
 SEND_MANY_MAX: Final = 100_000
-"""Records handed to the producer at once."""
-# random order, and no two rows alike: a sink that sorts is not given sorted rows; cheap for Spark to make
+"""Records handed to the producer in one call."""
+# Rows are distinct and in random order, so that a sorting sink does not get sorted rows. Spark computes them cheaply.
 ROW_VALUE: Final = f"CAST(concat(hex(xxhash64(id)), repeat('x', {RECORD_BYTES - 16})) AS BINARY) AS value"
 
 Way = Callable[[], object]
 
 
 def fill(servers: str, topic: str, records: int, codec: str) -> None:
-    """Make a topic with so many records of random bytes."""
+    """Create a topic with `records` records of random bytes."""
     with sync.Admin(bootstrap_servers=servers) as admin:
         admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
     send_many(servers, topic, records, codec)
 
 
 def send_many(servers: str, topic: str, records: int, codec: str = "none") -> None:
-    """Write as many records to each partition, with the SDK."""
+    """Write records with the SDK, the same number to each partition."""
     distinct = [os.urandom(RECORD_BYTES) for _ in range(DISTINCT_VALUES)]
     values = [(None, value) for value in (distinct * (SEND_MANY_MAX // DISTINCT_VALUES + 1))[:SEND_MANY_MAX]]
     with sync.Producer(bootstrap_servers=servers, compression_type=cast("CompressionType", codec)) as producer:
@@ -55,7 +55,7 @@ def send_many(servers: str, topic: str, records: int, codec: str = "none") -> No
 
 
 def without_spark(options: Mapping[str, str], *, decode: bool) -> int:
-    """Read every partition in this process, one after the other, as a task does; returns the number of records."""
+    """Read the partitions one after another in this process, as a task does. Return the number of records."""
     found, _ = read_source_options(options, is_streaming=False)
     schema = source_schema(None, include_headers=False)
     total = 0
@@ -70,12 +70,12 @@ def without_spark(options: Mapping[str, str], *, decode: bool) -> int:
 
 
 def drain(frame: Any) -> None:  # noqa: ANN401 - a DataFrame
-    """Read everything, keep nothing."""
+    """Read all rows and drop them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def ways_of_reading(spark: Any, servers: str, topic: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
-    """Every way reads all records of the topic, or makes as many."""
+    """Return the ways of reading. Each reads all records of the topic, or generates as many."""
     for source in (RowSource, ReadySource):
         spark.dataSource.register(source)
     options = {"bootstrap.servers": servers, "subscribe": topic}
@@ -98,7 +98,7 @@ def ways_of_reading(spark: Any, servers: str, topic: str, records: int) -> dict[
 
 
 def ways_of_writing(spark: Any, servers: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
-    """Every way writes as many records, to a new topic each time, which is deleted afterwards."""
+    """Return the ways of writing `records` records. Each way that needs a topic creates one and deletes it afterwards."""
     spark.dataSource.register(NothingSink)
     numbers = count()
     rows = spark.range(0, records, 1, PARTITIONS).selectExpr(ROW_VALUE)

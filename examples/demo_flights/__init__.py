@@ -1,1 +1,1 @@
-"""The demo: 336,776 real flights through three brokers, one of them killed on the way, and every flight accounted for."""
+"""Send 336,776 real flights through three brokers, kill one of them on the way, and verify every flight."""

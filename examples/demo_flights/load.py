@@ -1,4 +1,4 @@
-"""Produce the flights at full speed, with a SIGKILL in the middle and the restart of its victim later."""
+"""Produce the flights at full speed, kill a broker in the middle, and restart it later."""
 
 import asyncio
 import time
@@ -14,43 +14,43 @@ from examples.demo_flights.progress import Reporter, Stage
 from examples.demo_flights.source import Flight
 
 CHUNK_RECORDS = 1_000
-"""Records per `send_many`: the unit whose acknowledgement is timed."""
+"""Records per `send_many`, whose acknowledgement is timed."""
 CHUNKS_IN_FLIGHT = 16
-"""Enough to keep three brokers busy; more would only measure the queue in front of them."""
+"""Enough to keep three brokers busy. More would only measure the queue in front of them."""
 KILL_AT = 0.4
 RESTART_AT = 0.75
-"""Share of the records handed to the producer when the broker is killed, and started again."""
+"""Shares of the records handed to the producer when the broker is killed and when it is restarted."""
 
 
 @dataclass
 class LoadReport:
-    """What happened while producing."""
+    """Report the run of the producer."""
 
     records: int = 0
     bytes: int = 0
     seconds: float = 0.0
     append_seconds: list[float] = field(default_factory=list)
-    """From handing a chunk to the producer to its acknowledgement by majorities."""
+    """For each chunk, the time from handing it to the producer to its acknowledgement by majorities."""
     killed_node: int = 0
     killed_partitions: tuple[int, ...] = ()
-    """Partitions it led when it died."""
+    """Partitions that the broker led when it was killed."""
     killed_after: int = 0
-    """Records handed over before."""
+    """Records handed to the producer before the kill."""
     failover_seconds: float = 0.0
-    """From the SIGKILL until every partition that the dead broker led has acknowledged a record sent after it."""
+    """Time from the SIGKILL until every partition that the dead broker led has acknowledged a record sent after it."""
     restarted_after: int = 0
-    """Records acknowledged when the broker was started again."""
+    """Records acknowledged before the broker was restarted."""
 
 
 def choose_victim(leaders: dict[int, int]) -> tuple[int, tuple[int, ...]]:
-    """The broker that leads most partitions (the lowest id among equals), and those partitions."""
+    """Return the broker that leads most partitions (the lowest id among equals), and those partitions."""
     led = Counter(leaders.values())
     victim = min(led, key=lambda node_id: (-led[node_id], node_id))
     return victim, tuple(partition for partition, node_id in sorted(leaders.items()) if node_id == victim)
 
 
 class Load:
-    """One run. Chunks are handed over in order, by one task; their acknowledgements are awaited beside it."""
+    """Produce all flights once. One task hands chunks over in order, and other tasks await their acknowledgements."""
 
     def __init__(self, cluster: LocalCluster, topic: str, producer: Producer, reporter: Reporter) -> None:
         self.report = LoadReport()
@@ -60,11 +60,11 @@ class Load:
         self._reporter = reporter
         self._killed_at = 0.0
         self._awaited: set[int] = set()
-        """Partitions of the killed broker from which no acknowledgement has come since."""
+        """Partitions of the killed broker that have acknowledged no record since the kill."""
         self._acknowledged = 0
 
     async def run(self, flights: Sequence[Flight]) -> LoadReport:
-        """Produce everything; raises the first failure of a record, or of the restart."""
+        """Produce all flights. Raises the first failure of a record or of the restart."""
         report = self.report
         room = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
         records = iter(flights)
@@ -76,10 +76,10 @@ class Load:
                     await room.acquire()
                     if not report.killed_node and report.records >= KILL_AT * len(flights):
                         self._kill()
-                    # Later means: the cluster has gone on without it.
+                    # Restart only after the cluster has recovered without the broker.
                     if restart is None and report.records >= RESTART_AT * len(flights) and not self._awaited:
                         restart = tasks.create_task(self._restart())
-                    # Taking waits for buffer space only; order is the order of these calls, so they are made one after the other.
+                    # `send_many` waits for buffer space only. Records keep the order of these calls, so they are made in turn.
                     taken_at = time.perf_counter()
                     delivery = await self._producer.send_many(self._topic, chunk)
                     tasks.create_task(self._follow(delivery, taken_at, room, stage))
@@ -92,7 +92,7 @@ class Load:
         return report
 
     async def _follow(self, delivery: BulkDelivery, taken_at: float, room: asyncio.Semaphore, stage: Stage) -> None:
-        """Wait for one chunk's acknowledgement and write down when it came."""
+        """Wait for one chunk's acknowledgement and record its time."""
         spans = await delivery
         now = time.perf_counter()
         self.report.append_seconds.append(now - taken_at)
@@ -107,7 +107,7 @@ class Load:
 
     @staticmethod
     async def _all_acknowledged(room: asyncio.Semaphore) -> None:
-        """Every chunk gives its room back when it is acknowledged; a failed one cancels the whole group."""
+        """Wait until every chunk has released its slot, which it does when acknowledged. A failed one cancels all tasks."""
         for _ in range(CHUNKS_IN_FLIGHT):
             await room.acquire()
 

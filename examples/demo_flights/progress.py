@@ -1,4 +1,4 @@
-"""Show that something happens: a bar on a terminal, lines elsewhere."""
+"""Show progress as a bar on a terminal, and as lines elsewhere."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ LINES_PER_STAGE = 5
 
 
 class Stage:
-    """One countable piece of work."""
+    """Count the progress of one piece of work."""
 
     def __init__(self, reporter: "Reporter", title: str, total: int, bar: Progress | None) -> None:
         self._reporter = reporter
@@ -32,7 +32,7 @@ class Stage:
 
 
 class Reporter:
-    """Prints stages and remarks to one stream."""
+    """Print stages and remarks to one stream."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -47,7 +47,7 @@ class Reporter:
 
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
-        """A piece of work of `total` units; gone from the terminal when the block ends."""
+        """Show a piece of work of `total` units. Its bar disappears from the terminal when the block ends."""
         if not self._stream.isatty():
             yield Stage(self, title, total, None)
             return

@@ -1,4 +1,4 @@
-"""Read the whole topic back, as any consumer would."""
+"""Read the whole topic back with an ordinary consumer."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from examples.demo_flights.progress import Reporter
 POLL_MS = 1_000
 POLL_RECORDS = 20_000
 PATIENCE_SECONDS = 20.0
-"""Without a new record for so long, what is missing counts as lost."""
+"""After this time without a new record, missing records count as lost."""
 
 
 @dataclass
 class ReadReport:
-    """What came back."""
+    """Hold the records read back."""
 
     partitions: dict[int, list[tuple[int, bytes | None, bytes | None]]] = field(default_factory=dict)
-    """Partition → (offset, key, value) in the order of reading."""
+    """Partition → (offset, key, value), in the order of reading."""
     records: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    """Until the last record came."""
+    """Time until the last record came."""
 
 
 async def read_all(servers: str, topic: str, partitions: int, expected: int, reporter: Reporter) -> ReadReport:
-    """Read every partition from offset 0 until `expected` records came and then one poll found nothing more."""
+    """Read every partition from offset 0 until `expected` records have come and one more poll finds none."""
     report = ReadReport()
     async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
@@ -46,7 +46,7 @@ async def read_all(servers: str, topic: str, partitions: int, expected: int, rep
 
 
 def take(report: ReadReport, partition: int, records: list[Record]) -> None:
-    """Keep what verification needs of some records."""
+    """Keep the parts of records that verification needs."""
     report.partitions.setdefault(partition, []).extend((record.offset, record.key, record.value) for record in records)
     report.records += len(records)
     report.bytes += sum(len(record.value or b"") + len(record.key or b"") for record in records)

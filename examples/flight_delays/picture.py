@@ -1,4 +1,4 @@
-"""Draws results as a heat map: a panel per airport, a row per carrier, a column per day."""
+"""Draw results as a heat map, with a panel per airport, a row per carrier and a column per day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EARLY_MINUTES: Final = 15.0
 LATE_MINUTES: Final = 60.0
-"""As blue, and as red, as it gets."""
+"""Delays that get the deepest blue and the deepest red."""
 
 
 def draw(delays: Sequence[Delay], path: Path) -> None:
@@ -28,7 +28,7 @@ def draw(delays: Sequence[Delay], path: Path) -> None:
 
 
 def figure_of(delays: Sequence[Delay]) -> Figure:
-    """The picture of at least one result."""
+    """Return the picture of at least one result."""
     days = [date.fromisoformat(delay.day) for delay in delays]
     first, count = min(days), (max(days) - min(days)).days + 1
     carriers = {
@@ -63,7 +63,7 @@ def figure_of(delays: Sequence[Delay]) -> Figure:
 def mean_delays(
     delays: Sequence[Delay], origin: str, carriers: Sequence[str], first: date, days: int
 ) -> NDArray[np.float64]:
-    """One airport's results in minutes, carriers x days; NaN where there is none."""
+    """Return one airport's results in minutes, carriers x days, with NaN where there is no result."""
     rows = {carrier: row for row, carrier in enumerate(carriers)}
     means = np.full((len(carriers), days), np.nan)
     for delay in delays:

@@ -1,7 +1,7 @@
-"""The Spark part: reads flights as they come, averages their delays in windows of a day, writes each window's results once.
+"""Run the Spark part: read flights, average their delays in windows of a day, and write each window's results once.
 
-A window is written when the watermark, `LATENESS` behind the newest flight, has passed its end; what comes for it later is dropped.
-`README.md` says why the lateness is what it is.
+A window is written when the watermark, `LATENESS` behind the newest flight, has passed its end. Later flights of the window are
+dropped. `README.md` explains the choice of the lateness.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FLIGHT: Final = (
 WINDOW: Final = "1 day"
 LATENESS: Final = "5 days"
 FLIGHTS_PER_BATCH: Final = 20_000
-"""About three weeks of flights: a year passes in 17 batches, and the watermark with them."""
+"""About three weeks of flights. The year takes 17 batches, and the watermark advances with them."""
 
 
 def delays(flights: DataFrame, lateness: str = LATENESS) -> DataFrame:
-    """Mean departure delay per day, carrier and airport; cancelled flights have none and do not count."""
+    """Return the mean departure delay per day, carrier and airport. Cancelled flights have no delay and do not count."""
     from pyspark.sql import functions as f
 
     parsed = flights.select(f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight")).select("flight.*")
@@ -38,7 +38,7 @@ def delays(flights: DataFrame, lateness: str = LATENESS) -> DataFrame:
 def start(
     spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, lateness: str = LATENESS
 ) -> StreamingQuery:
-    """Start the query; it ends when all flights that are there have been read."""
+    """Start the query. It ends after it has read all existing flights."""
     from pyspark.sql import functions as f
 
     flights = (

@@ -1,4 +1,4 @@
-"""The Python part: a consumer group reads the results with the SDK."""
+"""Run the Python part, a consumer group that reads the results with the SDK."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MEMBERS = 2
 
 
 class Delay(NamedTuple):
-    """One result."""
+    """Hold one result."""
 
     day: str
     carrier: str
     origin: str
     flights: int
     mean_delay: float
-    """In minutes; early is negative."""
+    """Mean delay in minutes. Negative values are early departures."""
 
 
 async def read_results(servers: str, topic: str, partitions: int, group: str = GROUP) -> list[Delay]:
-    """What is there now and the group has not read before, read by two members that share the partitions."""
+    """Return the existing results that the consumer group has not read, using two members that share the partitions."""
     everything = [TopicPartition(topic, number) for number in range(partitions)]
     async with Consumer(bootstrap_servers=servers, group_id=group) as onlooker:
         ends = await onlooker.end_offsets(everything)
@@ -36,7 +36,7 @@ async def read_results(servers: str, topic: str, partitions: int, group: str = G
         async with Consumer(topic, bootstrap_servers=servers, group_id=group, auto_offset_reset="earliest") as member:
             while left:
                 for partition, records in (await member.getmany(timeout_ms=200)).items():
-                    for record in records:  # by offset: a member that dies would leave some to be read again
+                    for record in records:  # by offset, because records of a dead member are read again
                         found[partition, record.offset] = Delay(**json.loads(record.value or b"{}"))
                     if records[-1].offset + 1 >= ends[partition]:
                         left.discard(partition)

@@ -1,1 +1,1 @@
-"""Producers to copy from. Each program is run by the tests and prints what its docstring says."""
+"""Provide producers to copy. The tests run each program and check that it prints the output in its docstring."""

@@ -1,4 +1,4 @@
-"""Without an event loop: the same classes in `raftmq.sync`, for scripts and threads.
+"""Produce without an event loop, by the same classes in `raftmq.sync`, for scripts and threads.
 
 Usage: python examples/producers/blocking.py [SERVERS]
 
@@ -17,7 +17,7 @@ SERVERS = sys.argv[1] if len(sys.argv) > 1 else "localhost:9400"
 
 
 def main() -> None:
-    """Any number of threads share one producer."""
+    """Write from several threads, which share one producer."""
     with Admin(bootstrap_servers=SERVERS) as admin:
         admin.create_topic("blocking", partitions=1, if_not_exists=True)
     with Producer(bootstrap_servers=SERVERS) as producer:

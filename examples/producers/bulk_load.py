@@ -1,4 +1,4 @@
-"""A large load that goes on behind a record that cannot be sent, and says exactly what was written.
+"""Load many records, skip a record that cannot be sent, and report exactly the written ones.
 
 Usage: python examples/producers/bulk_load.py [SERVERS]
 
@@ -23,19 +23,19 @@ COUNT = 10_000
 HEADERS = [("source", b"generator")]
 
 
-def measurements() -> Iterator[tuple[bytes, Any, list[tuple[str, bytes]], int]]:  # Any: as it came in, unchecked
-    """(key, value, headers, timestamp) of each; one of them was never turned into bytes."""
+def measurements() -> Iterator[tuple[bytes, Any, list[tuple[str, bytes]], int]]:  # Any: unchecked input
+    """Yield (key, value, headers, timestamp) of each record. One value was never converted to bytes."""
     for number in range(COUNT):
         value: object = 20.5 if number == 1234 else b"%d degrees" % (number % 40)
         yield b"sensor-%d" % (number % 50), value, HEADERS, 1_700_000_000_000 + number * 1000
 
 
 async def load(producer: Producer) -> tuple[BulkDelivery, int]:
-    """Everything, leaving out what cannot be sent; the delivery of the rest, and how many were left out."""
+    """Send all records that can be sent. Return their delivery and the number of records left out."""
     delivery = BulkDelivery()
     left_out = 0
     while True:
-        # `into` counts what was taken, whatever happens: exactly the records before the one that is refused.
+        # `into` counts the accepted records even on an error: exactly those before the refused one.
         rest = islice(measurements(), delivery.count + left_out, None)
         try:
             await producer.send_many(TOPIC, rest, into=delivery)
@@ -56,7 +56,7 @@ async def main() -> None:
         try:
             await delivery
         except RaftMQError:
-            for records in delivery.failures():  # which they are, so that they can be sent again where that is safe
+            for records in delivery.failures():  # lists them, so that they can be sent again where that is safe
                 failed += len(records.indexes)
                 print(f"{len(records.indexes)} records failed: {records.error} (outcome: {records.error.outcome.name})")
     print(f"{COUNT} lines: {delivery.count - failed} written, {left_out} left out, {failed} failed")

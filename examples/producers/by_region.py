@@ -1,4 +1,4 @@
-"""A partitioner of your own: each region has its partition.
+"""Use a partitioner of your own, which gives each region its partition.
 
 Usage: python examples/producers/by_region.py [SERVERS]
 
@@ -17,12 +17,12 @@ REGIONS = [b"eu", b"us", b"asia"]
 
 
 def region_of(key: bytes, partition_count: int) -> int:
-    """Must give the same answer for the same key, always: it decides where a key's records keep their order."""
+    """Return the partition of a key. It must always be the same for a key, because records keep their order per partition."""
     return REGIONS.index(key.split(b"-")[0]) % partition_count
 
 
 async def main() -> None:
-    """Send a few customers' records, and show where they went."""
+    """Send a few customers' records, and print their partitions."""
     async with Admin(bootstrap_servers=SERVERS) as admin:
         await admin.create_topic("by-region", partitions=3, if_not_exists=True)
     async with Producer(bootstrap_servers=SERVERS, partitioner=region_of) as producer:

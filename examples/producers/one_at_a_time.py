@@ -1,4 +1,4 @@
-"""A job that must not run twice: the one that starts last has the name, the one before is shut out and stops.
+"""Keep a job from running twice: the newest producer of a name writes, and the one before is fenced and stops.
 
 Usage: python examples/producers/one_at_a_time.py [SERVERS]
 
@@ -21,7 +21,7 @@ TOPIC = "nightly"
 
 
 async def main() -> None:
-    """Two runs of one job, as they meet when somebody believed that the first was dead."""
+    """Run one job twice, as when the first run was wrongly believed to be dead."""
     async with Admin(bootstrap_servers=SERVERS) as admin:
         await admin.create_topic(TOPIC, partitions=1, if_not_exists=True)
     async with Producer(bootstrap_servers=SERVERS, producer_name="nightly-job") as first:

@@ -1,4 +1,4 @@
-"""Records of a type: the same serializer writes and reads them, and what another program wrote is told apart.
+"""Write and read records of a type with the same serializer, and recognize records of another program.
 
 Usage: python examples/producers/typed_records.py [SERVERS]
 
@@ -21,7 +21,7 @@ SERVERS = sys.argv[1] if len(sys.argv) > 1 else "localhost:9400"
 
 
 class Order(msgspec.Struct):
-    """What a customer wants. Fields with a default may be added later without breaking readers."""
+    """Hold a customer's order. Fields with a default may be added later without breaking readers."""
 
     customer: str
     cents: int
@@ -53,7 +53,7 @@ async def main() -> None:
             try:
                 record = await anext(consumer)
             except DeserializationError as error:
-                # The record stays the next one until somebody decides: go on behind it, or keep it somewhere else first.
+                # The record stays the next one until the program seeks past it. It may be stored elsewhere first.
                 offset = await consumer.position(partition)
                 print(f"no order at offset {offset}: {str(error).split(':')[0]}")
                 await consumer.seek(partition, offset + 1)

@@ -1,1 +1,1 @@
-"""Jobs that people run with Spark and RaftMQ: archive, replay, audit, mirror. Start with `main.py`."""
+"""Provide the jobs that users run with Spark and RaftMQ: archive, compact, replay, audit and mirror. Start with `main.py`."""

@@ -1,9 +1,9 @@
-"""Archives topics as Parquet, each record once, and merges the small files that come of small batches.
+"""Archive topics as Parquet, each record once, and merge the small files that result from small batches.
 
-Each micro-batch becomes a folder of its own, and counts once its manifest entry is there (`manifest`): a batch that is run again after a
-crash begins its folder anew. Within a folder files are in folders by topic and by the day of the records' timestamps (UTC), and
-rows in the order of partitions and offsets. Compaction merges neighbouring small entries into one, without Spark's own sink metadata, under
-which merging files would break readers.
+Each micro-batch becomes a folder of its own, which is part of the archive when its manifest entry exists (`manifest`). A batch that is
+run again after a crash replaces its folder. Within it, files are in folders by topic and by the day of the records' timestamps (UTC),
+with rows in the order of partitions and offsets. Compaction merges neighbouring small entries into one. The archive does without
+Spark's own sink metadata, under which merging files would break readers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 FOLDERS: Final = ("topic", "date")
 ORDER: Final = (*FOLDERS, "partition", "offset")
-"""Begins with the folders: otherwise Spark sorts by them once more when it writes, and that may mix up the rest."""
+"""The order of rows. It begins with the folders: otherwise Spark sorts by them again on writing, which may disturb the rest."""
 SMALL_BYTES: Final = 128 << 20
-"""Entries below it are merged, up to about as much together: what Parquet readers like as a file."""
+"""Smaller entries are merged, up to about this size, which suits Parquet readers as a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """What to archive, and where."""
+    """Hold the settings of an archive job."""
 
     servers: str
     topics: Sequence[str]
@@ -40,15 +40,15 @@ class ArchiveSettings:
     archive: str
     checkpoint: str
     trigger_seconds: float | None
-    """None: what is there, then end."""
+    """Seconds between batches. None: archive the records that exist, then end."""
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
-    """Archive what is there, or go on for ever. Returns an exit code.
+    """Archive the existing records, or all records until stopped. Returns an exit code.
 
     Raises:
         InvalidOptionError: a topic does not exist, or the archive was begun under another checkpoint.
-        Exception: what ended the query, if it failed.
+        Exception: the error that ended the query, if it failed.
     """
     check_topics(settings.servers, settings.topics)
     manifest = Manifest(spark, settings.archive)
@@ -62,7 +62,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
         .load()
     )
 
-    is_first = True  # of this run: only then the batch may have been written before, and the manifest is worth reading
+    is_first = True  # only the first batch of a run may have been written before, so only it needs the manifest
 
     def write(batch: DataFrame, batch_id: int) -> None:
         nonlocal is_first
@@ -93,7 +93,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
 
 
 def query_id(batch: DataFrame) -> str:
-    """Of the query whose batch this is."""
+    """Return the id of the query that the batch belongs to."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
         raise RuntimeError("Spark did not say which query this batch belongs to")
@@ -101,7 +101,7 @@ def query_id(batch: DataFrame) -> str:
 
 
 def check_owner(entries: Sequence[Entry], query: str) -> None:
-    """Raise `InvalidOptionError` when batches of another checkpoint are there: their numbers mean other records."""
+    """Raise `InvalidOptionError` for entries of another checkpoint, whose batch numbers mean other records."""
     for known in entries:
         if known.query_id != query:
             raise InvalidOptionError(
@@ -110,7 +110,7 @@ def check_owner(entries: Sequence[Entry], query: str) -> None:
 
 
 def is_archived(entries: Sequence[Entry], batch: Entry) -> bool:
-    """Whether the batch is there already. Raises `InvalidOptionError` as `check_owner` does."""
+    """Return whether the batch is already archived. Raises `InvalidOptionError` as `check_owner` does."""
     check_owner(entries, batch.query_id)
     return any(known.first <= batch.first <= known.last for known in entries)
 
@@ -120,12 +120,12 @@ def _write(manifest: Manifest, entry: Entry, rows: DataFrame) -> Entry:
 
     path = manifest.data_path(entry)
     dated = rows.withColumn("date", f.to_date(f.col("timestamp")))
-    # in one pass: sorted within the tasks that read, so nothing is shuffled
+    # in one pass: rows are sorted within the reading tasks, so nothing is shuffled
     dated.sortWithinPartitions(*ORDER).write.mode("overwrite").partitionBy(*FOLDERS).parquet(path)
     spark = rows.sparkSession
     sizes = spark.read.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
     data_bytes = sizes.load(path).select(f.coalesce(f.sum("length"), f.lit(0))).head()
-    # counted in what was written, which is what a reader will find
+    # count the written records, because a reader will find those
     records = spark.read.parquet(path).count() if data_bytes is not None and data_bytes[0] else 0
     complete = Entry(
         entry.first, entry.last, entry.query_id, records=records, data_bytes=int(data_bytes[0]) if data_bytes else 0
@@ -135,9 +135,10 @@ def _write(manifest: Manifest, entry: Entry, rows: DataFrame) -> Entry:
 
 
 def compact(spark: SparkSession, path: str, stop: Stop, small_bytes: int = SMALL_BYTES) -> int:
-    """Merge neighbouring small entries, and delete what an earlier compaction replaced. Returns an exit code.
+    """Merge neighbouring small entries, and delete data that an earlier compaction replaced. Returns an exit code.
 
-    Raises `InvalidOptionError` when there is no archive. Died in the middle, it has changed nothing, or leaves only data to be deleted.
+    Raises `InvalidOptionError` when there is no archive. After a crash the archive's contents are unchanged, and at most data to delete
+    remain.
     """
     manifest = Manifest(spark, path)
     entries = manifest.entries()
@@ -153,7 +154,7 @@ def compact(spark: SparkSession, path: str, stop: Stop, small_bytes: int = SMALL
         if records:
             rows = read_archive(spark, path, group).drop("date")
             tasks = max(1, sum(known.data_bytes for known in group) // small_bytes)
-            # by partition of the topic, so that a file still has its records in order
+            # divide by the topic's partitions, so that a file still has its records in order
             with stop.cancels(spark):
                 entry = _write(manifest, merged, rows.repartition(tasks, "topic", "partition"))
             if entry.records != records:
@@ -167,7 +168,7 @@ def compact(spark: SparkSession, path: str, stop: Stop, small_bytes: int = SMALL
 
 
 def groups(entries: Sequence[Entry], small_bytes: int) -> Iterator[list[Entry]]:
-    """Neighbours to merge: each of them small, and together not much above."""
+    """Yield groups of neighbours to merge. Each entry, and each group in all, is at most `small_bytes`."""
     group: list[Entry] = []
     for entry in entries:
         size = sum(known.data_bytes for known in group)

@@ -1,8 +1,8 @@
-"""Checks a topic: offsets without gaps or repetitions, duplicates, the order of each key; and counts records per hour.
+"""Check topics for gaps and repetitions of offsets, duplicates and the order of each key, and count records per hour.
 
-Everything is a shuffle or a window by key, so more data than one machine holds can be audited; the driver gets a row for each
-partition, and a bounded number of examples and of hours. With a checkpoint an audit begins where the
-last one ended; duplicates and order are then judged within what is new. Must not change anything.
+All checks are shuffles or windows by key, so more data than one machine holds can be audited. The driver gets a row for each
+partition, and a bounded number of examples and hours. With a checkpoint, an audit begins at the end of the last one and checks
+duplicates and order within the new records only. Must not change any topic.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 
 ENDS: Final = "ends.json"
 SAMPLES: Final = 10
-"""Examples shown of each kind of violation."""
+"""Number of examples of each kind of violation."""
 SAMPLE_BYTES: Final = 200
-"""Of a key or value in an example."""
+"""Bytes of a key or value shown in an example."""
 HOURS_MAX: Final = 10_000
-"""Lines about hours, the latest: producers may write any timestamps, so there can be as many hours as records."""
+"""Number of hours reported, the latest ones. Producers may write any timestamps, so there can be as many hours as records."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """What to check, and how."""
+    """Hold the settings of an audit."""
 
     servers: str
     topics: Sequence[str]
     source: Mapping[str, str]
     """More options of the source, without offsets."""
     duplicates_by: str | None
-    """``key``, ``value`` or ``header:NAME``: no two records of a topic share it. None: not checked."""
+    """``key``, ``value`` or ``header:NAME``, which must differ between the records of a topic. None: not checked."""
     order_by: str | None
-    """``timestamp`` or ``header:NAME`` (a number): never falls within a key. None: not checked."""
+    """``timestamp`` or ``header:NAME`` (a number), which must never fall within a key. None: not checked."""
     checkpoint: str | None
 
 
 @dataclass
 class Findings:
-    """What an audit found."""
+    """Collect the findings of an audit."""
 
     records: int = 0
     partitions: int = 0
     violations: dict[str, int] = field(default_factory=dict)
-    """By kind."""
+    """Number of violations of each kind."""
     samples: dict[str, list[dict[str, object]]] = field(default_factory=dict)
-    """Some of each kind."""
+    """Examples of each kind of violation."""
 
     def add(self, kind: str, found: DataFrame) -> None:
-        """Note the rows of `found`, each of which is a violation."""
+        """Record the rows of `found`, each of which is a violation."""
         counted = found.count()
         if counted:
             self.violations[kind] = counted
             self.samples[kind] = [row.asDict(recursive=True) for row in found.limit(SAMPLES).collect()]
 
     def add_one(self, kind: str, count: int, sample: dict[str, object]) -> None:
-        """Note `count` violations, with one example of them."""
+        """Record `count` violations, with one example of them."""
         self.violations[kind] = self.violations.get(kind, 0) + count
         samples = self.samples.setdefault(kind, [])
         if len(samples) < SAMPLES:
@@ -70,12 +70,12 @@ class Findings:
 
 
 def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
-    """Audit, and say what was found. Returns an exit code: 6 when anything is wrong. Raises `InvalidOptionError`."""
+    """Audit topics and report the findings. Returns an exit code, 6 for violations. Raises `InvalidOptionError`."""
     identity = _identity(settings.duplicates_by)
     position = _position(settings.order_by)
     check_topics(settings.servers, settings.topics)
     starts = _starts(spark, settings)
-    # what is there now: every pass below must see the same records, whatever is written meanwhile
+    # fix the ends now: all passes below must see the same records, even if more are written
     ends = _ends(settings)
     reader = (
         spark.read.format("raftmq")
@@ -118,7 +118,7 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
 
 
 Offsets = dict[str, dict[str, int]]
-"""By topic and partition, as the source's options have them."""
+"""Offsets by topic and partition, in the form of the source's options."""
 
 
 def _starts(spark: SparkSession, settings: AuditSettings) -> Offsets:
@@ -127,7 +127,7 @@ def _starts(spark: SparkSession, settings: AuditSettings) -> Offsets:
     found: Offsets = json.loads(Folder(spark, settings.checkpoint).read(ENDS) or "{}")
     if not found:
         return {}
-    # partitions that came since begin at the earliest
+    # partitions created since begin at their earliest offset
     return {
         topic: {partition: found.get(topic, {}).get(partition, -2) for partition in partitions}
         for topic, partitions in _ends(settings).items()
@@ -149,7 +149,7 @@ def _ends(settings: AuditSettings) -> Offsets:
 
 
 def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Findings) -> None:
-    """A partition is dense when as many distinct offsets are there as lie between its first and its end, and no offset twice."""
+    """Check that each partition is dense: every offset from its first to its end exists, and none of them twice."""
     from pyspark.sql import functions as f
 
     per_partition = rows.groupBy("topic", "partition").agg(
@@ -173,7 +173,7 @@ def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Fi
 
 def _offset_violations(row: Mapping[str, int] | None, start: int, end: int) -> dict[str, int]:
     if row is None:
-        # nothing between an explicit start and the end; without one, retention may have taken everything
+        # all offsets are missing if the start is explicit; otherwise retention may have removed them
         return {"missing_offsets": end - start} if 0 <= start < end else {}
     first = row["first"] if start < 0 else start
     kinds = {
@@ -184,12 +184,12 @@ def _offset_violations(row: Mapping[str, int] | None, start: int, end: int) -> d
 
 
 class Part(NamedTuple):
-    """A part of a record that is compared."""
+    """Define a part of each record that is compared."""
 
     column: str
-    """Of the source."""
+    """The column of the source."""
     value: Callable[[], Column]
-    """Made when a session is there."""
+    """Creates the part's column. Call it when a session exists."""
 
 
 def _identity(text: str | None) -> Part | None:
@@ -210,7 +210,7 @@ def _position(text: str | None) -> Part | None:
     if text == "timestamp":
         return Part(text, lambda: f.col(text))
     header = _header(text, "--order-by is timestamp or header:NAME")
-    # fails, and says so, for a header that is no number: leaving it out would pass what was not checked
+    # A header that is not a number fails the job with an error. Skipping it would pass unchecked records.
     return Part(header.column, lambda: header.value().cast("string").cast("decimal(38,9)"))
 
 
@@ -256,7 +256,7 @@ def _check_order(rows: DataFrame, position: Part, findings: Findings) -> None:
 
 
 def _shown(rows: DataFrame, column: str) -> DataFrame:
-    """With the beginning of a binary column as text."""
+    """Replace a binary column by its beginning as text."""
     from pyspark.sql import functions as f
 
     return rows.withColumn(column, f.substring(column, 1, SAMPLE_BYTES).cast("string"))

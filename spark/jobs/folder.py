@@ -1,7 +1,7 @@
-"""A folder on whatever file system Spark writes to, through Hadoop's own classes: lists, reads, and writes small files whole.
+"""List, read and write small files in a folder on any file system that Spark writes to, through Hadoop's own classes.
 
-Must not be used for data, which Spark writes itself. Invariant: a file that is there is complete: it is written under another name
-(beginning with a dot, which Spark's readers skip) and renamed.
+Must not be used for data, which Spark writes itself. Invariant: an existing file is complete. It is written under another name, which
+begins with a dot so that Spark's readers skip it, and then renamed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """One folder; made when something is written into it."""
+    """Represent one folder. It is created at the first write."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -27,14 +27,14 @@ class Folder:
         self._files = self._path.getFileSystem(session.sessionState().newHadoopConf())
 
     def names(self) -> list[str]:
-        """Names of what is in the folder, sorted, without hidden ones; none if there is no such folder."""
+        """Return the sorted names of files and folders in the folder, without hidden ones. Empty if it does not exist."""
         if not self._files.exists(self._path):
             return []
         found = [status.getPath().getName() for status in self._files.listStatus(self._path)]
         return sorted(name for name in found if not name.startswith((".", "_")))
 
     def read(self, name: str) -> str | None:
-        """A small file's text; None if there is no such file."""
+        """Return a small file's text, or None if the file does not exist."""
         path = self._path_of(self._path, name)
         try:
             stream = self._files.open(path)
@@ -48,7 +48,7 @@ class Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file whole, in the place of one that is there."""
+        """Write a small file whole, replacing an existing one."""
         hidden = self._path_of(self._path, f".{name}.{uuid4().hex}")
         stream = self._files.create(hidden)
         try:
@@ -62,5 +62,5 @@ class Folder:
             raise OSError(f"{target} could not be written")
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all that is in it; without effect if there is none."""
+        """Delete a file, or a folder with its contents. No effect if it does not exist."""
         self._files.delete(self._path_of(self._path, name), True)

@@ -1,4 +1,4 @@
-"""The command line of the jobs: ``python -m raftmq.spark JOB …``, or ``spark-submit`` with this file.
+"""Run the jobs from the command line: ``python -m raftmq.spark JOB …``, or ``spark-submit`` with this file.
 
 ::
 
@@ -34,7 +34,7 @@ SOURCE_OPTIONS = (
     "assign",
     "includeHeaders",
 )
-"""What archive, audit and mirror set themselves."""
+"""Options of the source that archive, audit and mirror set themselves."""
 AUDIT_OPTIONS = (
     *SOURCE_OPTIONS,
     *(f"{side}{what}" for side in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
@@ -42,12 +42,14 @@ AUDIT_OPTIONS = (
 )
 REPLAY_OPTIONS = ("bootstrap.servers", "orderColumn", "timestampColumn", "writerName", "writerEpoch", "topic")
 SERVERS = "HOST:PORT[,HOST:PORT…]"
-REMEMBERS = "where the job remembers how far it is"
+REMEMBERS = "folder where the job stores its progress"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one job. Returns its exit code: the ``raftmq`` command's (0 well, 2 a bad argument, 3 no broker was reached, 6 an audit found
-    something), or 130 when it was stopped on request.
+    """Run one job and return its exit code.
+
+    Codes are the ``raftmq`` command's: 0 success, 2 a bad argument, 3 no broker was reached, 6 an audit found violations. 130 means
+    that the job was stopped on request.
     """
     found = parser().parse_args(arguments)
     stop = Stop()
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = EXIT_STOPPED
         else:
             code, sentence = explain(error)
-            if not isinstance(error, RaftMQError):  # of ours, the sentence says it all
+            if not isinstance(error, RaftMQError):  # a RaftMQ error needs no traceback
                 traceback.print_exception(error, file=sys.stderr)
             say("failed", message=sentence)
     finally:
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
-    # imported here: a job loads what it needs, and --help nothing of Spark
+    # imported here, so that a job loads only its own modules, and --help nothing of Spark
     match found.job:
         case "archive":
             from raftmq.spark.jobs.archive import ArchiveSettings, archive
@@ -130,63 +132,71 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     whole = argparse.ArgumentParser(prog="python -m raftmq.spark", description="Jobs over RaftMQ topics, run by Spark.")
     jobs = whole.add_subparsers(dest="job", required=True)
 
-    archive = _job(jobs, "archive", "topics to Parquet, each record once")
+    archive = _job(jobs, "archive", "store topics as Parquet files, each record once")
     _servers(archive)
     _topics(archive)
-    archive.add_argument("--to", required=True, metavar="FOLDER", help="the archive; any file system that Spark knows")
-    archive.add_argument("--checkpoint", metavar="FOLDER", help="default: checkpoint/ in the archive")
+    archive.add_argument(
+        "--to", required=True, metavar="FOLDER", help="folder of the archive, on any file system of Spark"
+    )
+    archive.add_argument(
+        "--checkpoint", metavar="FOLDER", help="checkpoint folder (default: checkpoint/ in the archive)"
+    )
     _continuous(archive)
 
     compact = _job(jobs, "compact", "merge an archive's small files")
     _archive(compact)
     compact.add_argument(
-        "--small-mib", type=_count, default=128, metavar="MIB", help="merge what is smaller (default: 128)"
+        "--small-mib", type=_count, default=128, metavar="MIB", help="merge smaller entries (default: 128)"
     )
 
-    replay = _job(jobs, "replay", "an archive back to topics")
+    replay = _job(jobs, "replay", "write an archive back to topics")
     _servers(replay)
     _archive(replay)
     replay.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
     replay.add_argument(
-        "--topic", metavar="NAME", help="where all records go (default: to the topics they came from); it must exist"
+        "--topic", metavar="NAME", help="existing topic for all records (default: their original topics)"
     )
     replay.add_argument(
         "--by-key",
         action="store_true",
-        help="choose partitions by key (default: records keep theirs, and the topic must have as many)",
+        help="choose partitions by key (default: keep partitions; the topic must have at least as many)",
     )
     replay.add_argument(
-        "--tasks", type=_count, default=REPLAY_TASKS, metavar="N", help=f"tasks of Spark (default: {REPLAY_TASKS})"
+        "--tasks",
+        type=_count,
+        default=REPLAY_TASKS,
+        metavar="N",
+        help=f"number of Spark tasks (default: {REPLAY_TASKS})",
     )
 
-    audit = _job(jobs, "audit", "check a topic; exit code 6 when something is wrong")
+    audit = _job(jobs, "audit", "check topics; exit code 6 on violations")
     _servers(audit)
     _topics(audit)
-    audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which no two records share")
-    audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which never falls within a key")
-    audit.add_argument("--checkpoint", metavar="FOLDER", help="go on where the last audit that found nothing ended")
+    audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which must be unique")
+    audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which must not fall within a key")
+    audit.add_argument("--checkpoint", metavar="FOLDER", help="folder to resume from the last audit without violations")
 
     mirror = _job(jobs, "mirror", "copy topics to another cluster, each record once")
     mirror.add_argument("--from", required=True, dest="source", metavar=SERVERS, help="brokers to read from")
     mirror.add_argument("--to", required=True, metavar=SERVERS, help="brokers to write to")
     _topics(mirror)
-    mirror.add_argument("--prefix", default="", metavar="TEXT", help="before the topics' names on the target")
+    mirror.add_argument("--prefix", default="", metavar="TEXT", help="prefix of the topics' names on the target")
     mirror.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
     _continuous(mirror)
 
     for job in (archive, compact, replay, audit, mirror):
-        job.add_argument("--master", metavar="URL", help="Spark's cluster (default: spark-submit's, or local[*])")
+        job.add_argument("--master", metavar="URL", help="Spark master (default: spark-submit's, or local[*])")
         job.add_argument(
             "--conf",
             action="append",
             type=_pair,
             default=[],
             metavar="KEY=VALUE",
-            help="a setting of Spark; may be given several times",
+            help="Spark setting; repeatable",
         )
     for job, side, own in (
         (archive, "source", SOURCE_OPTIONS),
@@ -200,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
             type=_option(own),
             default=[],
             metavar="KEY=VALUE",
-            help=f"an option of RaftMQ's {side} in Spark; may be given several times",
+            help=f"option of the RaftMQ {side} in Spark; repeatable",
         )
     return whole
 
@@ -210,15 +220,15 @@ def _job(jobs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, s
 
 
 def _servers(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--bootstrap-servers", required=True, metavar=SERVERS, help="any brokers of the cluster")
+    job.add_argument("--bootstrap-servers", required=True, metavar=SERVERS, help="one or more brokers of the cluster")
 
 
 def _topics(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--topics", required=True, metavar="NAME[,NAME…]", help="topics that exist")
+    job.add_argument("--topics", required=True, metavar="NAME[,NAME…]", help="existing topics")
 
 
 def _archive(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--archive", required=True, metavar="FOLDER", help="what archive had as --to")
+    job.add_argument("--archive", required=True, metavar="FOLDER", help="folder of the archive")
 
 
 def _continuous(job: argparse.ArgumentParser) -> None:
@@ -226,7 +236,7 @@ def _continuous(job: argparse.ArgumentParser) -> None:
         "--continuous",
         type=_seconds,
         metavar="SECONDS",
-        help="go on, with a batch so often (default: what is there, then end)",
+        help="run until stopped, with a batch every SECONDS (default: process existing records, then end)",
     )
 
 

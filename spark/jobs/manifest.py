@@ -1,11 +1,11 @@
-"""What an archive consists of: a manifest for each batch, and for each compaction of batches.
+"""Keep the manifest of an archive, with an entry for each batch and for each compaction of batches.
 
-An archive is a folder with `manifest/`, one small file for each entry, and `data/`, one folder of Parquet files for each; usually
-`checkpoint/` is there, too. What counts is what the manifest names: a folder of data without an entry is of a batch that was not finished
-or of one that was compacted, and whoever reads all Parquet files below `data/` meets records twice. So read with `read_archive`.
+An archive is a folder with `manifest/`, which has one small file for each entry, and `data/`, which has one folder of Parquet files for
+each entry. Usually `checkpoint/` is beside them. Only the manifest's entries count: a data folder without an entry belongs to an
+unfinished batch or to a compacted one, and reading all Parquet files below `data/` gives records twice. So read with `read_archive`.
 
-Invariants: an entry is written when its data are complete, and never changed. Entries that another one replaces are deleted after it was
-written, and their data only by the next compaction, for those who still read them.
+Invariants: an entry is written when its data are complete, and never changes. Entries that another one replaces are deleted after that
+one was written. Their data are deleted only by the next compaction, because readers may still use them.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 MANIFEST: Final = "manifest"
 DATA: Final = "data"
 BATCHES: Final = "batches="
-"""Before an entry's name in the name of its folder: to Spark a column, so all folders can be read as one table."""
+"""Prefix of an entry's name in the name of its folder. Spark takes it as a column, so all folders can be read as one table."""
 FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(r"(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Batches `first` to `last` (inclusive) of one archive job, whose data are in one folder."""
+    """Describe batches `first` to `last` (inclusive) of one archive job, whose data are in one folder."""
 
     first: int
     last: int
     query_id: str
-    """Of the job's checkpoint: another checkpoint counts its batches anew."""
+    """Id of the query in the job's checkpoint. Another checkpoint numbers its own batches."""
     records: int
     data_bytes: int
     version: int = FORMAT_VERSION
 
     @property
     def name(self) -> str:
-        """Of its manifest file (with .json) and, behind `BATCHES`, of its data's folder."""
+        """Return the name of the manifest file (before .json) and, after `BATCHES`, of the data folder."""
         return f"{self.first:012d}-{self.last:012d}"
 
     def covers(self, other: Entry) -> bool:
-        """Whether this entry replaces the other."""
+        """Return whether this entry replaces the other."""
         return self != other and self.first <= other.first and other.last <= self.last
 
 
 class Manifest:
-    """The manifest of one archive."""
+    """Read and change the manifest of one archive."""
 
     def __init__(self, spark: SparkSession, archive: str) -> None:
         self._archive = archive.rstrip("/")
@@ -61,31 +61,31 @@ class Manifest:
         self._data = Folder(spark, self.data_root)
 
     def entries(self) -> list[Entry]:
-        """What the archive consists of, in the order of batches. Raises `InvalidOptionError` for one of a later version."""
+        """Return the archive's entries in the order of batches. Raises `InvalidOptionError` for an entry of another version."""
         while True:
             texts = {name: self._folder.read(name) for name in self._folder.names() if name.endswith(".json")}
             found = [_entry(name, text) for name, text in texts.items() if text is not None]
             if len(found) == len(texts):
-                return current(found)  # else a compaction replaced some while we looked
+                return current(found)  # otherwise a compaction replaced some entries during the reads
 
     def data_path(self, entry: Entry) -> str:
-        """Where the entry's data are."""
+        """Return the path of the entry's data."""
         return f"{self.data_root}/{BATCHES}{entry.name}"
 
     @property
     def data_root(self) -> str:
-        """Where all entries' data are."""
+        """Return the path of the folder that holds the data of all entries."""
         return f"{self._archive}/{DATA}"
 
     def add(self, entry: Entry) -> None:
-        """The entry's data are complete. Entries that it replaces go."""
+        """Add an entry whose data are complete, and remove the entries that it replaces."""
         replaced = [known for known in self.entries() if entry.covers(known)] if entry.first < entry.last else []
         self._folder.write(f"{entry.name}.json", json.dumps(asdict(entry), sort_keys=True))
         for known in replaced:
             self._folder.delete(f"{known.name}.json")
 
     def delete_replaced(self) -> list[str]:
-        """Delete data of entries that others have replaced; not those of a batch that is being written. Returns their names."""
+        """Delete the data of replaced entries, but not of a batch that is being written. Returns the names of the entries."""
         entries = self.entries()
         names = [name.removeprefix(BATCHES) for name in self._data.names() if name.startswith(BATCHES)]
         replaced = [name for name in names if any(is_part(name, entry) for entry in entries)]
@@ -95,7 +95,7 @@ class Manifest:
 
 
 def is_part(name: str, entry: Entry) -> bool:
-    """Whether a folder of data has batches that are among the entry's, and is not the entry's own."""
+    """Return whether a data folder holds some of the entry's batches and is not the entry's own folder."""
     match = _NAME.fullmatch(name)
     return match is not None and name != entry.name and entry.first <= int(match[1]) and int(match[2]) <= entry.last
 
@@ -104,22 +104,22 @@ def _entry(name: str, text: str) -> Entry:
     fields = json.loads(text)
     if fields["version"] != FORMAT_VERSION:
         raise InvalidOptionError(
-            f"{name}: an archive of version {fields['version']}; this release reads {FORMAT_VERSION}"
+            f"{name}: the archive has version {fields['version']}; this release reads version {FORMAT_VERSION}"
         )
     return Entry(**fields)
 
 
 def current(entries: Iterable[Entry]) -> list[Entry]:
-    """Without entries that another one covers: a compaction that died between its two steps leaves some."""
+    """Drop entries that another one covers. A compaction that crashed between its two steps leaves such entries."""
     found = list(entries)
     kept = [entry for entry in found if not any(other.covers(entry) for other in found)]
     return sorted(kept, key=lambda entry: entry.first)
 
 
 def read_archive(spark: SparkSession, archive: str, entries: Sequence[Entry] | None = None) -> DataFrame:
-    """The archive's records as a DataFrame: each once, with the source's columns and `date`.
+    """Return the archive's records as a DataFrame, each once, with the source's columns and `date`.
 
-    `entries` are those to read; all, if none are given. Raises `InvalidOptionError` when there is nothing.
+    `entries` are the entries to read. None means all. Raises `InvalidOptionError` when there are no records.
     """
     from pyspark.sql.types import DateType, StructField, StructType
     from raftmq.spark.schema import source_schema
@@ -129,7 +129,7 @@ def read_archive(spark: SparkSession, archive: str, entries: Sequence[Entry] | N
     paths = [manifest.data_path(entry) for entry in chosen if entry.records]
     if not paths:
         raise InvalidOptionError(f"there are no records in the archive {archive}")
-    # with a schema, or a topic whose name is a number would be one
+    # with a schema, because Spark would otherwise read a topic whose name is a number as a number
     schema = StructType([*source_schema(None, include_headers=True), StructField("date", DateType())])
     rows = spark.read.schema(schema).option("basePath", manifest.data_root).parquet(*paths)
     return rows.select(*schema.names)

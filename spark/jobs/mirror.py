@@ -1,7 +1,7 @@
-"""Copies topics from one cluster to another as they grow, each record once: partitions, order, keys, headers and timestamps as they are.
+"""Copy topics from one cluster to another as they grow, each record once.
 
-A topic that the target does not have is made there with as many partitions; one that has fewer is refused. Offsets differ from the
-source's where the source was trimmed or the target was not empty.
+Partitions, order, keys, headers and timestamps are kept. A topic that the target lacks is created there with as many partitions. A
+target topic with fewer partitions is refused. Offsets differ from the source's if the source was trimmed or the target was not empty.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """What to copy, and where to."""
+    """Hold the settings of a mirror job."""
 
     source_servers: str
     target_servers: str
     topics: Sequence[str]
     prefix: str
-    """Before the names of topics on the target."""
+    """Prefix of topic names on the target."""
     source: Mapping[str, str]
     """More options of the source."""
     checkpoint: str
     trigger_seconds: float | None
-    """None: what is there, then end."""
+    """Seconds between batches. None: copy the records that exist, then end."""
 
 
 def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
-    """Copy what is there, or go on for ever. Returns an exit code.
+    """Copy the existing records, or all records until stopped. Returns an exit code.
 
     Raises:
         InvalidOptionError: a topic does not exist, or has fewer partitions on the target.
-        Exception: what ended the query, if it failed.
+        Exception: the error that ended the query, if it failed.
     """
     from pyspark.sql import functions as f
 
@@ -72,7 +72,7 @@ def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
 
 
 def prepare_target(settings: MirrorSettings) -> None:
-    """Make the topics that the target does not have. Raises `InvalidOptionError`, `BootstrapError`."""
+    """Create the topics that the target lacks. Raises `InvalidOptionError`, `BootstrapError`."""
     from raftmq.sync import Admin
 
     with (
@@ -81,7 +81,7 @@ def prepare_target(settings: MirrorSettings) -> None:
     ):
         if not settings.prefix and source.describe_cluster().cluster_id == target.describe_cluster().cluster_id:
             raise InvalidOptionError(
-                "source and target are one cluster: without --prefix a topic would grow into itself"
+                "source and target are the same cluster: set --prefix, or each topic would be copied into itself"
             )
         for name in settings.topics:
             there = _found(source, name)

@@ -1,8 +1,8 @@
-"""Writes an archive back to topics, each record once: keys, values, headers, timestamps and the order of each partition as they were.
+"""Write an archive back to topics, each record once, with its key, value, headers and timestamp, and each partition in order.
 
-The entries of the archive are written one after the other, each under its number as the writer's epoch, so an entry that was half written
-when the job died is completed (`raftmq.spark.sink`). Which entries there are is fixed when the job begins, in its checkpoint.
-Offsets are new: they begin where the topic ends.
+The entries of the archive are written one after another, each under its number as the writer's epoch. So an entry that was half written
+at a crash is completed (`raftmq.spark.sink`). The list of entries is fixed in the checkpoint when the job begins.
+Offsets are new: they begin at the end of the topic.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ DONE: Final = "done.json"
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What to replay, and where to."""
+    """Hold the settings of a replay job."""
 
     sink: Mapping[str, str]
     """Options of the sink."""
     archive: str
     checkpoint: str
     topic: str | None
-    """Where all records go; None: to the topics that they came from."""
+    """The topic of all records. None: each record goes to the topic that it came from."""
     keeps_partitions: bool
-    """False: by key, for a topic with other partitions. The order of each key is kept, if the archive's was by key."""
+    """Whether records keep their partitions. Otherwise partitions are chosen by key, for a topic with another number of partitions.
+    The order of each key is then kept if the archived topic was partitioned by key."""
     tasks: int
-    """Into how many tasks each entry is divided."""
+    """Number of tasks into which each entry is divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one replay writes; fixed when it begins."""
+    """Hold the plan of one replay, which is fixed when it begins."""
 
     writer_name: str
     tasks: int
@@ -52,7 +53,7 @@ class Plan:
 
 
 def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
-    """Write what is not written yet. Returns an exit code. Raises `InvalidOptionError`, or what the sink does."""
+    """Write the entries that are not written yet. Returns an exit code. Raises `InvalidOptionError` and the sink's errors."""
     if settings.topic is not None:
         check_topics(settings.sink["bootstrap.servers"], [settings.topic])
     folder = Folder(spark, settings.checkpoint)
@@ -72,7 +73,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
 
 
 def _plan(spark: SparkSession, folder: Folder, settings: ReplaySettings) -> Plan:
-    """The plan in the checkpoint, or a new one."""
+    """Return the plan in the checkpoint, or a new one."""
     text = folder.read(PLAN)
     if text is None:
         plan = Plan(f"replay-{uuid4()}", settings.tasks, Manifest(spark, settings.archive).entries())
@@ -89,7 +90,7 @@ def _write(spark: SparkSession, settings: ReplaySettings, plan: Plan, number: in
     columns = ["key", "value", "headers", "topic", "timestamp", "offset"]
     if settings.keeps_partitions:
         columns.append("partition")
-    # a partition's records are in one task, or their order would be lost; the number of tasks is fixed, so a replay has the same
+    # One task gets all records of a partition, to keep their order. The plan fixes the number of tasks, so a rerun divides alike.
     writer = (
         rows.repartition(plan.tasks, "topic", "partition")
         .select(*columns)

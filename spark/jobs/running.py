@@ -1,8 +1,7 @@
-"""What all jobs share: a session, being stopped, and saying how far they are.
+"""Provide the parts that all jobs share: the session, stopping, reports of progress and exit codes.
 
-A job says what it does in lines of JSON on standard output, one for each batch and one at its end. It ends cleanly on SIGTERM and
-SIGINT: the query is stopped, or Spark's jobs are cancelled, and what was written is found again by the next run. Must not know what a
-job does.
+A job reports in lines of JSON on standard output, one for each batch and one at its end. It ends cleanly on SIGTERM and SIGINT: the
+query is stopped, or Spark's jobs are cancelled, and the next run finds the written data. Must not know the work of any job.
 """
 
 from __future__ import annotations
@@ -36,38 +35,44 @@ EXIT_UNAVAILABLE: Final = 3
 EXIT_REJECTED: Final = 4
 EXIT_UNKNOWN_OUTCOME: Final = 5
 EXIT_VIOLATION: Final = 6
-"""These are the ``raftmq`` command's: bad data."""
+"""Bad data. This code and those above equal the ``raftmq`` command's."""
 EXIT_STOPPED: Final = 130
-"""As a shell says of a program that Ctrl-C ended; what was done is kept."""
+"""The code that a shell reports for a program ended by Ctrl-C. Finished work is kept."""
 POLL_SECONDS: Final = 1
 SLOW_START: Final = "Python worker failed to connect back"
-"""Spark gives the Python process of a streaming source ten seconds to start, which cannot be changed, and on a busy machine is too short."""
+"""Spark's error when the Python process of a streaming source takes longer than ten seconds to start.
+
+The limit cannot be changed, and it is too short on a busy machine.
+"""
 STARTS_MAX: Final = 10
 MESSAGE_CHARACTERS_MAX: Final = 1000
 _PYTHON_ERROR: Final = re.compile(r"^((?:raftmq|builtins)?[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, which Spark puts inside its own message."""
 _JAVA_ERROR: Final = re.compile(r"^: ([\w.]+: .+)$", re.MULTILINE)
-"""What went wrong in the JVM, behind a line that says where."""
+"""The error in the JVM, which follows a line that names its place."""
 NO_JAVA: Final = "JAVA_GATEWAY_EXITED"
 
 
 class Stop:
-    """Whether somebody asked the job to end."""
+    """Hold the request to end the job."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
 
     def ask(self) -> None:
-        """End at the next opportunity."""
+        """Ask the job to end at the next opportunity."""
         self._asked.set()
 
     @property
     def is_asked(self) -> bool:
-        """Whether to end."""
+        """Return whether the job was asked to end."""
         return self._asked.is_set()
 
     def listen(self) -> None:
-        """Let SIGTERM and SIGINT ask. After the session is there: Spark installs a handler of its own, which cancels all that runs."""
+        """Let SIGTERM and SIGINT ask the job to end.
+
+        Call it after the session was created, because Spark installs a handler of its own, which cancels all running jobs.
+        """
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.ask()
@@ -77,12 +82,12 @@ class Stop:
 
     @contextmanager
     def cancels(self, spark: SparkSession) -> Iterator[None]:
-        """Cancel what Spark is running when somebody asks: the action fails with an error that `is_cancelled` knows."""
+        """Cancel Spark's running jobs when the job is asked to end. The action fails with an error that `is_cancelled` knows."""
         is_over = threading.Event()
 
         def cancel() -> None:
             self._asked.wait()
-            # again and again: between two jobs of one action there is nothing to cancel
+            # repeatedly, because between two jobs of one action there is nothing to cancel
             while not is_over.wait(POLL_SECONDS):
                 spark.sparkContext.cancelAllJobs()
 
@@ -93,18 +98,18 @@ class Stop:
             is_over.set()
 
     def is_cancelled(self, error: Exception) -> bool:
-        """Whether the error is of a Spark job that was cancelled because somebody asked."""
+        """Return whether the error comes from a Spark job that was cancelled on request."""
         return self.is_asked and "cancelled" in str(error)
 
 
 def say(event: str, **data: object) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     sys.stdout.write(json.dumps({"event": event, **data}, default=str) + "\n")
     sys.stdout.flush()
 
 
 def explain(error: Exception) -> tuple[int, str]:
-    """The exit code of a job that ended with the error, and a sentence for a person."""
+    """Return the exit code of a job that ended with the error, and a sentence for a person."""
     if isinstance(error, RaftMQError):
         if error.outcome is Outcome.UNKNOWN:
             code = EXIT_UNKNOWN_OUTCOME
@@ -120,12 +125,12 @@ def explain(error: Exception) -> tuple[int, str]:
     java = _JAVA_ERROR.search(text)
     sentence = java[1] if java is not None else f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
     if NO_JAVA in text:
-        sentence += " Spark needs Java 17 or 21: install one, or let JAVA_HOME name the folder of one"
+        sentence += " Spark needs Java 17 or 21: install one of them, or set JAVA_HOME to its folder"
     return EXIT_DEFECT, sentence[:MESSAGE_CHARACTERS_MAX]
 
 
 def _is_usage(name: str) -> bool:
-    """Whether an error that Spark only names is a mistake of the user's."""
+    """Return whether an error that Spark only names is a mistake of the user."""
     module = {"raftmq.errors": errors, "raftmq.spark.errors": source_errors, "raftmq.spark.sink_errors": sink_errors}
     path, _, class_name = name.rpartition(".")
     kind = getattr(module.get(path), class_name, None)
@@ -133,7 +138,7 @@ def _is_usage(name: str) -> bool:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Names separated by commas. Raises `InvalidOptionError` when there is none."""
+    """Return the names in a comma-separated text. Raises `InvalidOptionError` when there are none."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise InvalidOptionError("--topics names no topic")
@@ -141,7 +146,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def check_topics(servers: str, topics: Sequence[str]) -> None:
-    """A job on a topic that does not exist would wait for it, or find nothing to do, without a word.
+    """Check that the topics exist. A job on a missing topic would silently wait for it, or do nothing.
 
     Raises:
         InvalidOptionError: a topic does not exist.
@@ -155,24 +160,24 @@ def check_topics(servers: str, topics: Sequence[str]) -> None:
                 admin.describe_topic(topic)
             except UnknownTopicError:
                 raise InvalidOptionError(
-                    f"{servers} has no topic {topic!r} (raftmq topic list shows what is there)"
+                    f"{servers} has no topic {topic!r} (raftmq topic list shows the topics)"
                 ) from None
 
 
 def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """The session that ``spark-submit`` prepared, or a new one; its cluster is ``local[*]`` unless somebody says otherwise."""
+    """Return the session that ``spark-submit`` prepared, or a new one, which runs on ``local[*]`` by default."""
     from pyspark.conf import SparkConf
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
     if master is not None or not SparkConf().contains("spark.master"):
         builder = builder.master(master or "local[*]")
-        # Spark would look for the format in whatever "python3" is. Not PYSPARK_DRIVER_PYTHON: that goes before what somebody
-        # named for the executors, where Spark runs the format with it, too.
+        # Otherwise Spark looks for the format in the first "python3" on the path. Not PYSPARK_DRIVER_PYTHON: it would override
+        # the Python that the user set for the executors, because Spark runs the format with it there, too.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    # progress bars would be between the lines of progress
+    # progress bars would mix with the lines of progress
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
@@ -181,7 +186,7 @@ def follow(
 ) -> int:
     """Start a query and report each batch until it ends or is asked to.
 
-    Returns an exit code. Raises what ended the query, if it failed; one whose Python process was too slow to start is started again.
+    Returns an exit code. Raises the error that ended a failed query. A query whose Python process was too slow to start is restarted.
     """
     reported, starts = -1, 1
     query = start()
@@ -210,8 +215,8 @@ def follow(
 
 
 def describe_source(progress: StreamingQueryProgress) -> dict[str, object]:
-    """How fast, and up to where in the source."""
-    # `progress["sources"]` has the offsets as JSON only since PySpark 4.2, before that as a dictionary's repr
+    """Return the query's speed and its end offsets in the source."""
+    # `progress["sources"]` has the offsets as JSON only since PySpark 4.2, and as a dictionary's repr before
     found = json.loads(progress.json)
     return {
         "records_per_second": found["processedRowsPerSecond"],

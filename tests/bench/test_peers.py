@@ -84,7 +84,7 @@ def test_nats_says_what_is_missing_one_after_the_other(tmp_path: Path, monkeypat
     monkeypatch.setattr(nats_cluster, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="set NATS_SERVER"):
         nats_cluster.find_server({})
-    with pytest.raises(UnavailableError, match="which is no program"):
+    with pytest.raises(UnavailableError, match="which is not a program"):
         nats_cluster.find_server({"NATS_SERVER": str(tmp_path / "nats-server")})
     server = program(tmp_path, "nats-server")
     with pytest.raises(UnavailableError, match="install nats-py"):

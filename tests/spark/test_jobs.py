@@ -153,7 +153,7 @@ def test_a_mirror_copies_everything_once(
 
 
 def test_a_mirror_into_itself_is_refused(spark: Spark, servers: str, topic: Callable[..., str], checkpoint: str):
-    with pytest.raises(InvalidOptionError, match="grow into itself"):
+    with pytest.raises(InvalidOptionError, match="copied into itself"):
         mirror(spark, MirrorSettings(servers, servers, (topic(),), "", {}, checkpoint, None), Stop())
 
 
