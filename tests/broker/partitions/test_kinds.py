@@ -5,6 +5,7 @@ from raftmq.broker.partitions.kinds import KINDS, kind_of
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_topics import TOPIC_KINDS
+
 from tests.support.broker.harness import running
 
 
