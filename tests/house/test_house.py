@@ -2,39 +2,19 @@
 
 import importlib.metadata
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from scripts.check_generated import stale_docs, stale_protobuf
+from tests.support.house.files import ROOT, tracked_files
 
-ROOT = Path(__file__).resolve().parents[2]
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~/-])/(?:home|root|Users|work|opt)/[\w.-]+")
 REGISTRY_HOSTS = re.compile(
     r"\b(?:[\w-]+\.)*(?:pypi\.org|pythonhosted\.org|npmjs\.org|proxy\.golang\.org)\b|--(?:extra-)?index-url|\bindex-url\s*=",
     re.IGNORECASE,
 )
-
-
-def tracked_files() -> list[Path]:
-    """What git knows or would add; the whole tree where there is no git (an unpacked archive)."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
-        return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
-    skipped = re.compile(r"\.venv|build|__pycache__|\..*_cache|\.hypothesis|.*\.egg-info")
-    return [
-        path
-        for path in ROOT.rglob("*")
-        if path.is_file() and not any(map(skipped.fullmatch, path.relative_to(ROOT).parts))
-    ]
 
 
 def tracked_texts() -> list[tuple[Path, str]]:
