@@ -17,6 +17,7 @@ from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
+from raftmq.client.connection import grpc_fork as grpc_fork  # from now on a fork checks whether gRPC is in use
 from raftmq.client.connection.grpc_calls import GrpcCalls
 from raftmq.client.connection.shared_channel import shared_channel
 from raftmq.errors import (

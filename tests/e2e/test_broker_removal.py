@@ -75,7 +75,7 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
     return answer(cluster, "cluster", "remove", *arguments, "--yes")
 
 
-@pytest.mark.parametrize("victim", [1, 3])
+@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
 async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
     """1 bootstrapped the cluster; 3 is any other."""
     async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:
@@ -159,6 +159,7 @@ def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
     cluster.restart(node_id)
 
 
+@pytest.mark.long
 async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> None:
     victim = 4
     async with (

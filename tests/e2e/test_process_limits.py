@@ -92,7 +92,7 @@ def test_idle_connections_to_each_port_leave_descriptors_for_everything_else():
             for _ in range(20):
                 most = max(most, open_files(pid))
                 time.sleep(0.1)
-            used, most_places = (places(cluster, victim, f"raftmq_places_{name}") for name in ("used", "limit"))
+            used, most_places = (places(cluster, victim, f"raftmq_slots_{name}") for name in ("used", "limit"))
             assert most < OPEN_FILES - 64, "there must be descriptors left"
             for port in ("client_connections", "http_connections", "peer_handshakes"):
                 assert used[port] <= most_places[port]

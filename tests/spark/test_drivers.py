@@ -82,6 +82,7 @@ def test_a_standalone_cluster_writes_once_whatever_is_killed(
     assert value_counts(servers, name) == EXPECTED
 
 
+@pytest.mark.long
 def test_spark_connect_reads_and_writes_as_others_do(
     servers: str, filled: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_job_runs_the_source_with_the_python_that_was_named_for_executors(spar
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+@pytest.mark.long
 def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
     servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
 ):

@@ -26,7 +26,7 @@ GROUP = 7
 
 
 async def test_three_replicas_elect_commit_and_agree():
-    async with EngineCluster() as cluster:
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
         replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
         for number in range(20):

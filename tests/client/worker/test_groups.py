@@ -302,7 +302,7 @@ async def test_the_checker_sees_a_worker_with_a_mistake(
     assert callable(mistake)
     mistake(monkeypatch)
     found: set[str] = set()
-    for seed in range(5):
+    for seed in range(25):  # mostly the first: a busy machine lets a mistake pass unseen now and then
         async with asyncio.timeout(60):
             verdict, _ = await run_group(seed, "key")
         found |= verdict.counts.keys()
