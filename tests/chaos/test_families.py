@@ -19,9 +19,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = 11
 """Its first links to die are those between brokers, its first damage is in the newest rows."""
 SECONDS = 4.0
+LONG_FAMILIES = frozenset({"copies"})
+"""They take a minute each."""
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.long) if name in LONG_FAMILIES else name for name in families()]
+)
 async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, family: str, tmp_path: Path) -> None:
     missing = missing_for_families().get(family)
     if missing:

@@ -127,6 +127,7 @@ async def check_refused(cluster: LocalCluster, victim: int) -> None:
     cluster.kill(victim)
 
 
+@pytest.mark.long
 async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_missing() -> None:
     """Two of three: nothing can take the third replica, until a broker is added or the removed one starts empty."""
     victim = 3

@@ -209,6 +209,7 @@ async def test_a_partition_file_that_is_gone_is_rebuilt_and_the_others_stay(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_file_that_is_gone_after_deaths_by_a_memory_fault_is_rebuilt(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -269,6 +270,7 @@ async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalCluster, workload: Workload) -> None:
     victim, leader = 2, 1
     cluster.kill(victim)
