@@ -41,6 +41,8 @@ _BACKLOG = 1024
 """Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
 _SAID_AGAIN_SECONDS = 1.0
 """Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
+_ACCEPT_TURNS = 4
+"""Turns of asyncio's event loop from an accepted socket to a connection that is made, refused and closed."""
 
 
 class _Inbound(FrameProtocol):
@@ -198,9 +200,10 @@ class PeerTransport:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Close every connection, those included that were accepted and are not made yet."""
+        """Close every connection, also one that was accepted and is not made yet."""
         self.shut()
-        await asyncio.sleep(0)
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
 
     def shut(self) -> None:
         """Say nothing more to any peer, and hear none: from the return on, not one frame leaves."""
