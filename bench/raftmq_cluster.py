@@ -51,21 +51,20 @@ class _OneProducer(Client):
         await self._producer.send_and_wait(topic, value=value)
 
 
-class RaftmqClient(Client):
+class RaftmqClient(_OneProducer):
     def __init__(self, servers: str) -> None:
+        super().__init__(servers)
         self._servers = servers
         self._admin = raftmq.Admin(bootstrap_servers=servers)
-        self._producer = raftmq.Producer(bootstrap_servers=servers)
 
     async def __aenter__(self) -> Self:
         await self._admin.start()
-        await self._producer.start()
-        return self
+        return await super().__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._producer.close()
+        await super().__aexit__(kind, error, trace)
         await self._admin.close()
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -78,9 +77,6 @@ class RaftmqClient(Client):
         started = time.perf_counter()
         await (await self._producer.send_many(topic, zip(repeat(None), islice(cycle(values), count), strict=False)))
         return time.perf_counter() - started
-
-    async def send_one(self, topic: str, value: bytes) -> None:
-        await self._producer.send_and_wait(topic, value=value)
 
     def producer(self) -> Client:
         return _OneProducer(self._servers)
