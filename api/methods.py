@@ -95,6 +95,7 @@ APPEND_STREAM: Final[StreamMethod[pb.AppendRequest, pb.AppendResponse]] = next(
     method for method in METHODS if isinstance(method, StreamMethod) and method.request_type is pb.AppendRequest
 )
 POLL: Final = _unary(pb.PollRequest, pb.PollResponse)
+OPEN_DATA_CONNECTION: Final = _unary(pb.OpenDataConnectionRequest, pb.OpenDataConnectionResponse)
 LIST_OFFSETS: Final = _unary(pb.ListOffsetsRequest, pb.ListOffsetsResponse)
 DELETE_RECORDS: Final = _unary(pb.DeleteRecordsRequest, pb.DeleteRecordsResponse)
 OPEN_PARTITIONS: Final = _unary(pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)

@@ -149,6 +149,26 @@ class ErrorDetail(_message.Message):
     is_certain: bool
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ..., is_certain: bool = ...) -> None: ...
 
+class OpenDataConnectionRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OpenDataConnectionResponse(_message.Message):
+    __slots__ = ("port", "token")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    token: bytes
+    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class DataHello(_message.Message):
+    __slots__ = ("version", "token")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    token: bytes
+    def __init__(self, version: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
 class InitProducerRequest(_message.Message):
     __slots__ = ("name", "epoch", "metadata_revision", "stamp", "replaces")
     NAME_FIELD_NUMBER: _ClassVar[int]

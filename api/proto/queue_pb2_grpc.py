@@ -61,6 +61,11 @@ class LogStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.PollRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.PollResponse.FromString,
                 _registered_method=True)
+        self.OpenDataConnection = channel.unary_unary(
+                '/raftmq.v1.Log/OpenDataConnection',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionResponse.FromString,
+                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/raftmq.v1.Log/ListOffsets',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.ListOffsetsRequest.SerializeToString,
@@ -133,6 +138,14 @@ class LogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenDataConnection(self, request, context):
+        """Asks for a data connection to this broker: a TCP connection beside gRPC that carries Append and Poll in frames
+        (docs/internals/protocol.md). A client that cannot use it makes the same calls over gRPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -201,6 +214,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.Poll,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.PollRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.PollResponse.SerializeToString,
+            ),
+            'OpenDataConnection': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenDataConnection,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionResponse.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
@@ -370,6 +388,33 @@ class Log(object):
             '/raftmq.v1.Log/Poll',
             raftmq_dot_proto_dot_queue__pb2.PollRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.PollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenDataConnection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Log/OpenDataConnection',
+            raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.OpenDataConnectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,126 @@
+"""Cut the byte stream of a data connection into frames, and make frames. Clients and brokers share it; it does no I/O.
+
+A data connection carries the calls that come by the thousand, Append and Poll, beside gRPC (ADR 0012). The client asks a broker
+over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client is a
+call or the cancellation of one. Each frame of the broker answers a call, in any order. A frame is a header of `HEADER_BYTES` and a body.
+
+Invariants: a frame is handed on only whole; the buffer grows only as bytes arrive, so a header that claims a large body costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final
+
+from raftmq.methods import APPEND, POLL, UnaryMethod
+
+DATA_VERSION: Final = 1
+"""Version of the data connection's frames. A broker refuses a HELLO of another version with UNSUPPORTED_VERSION."""
+_HEADER: Final = Struct("<IBBxxIQ")
+HEADER_BYTES: Final = _HEADER.size
+"""Length of the body, frame type, method number, timeout in milliseconds, correlation id: little-endian."""
+BUFFER_BYTES: Final = 64 * 1024
+"""Size of a connection's read buffer while no frame needs a larger one."""
+DATA_METHODS: Final[tuple[UnaryMethod[Any, Any], ...]] = (APPEND, POLL)  # each has messages of its own
+"""Methods that a data connection carries. A method's number in a frame is its place here, from 0."""
+
+
+class FrameType(IntEnum):
+    """Say what a frame is. Values are on the wire."""
+
+    HELLO = 1
+    """The client's first frame: a `DataHello`."""
+    WELCOME = 2
+    """The broker accepts the connection. No body."""
+    CALL = 3
+    """A request of the method, to be answered within the timeout."""
+    CANCEL = 4
+    """The client does not want the answer any more. No body, and no answer if there was none yet."""
+    ANSWER = 5
+    """The response to a call."""
+    ERROR = 6
+    """A call failed as a whole: an `ErrorDetail`. With correlation id 0 it is about the connection, which ends with it."""
+    GOODBYE = 7
+    """The broker accepts no more calls here. Those after the correlation id were not looked at; earlier ones will be answered."""
+
+
+FRAME_TYPES: Final = {frame_type.value: frame_type for frame_type in FrameType}
+
+OnFrame = Callable[[FrameType, int, int, int, memoryview], None]
+"""Called with type, method number, timeout in milliseconds, correlation id and body. The body is valid during the call only."""
+
+
+class FrameError(Exception):
+    """Raised for bytes that are no frame: the connection cannot be read any further."""
+
+
+def frame_header(
+    frame_type: FrameType, body_bytes: int, correlation_id: int = 0, method_number: int = 0, timeout_ms: int = 0
+) -> bytes:
+    """Return the header of a frame, which its body follows."""
+    return _HEADER.pack(body_bytes, frame_type, method_number, timeout_ms, correlation_id)
+
+
+class FrameReader:
+    """Hold the bytes of a connection that are not a whole frame yet. For an `asyncio.BufferedProtocol`."""
+
+    __slots__ = ("_buffer", "_bytes_max", "_filled", "wanted")
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self._bytes_max = HEADER_BYTES + body_bytes_max
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._filled = 0
+        self.wanted = 0
+        """Size of the frame that has begun to arrive; 0 before its header is here."""
+
+    @property
+    def size(self) -> int:
+        """Return the size of the buffer in bytes."""
+        return len(self._buffer)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether everything that arrived was handed on."""
+        return self._filled == 0
+
+    def get_buffer(self) -> memoryview:
+        """Return room for at least one byte. A full buffer doubles, up to what its frame needs."""
+        if self._filled == len(self._buffer):
+            grown = bytearray(min(2 * len(self._buffer), max(self.wanted, BUFFER_BYTES)))
+            grown[: self._filled] = self._buffer
+            self._buffer = grown
+        return memoryview(self._buffer)[self._filled :]
+
+    def received(self, count: int, on_frame: OnFrame) -> None:
+        """Hand on every frame that is whole after `count` more bytes.
+
+        Raises:
+            FrameError: The next bytes are no frame, or one with a body that is too large.
+        """
+        filled = self._filled = self._filled + count
+        view = memoryview(self._buffer)
+        at = 0
+        self.wanted = 0
+        while filled - at >= HEADER_BYTES:
+            body_bytes, type_number, method_number, timeout_ms, correlation_id = _HEADER.unpack_from(view, at)
+            end = at + HEADER_BYTES + body_bytes
+            if end - at > self._bytes_max:
+                raise FrameError(f"a frame of {end - at} bytes: at most {self._bytes_max} are allowed")
+            frame_type = FRAME_TYPES.get(type_number)
+            if frame_type is None:
+                raise FrameError(f"there is no frame type {type_number}")
+            if end > filled:
+                self.wanted = end - at
+                break
+            on_frame(frame_type, method_number, timeout_ms, correlation_id, view[at + HEADER_BYTES : end])
+            at = end
+        self._filled = filled - at
+        if at and self._filled:
+            self._buffer[: self._filled] = view[at:filled]
+
+    def shrink(self) -> None:
+        """Give a large buffer back. Only while it is empty."""
+        if self._filled == 0 and len(self._buffer) > BUFFER_BYTES:
+            self._buffer = bytearray(BUFFER_BYTES)
