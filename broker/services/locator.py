@@ -39,9 +39,18 @@ class Locator:
         self._host = host
         self._partitions = partitions
 
+    def has_revision(self, revision: int) -> bool:
+        """Return whether the local metadata includes `revision`."""
+        return self._host.metadata.state_machine.applied_index >= revision
+
+    @staticmethod
+    def is_unconfirmed(error: RequestError) -> bool:
+        """Return whether newer metadata may know the topic or partition that `locate` did not find."""
+        return error.code in _UNKNOWN_CODES
+
     async def wait_revision(self, revision: int, deadline: float) -> None:
         """Wait until the local metadata includes `revision`. Raises NOT_READY when that takes too long."""
-        if self._host.metadata.state_machine.applied_index >= revision:
+        if self.has_revision(revision):
             return
         try:
             async with asyncio.timeout_at(deadline):
@@ -76,7 +85,7 @@ class Locator:
         try:
             return self.locate(topic_id, partition)
         except RequestError as error:
-            if error.code not in _UNKNOWN_CODES:
+            if not self.is_unconfirmed(error):
                 raise
         await self.confirm_metadata(deadline)
         return self.locate(topic_id, partition)

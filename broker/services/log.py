@@ -1,28 +1,27 @@
 """The Log service: append, poll, positions, trims, producer ids.
 
 Takes and returns protocol messages; a request that fails as a whole raises RequestError, one partition's failure travels in
-its result. Order of effect of appends is the order of arrival: a request is judged and proposed without an `await`.
+its result.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import NamedTuple
 
 import structlog
 from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.broker.partitions.pending_append import PendingAppend
 from raftmq.broker.partitions.producer_fence import fenced
-from raftmq.broker.services.call import DEFAULT_CALL_SECONDS, Call
+from raftmq.broker.services.append import AppendService
+from raftmq.broker.services.append_session import AppendSession
+from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.poll import PollService
 from raftmq.broker.services.producer_ids import ProducerIds
-from raftmq.broker.services.request_metrics import OK, RequestMetrics
-from raftmq.methods import APPEND, APPEND_STREAM
+from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.methods import APPEND_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -32,17 +31,6 @@ LATEST = -1
 EARLIEST = -2
 STREAM_REQUESTS_IN_FLIGHT_MAX = 256
 """Unanswered requests of one append stream; beyond it the stream is not read, and gRPC's flow control slows the client."""
-
-BATCHES_PER_PARTITION_MAX = 64
-"""Batches of one partition in one request: far above what a producer may have in flight, far below what stops the loop."""
-
-
-class _Begun(NamedTuple):
-    """One partition of an append request: on its way, or refused before it began."""
-
-    partition: PartitionLog | None
-    ticket: PendingAppend | None
-    error: RequestError | None
 
 
 class LogService:
@@ -59,11 +47,20 @@ class LogService:
         self._metrics = metrics or RequestMetrics()
         self._partitions = partitions
         self._locator = Locator(host, partitions)
+        self._appends = AppendService(host, self._locator, partitions, self._metrics)
         self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
         self._stream_readers: set[asyncio.Task[None]] = set()
-        self.appended_batches_total = 0
-        self.appended_bytes_total = 0
+
+    @property
+    def appended_batches_total(self) -> int:
+        """Batches acknowledged."""
+        return self._appends.batches_total
+
+    @property
+    def appended_bytes_total(self) -> int:
+        """Bytes of batches acknowledged."""
+        return self._appends.bytes_total
 
     @property
     def polled_batches_total(self) -> int:
@@ -114,15 +111,21 @@ class LogService:
     async def append(self, request: pb.AppendRequest, call: Call) -> pb.AppendResponse:
         """Append batches to partitions this node leads; each partition has its own result."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
-        begun = await self._begin(request, deadline)
-        return await self._finish(request.correlation_id, begun, deadline)
+        begun = await self._appends.begin(request, deadline)
+        await self._appends.wait(begun, deadline)
+        return self._appends.response(request.correlation_id, begun)
+
+    def append_session(self, method: str) -> AppendSession:
+        """Return a session for the requests of one caller, which are counted under the method's name."""
+        return AppendSession(self._host.loop, self._appends, self._metrics, method)
 
     async def append_stream(
         self, requests: AsyncIterator[pb.AppendRequest], call: Call
     ) -> AsyncGenerator[pb.AppendResponse, None]:
         """Append requests as they come; answers in any order, by correlation id."""
         answers: asyncio.Queue[pb.AppendResponse | None] = asyncio.Queue()
-        reader = self._host.loop.create_task(self._read_stream(requests, answers))
+        session = self.append_session(APPEND_STREAM.name)
+        reader = self._host.loop.create_task(self._read_stream(requests, session, answers))
         self._stream_readers.add(reader)
         try:
             while (answer := await answers.get()) is not None:
@@ -130,110 +133,24 @@ class LogService:
         finally:
             self._stream_readers.discard(reader)
             reader.cancel()
+            session.close()
         await asyncio.wait((reader,))
         if not reader.cancelled():
             reader.result()
 
     async def _read_stream(
-        self, requests: AsyncIterator[pb.AppendRequest], answers: asyncio.Queue[pb.AppendResponse | None]
+        self,
+        requests: AsyncIterator[pb.AppendRequest],
+        session: AppendSession,
+        answers: asyncio.Queue[pb.AppendResponse | None],
     ) -> None:
-        slots = asyncio.Semaphore(STREAM_REQUESTS_IN_FLIGHT_MAX)
-        finishing: set[asyncio.Task[None]] = set()
         try:
             async for request in requests:
-                await slots.acquire()
-                started_at = time.perf_counter()
-                timeout_seconds = request.timeout_ms / 1000 or DEFAULT_CALL_SECONDS
-                deadline = self._host.loop.time() + timeout_seconds
-                try:
-                    begun = await self._begin(request, deadline)
-                except RequestError as error:
-                    slots.release()
-                    answers.put_nowait(pb.AppendResponse(correlation_id=request.correlation_id, error=error.detail))
-                    self._observe(pb.ErrorCode.Name(error.code), started_at)
-                    continue
-                task = self._host.loop.create_task(
-                    self._answer(request.correlation_id, begun, deadline, answers, started_at)
-                )
-                finishing.add(task)
-                task.add_done_callback(finishing.discard)
-                task.add_done_callback(lambda _: slots.release())
+                session.submit(request, answers.put_nowait)
+                await session.below(STREAM_REQUESTS_IN_FLIGHT_MAX)
         finally:
-            if finishing:
-                await asyncio.wait(finishing)
+            await session.below(1)
             answers.put_nowait(None)
-
-    async def _answer(
-        self,
-        correlation_id: int,
-        begun: list[_Begun],
-        deadline: float,
-        answers: asyncio.Queue[pb.AppendResponse | None],
-        started_at: float,
-    ) -> None:
-        try:
-            answer = await self._finish(correlation_id, begun, deadline)
-            self._observe(OK, started_at)
-        except Exception:
-            self._observe(pb.ErrorCode.Name(pb.INTERNAL), started_at)
-            log.exception("append_failed")
-            detail = RequestError(pb.INTERNAL, "a defect of the broker; see its log").detail
-            detail.outcome = pb.UNKNOWN_OUTCOME
-            answer = pb.AppendResponse(correlation_id=correlation_id, error=detail)
-        answers.put_nowait(answer)
-
-    def _observe(self, code: str, started_at: float) -> None:
-        """A request of a stream was answered; those of `append` are counted as all calls are."""
-        self._metrics.observe(APPEND_STREAM.name, code, time.perf_counter() - started_at)
-
-    async def _begin(self, request: pb.AppendRequest, deadline: float) -> list[_Begun]:
-        """Judge and propose everything. It awaits only for metadata this node does not have yet."""
-        check_partitions(len(request.partitions))
-        if self._host.loop.time() >= deadline:
-            raise expired()
-        await self._locator.wait_revision(request.metadata_revision, deadline)
-        begun: list[_Begun] = []
-        for part in request.partitions:
-            try:
-                if len(part.batches) > BATCHES_PER_PARTITION_MAX:
-                    raise _too_many_batches(len(part.batches))
-                partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
-            except RequestError as error:
-                begun.append(_Begun(None, None, error))
-            else:
-                begun.append(_Begun(partition, partition.appends.begin(list(part.batches), deadline), None))
-        return begun
-
-    async def _finish(self, correlation_id: int, begun: list[_Begun], deadline: float) -> pb.AppendResponse:
-        await self._wait(begun, deadline)
-        response = pb.AppendResponse(correlation_id=correlation_id)
-        for partition, ticket, error in begun:
-            if partition is None or ticket is None:
-                assert error is not None
-                response.partitions.add(error=error.detail)
-                self._refused(APPEND.name, error.code)
-                continue
-            result = ticket.result(partition.log_start_offset)
-            if result.error.code:
-                self._refused(APPEND.name, result.error.code)
-            self.appended_batches_total += len(result.base_offsets)
-            self.appended_bytes_total += sum(map(len, ticket.batches[: len(result.base_offsets)]))
-            response.partitions.append(result)
-        return response
-
-    def _refused(self, method: str, code: pb.ErrorCode) -> None:
-        self._metrics.observe_refusal(method, pb.ErrorCode.Name(code))
-
-    async def _wait(self, begun: list[_Begun], deadline: float) -> None:
-        tickets = [
-            (partition, ticket) for partition, ticket, _ in begun if partition is not None and ticket is not None
-        ]
-        if any(ticket.is_undecided for _, ticket in tickets):
-            await asyncio.gather(*(partition.appends.finish(ticket, deadline) for partition, ticket in tickets))
-            return
-        waiting = {future for _, ticket in tickets for future in ticket.pending()}
-        if waiting:
-            await asyncio.wait(waiting, timeout=max(0.0, deadline - self._host.loop.time()))
 
     # ------------------------------------------------------------------------------------------------ positions
 
@@ -290,9 +207,5 @@ class LogService:
             result.error.CopyFrom(error.detail)
         return result
 
-
-def _too_many_batches(count: int) -> RequestError:
-    return RequestError(
-        pb.INVALID_ARGUMENT,
-        f"a request holds at most {BATCHES_PER_PARTITION_MAX} batches of one partition, not {count}",
-    )
+    def _refused(self, method: str, code: pb.ErrorCode) -> None:
+        self._metrics.observe_refusal(method, pb.ErrorCode.Name(code))

@@ -1,0 +1,213 @@
+"""Take the append requests of one caller in their order, and answer each when its batches are decided.
+
+A request costs no task: it is begun when it arrives, and answered by the callbacks of the proposals it waits for. Only a request that
+must wait before it can begin, for metadata or for a quorum, has one, and later requests of the caller queue behind it.
+
+Invariants: requests are begun in the order of `submit`; each is answered exactly once, unless the session is closed before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.pending_append import Applied
+from raftmq.broker.services.append import AppendService, Begun, needs_decision, undecided
+from raftmq.broker.services.call import DEFAULT_CALL_SECONDS
+from raftmq.broker.services.request_metrics import OK, RequestMetrics
+from raftmq.proto import queue_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+Answer = Callable[[pb.AppendResponse], None]
+"""Takes the answer to a request. Must not raise."""
+
+
+class _Request:
+    """A request that is not answered yet."""
+
+    __slots__ = ("answer", "begun", "deadline", "message", "started_at", "waiting")
+
+    def __init__(self, message: pb.AppendRequest, answer: Answer, deadline: float) -> None:
+        self.message = message
+        self.answer = answer
+        self.deadline = deadline
+        self.started_at = time.perf_counter()
+        """For its time alone: a loop's clock may stand still within one turn."""
+        self.begun: Begun = ()
+        self.waiting: set[Applied] = set()
+        """Proposals that are not applied yet."""
+
+
+class AppendSession:
+    """The append requests of one caller."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, service: AppendService, metrics: RequestMetrics, method: str
+    ) -> None:
+        """`method` is the name under which requests are counted."""
+        self._loop = loop
+        self._service = service
+        self._metrics = metrics
+        self._method = method
+        self._backlog: deque[_Request] = deque()
+        """Requests that have not begun: the first is being waited for by `_beginning`."""
+        self._beginning: asyncio.Task[None] | None = None
+        self._deciding: set[asyncio.Task[None]] = set()
+        """Requests with a batch that must be validated again."""
+        self._pending: dict[_Request, None] = {}
+        """Requests that wait for proposals."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """Runs until the earliest deadline of `_pending`, or before it."""
+        self._changed: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    @property
+    def unanswered(self) -> int:
+        """Return the number of requests without an answer."""
+        return len(self._backlog) + len(self._deciding) + len(self._pending)
+
+    def submit(self, message: pb.AppendRequest, answer: Answer) -> None:
+        """Begin a request, after every earlier one. `answer` may be called before this returns."""
+        seconds = message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS
+        request = _Request(message, answer, self._loop.time() + seconds)
+        if self._beginning is None and self._begin_now(request):
+            return
+        self._backlog.append(request)
+        if self._beginning is None:
+            self._beginning = self._loop.create_task(self._begin_in_order())
+
+    async def below(self, count: int) -> None:
+        """Wait until fewer than `count` requests are unanswered, or the session is closed. One caller at a time."""
+        while self.unanswered >= count and not self._is_closed:
+            self._changed = self._loop.create_future()
+            await self._changed
+
+    def close(self) -> None:
+        """Answer nothing any more. What was proposed may still be applied."""
+        self._is_closed = True
+        for task in (self._beginning, *self._deciding):
+            if task is not None:
+                task.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._backlog.clear()
+        self._pending.clear()
+        self._tell_changed()
+
+    # ---------------------------------------------------------------------------------------------------- beginning
+
+    def _begin_now(self, request: _Request) -> bool:
+        """Begin a request unless that must wait."""
+        try:
+            begun = self._service.begin_now(request.message, request.deadline)
+        except RequestError as error:
+            self._refuse(request, error)
+            return True
+        except Exception as error:  # noqa: BLE001 -- the root of a request: a defect is its answer
+            self._fail(request, error)
+            return True
+        if begun is None:
+            return False
+        request.begun = begun
+        self._wait(request)
+        return True
+
+    async def _begin_in_order(self) -> None:
+        while self._backlog:
+            request = self._backlog[0]
+            try:
+                request.begun = await self._service.begin(request.message, request.deadline)
+            except RequestError as error:
+                self._backlog.popleft()
+                self._refuse(request, error)
+            except Exception as error:  # noqa: BLE001 -- as above
+                self._backlog.popleft()
+                self._fail(request, error)
+            else:
+                self._backlog.popleft()
+                self._wait(request)
+        self._beginning = None
+
+    # ---------------------------------------------------------------------------------------------------- waiting
+
+    def _wait(self, request: _Request) -> None:
+        """Answer a request that has begun, now or when it is decided."""
+        if needs_decision(request.begun):
+            task = self._loop.create_task(self._decide(request))
+            self._deciding.add(task)
+            task.add_done_callback(self._deciding.discard)
+            return
+        request.waiting = undecided(request.begun)
+        if not request.waiting:
+            self._respond(request)
+            return
+        self._pending[request] = None
+        for future in request.waiting:
+            future.add_done_callback(partial(self._on_applied, request))
+        if self._expiry is None or request.deadline < self._expiry.when():
+            self._arm(request.deadline)
+
+    async def _decide(self, request: _Request) -> None:
+        try:
+            await self._service.wait(request.begun, request.deadline)
+        except Exception as error:  # noqa: BLE001 -- as above
+            self._fail(request, error)
+        else:
+            self._respond(request)
+
+    def _on_applied(self, request: _Request, future: Applied) -> None:
+        request.waiting.discard(future)
+        if not request.waiting and request in self._pending:
+            del self._pending[request]
+            self._respond(request)
+
+    def _arm(self, deadline: float) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Answer the requests whose time is over: what they wait for may still be applied."""
+        self._expiry = None
+        now = self._loop.time()
+        for request in [request for request in self._pending if request.deadline <= now]:
+            del self._pending[request]
+            self._respond(request)
+        if self._pending:
+            self._arm(min(request.deadline for request in self._pending))
+
+    # ---------------------------------------------------------------------------------------------------- answering
+
+    def _respond(self, request: _Request) -> None:
+        try:
+            response = self._service.response(request.message.correlation_id, request.begun)
+        except Exception as error:  # noqa: BLE001 -- as above
+            self._fail(request, error)
+        else:
+            self._finish(request, response, OK)
+
+    def _refuse(self, request: _Request, error: RequestError) -> None:
+        response = pb.AppendResponse(correlation_id=request.message.correlation_id, error=error.detail)
+        self._finish(request, response, pb.ErrorCode.Name(error.code))
+
+    def _fail(self, request: _Request, error: Exception) -> None:
+        log.error("append_failed", exc_info=error)
+        refusal = RequestError(pb.INTERNAL, "a defect of the broker; see its log")
+        refusal.detail.outcome = pb.UNKNOWN_OUTCOME
+        self._refuse(request, refusal)
+
+    def _finish(self, request: _Request, response: pb.AppendResponse, code: str) -> None:
+        self._metrics.observe(self._method, code, time.perf_counter() - request.started_at)
+        if not self._is_closed:
+            request.answer(response)
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
